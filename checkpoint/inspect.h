@@ -1,6 +1,6 @@
-/// What is in a checkpoint, for people and for programs: what `sherd inspect` prints.
+/// What a checkpoint contains, for people and for programs: what `sherd inspect` prints.
 ///
-/// Both read the manifest only, digests excepted. Digests read everything, checked.
+/// Both functions read only the manifest, except for digests. Digests read and check everything.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace sherd::checkpoint {
 
-/// Lines of a table, the last one ended.
+/// Lines of a table; the last one ends with a newline.
 std::string inspect_table(const Checkpoint& checkpoint);
 /// One JSON object: path, step, save_uuid, format_version, num_shards, state_bytes, files, tensors
 /// (name, kind, dtype, shape, and digest if asked for), global.

@@ -115,7 +115,7 @@ void check_match(const Checkpoint& checkpoint, const std::vector<StateTensor>& w
   for (const StateTensor& tensor : wanted) {
     if (!stored_kinds.contains(tensor.kind)) {
       throw DataError(
-          "{}: holds no {} of any tensor; this run needs {}'s. Is the optimizer another?", path,
+          "{}: holds no {} of any tensor; this run needs {}'s. Is the optimizer different?", path,
           tensor.kind, tensor.name);
     }
     const auto found = stored_by_name.find({tensor.name, tensor.kind});
@@ -138,7 +138,7 @@ void check_match(const Checkpoint& checkpoint, const std::vector<StateTensor>& w
     if (!wanted_kinds.contains(tensor.kind)) {
       if (match == Match::kListedKinds) continue;
       throw DataError(
-          "{}: holds {} of {}, which this run has of no tensor. Is the optimizer another?", path,
+          "{}: holds {} of {}, which this run has for no tensor. Is the optimizer different?", path,
           tensor.kind, tensor.name);
     }
     if (!wanted_by_name.contains({tensor.name, tensor.kind})) {

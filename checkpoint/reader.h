@@ -1,14 +1,14 @@
 /// Fills a rank's state from a checkpoint, whatever stage and world wrote it.
 ///
-/// Every block that holds a wanted element is read once, checked, and copied from; blocks that hold
-/// none aren't read. Wanted pieces may be any ranges, and several may cover the same elements.
+/// Every block that holds a wanted element is read once, checked, and copied from; other blocks
+/// aren't read. Wanted pieces may be any ranges, and several may cover the same elements.
 ///
-/// Memory   the buffer given (one block is enough), 40 bytes per piece in the manifest and per
-///          overlap of a wanted with a stored piece. libhdf5 isn't used.
-/// Errors   DataError. Before anything is read: what is wanted and what is stored differ, with the
-///          first difference. While reading: a bad block, with file, bytes and tensors; pieces
-///          filled until then keep what was copied, so the caller loads another checkpoint over
-///          them or stops. No byte of a bad block is ever copied.
+/// Memory   the given buffer (one block is enough), 40 bytes per piece in the manifest and per
+///          overlap of a wanted piece with a stored one. libhdf5 isn't used.
+/// Errors   DataError. Before anything is read: wanted and stored tensors differ; names the first
+///          difference. While reading: a bad block, with file, bytes and tensors. Pieces filled
+///          until then keep the copied data, so the caller must load another checkpoint over them
+///          or stop. No byte of a bad block is ever copied.
 #pragma once
 
 #include <cstdint>
@@ -21,12 +21,12 @@ namespace sherd::checkpoint {
 
 /// Which of the checkpoint's tensors must be among the wanted ones.
 enum class Match {
-  kEverything,   ///< all: a resume
-  kListedKinds,  ///< all of the kinds that are wanted: weights alone
+  kEverything,   ///< all: for a resume
+  kListedKinds,  ///< all of the wanted kinds: for weights alone
 };
 
-/// Names the first tensor that one side lacks, or that has another shape or type. The order of the
-/// two lists doesn't matter.
+/// Names the first tensor that one side lacks, or whose shape or type differs. The order of the two
+/// lists doesn't matter.
 void check_match(const Checkpoint& checkpoint, const std::vector<sharding::StateTensor>& wanted,
                  Match match);
 

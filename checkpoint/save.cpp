@@ -18,7 +18,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int kData = 3, kTraining = 5;
 
-/// What the exception that is being handled says.
+/// The message of the exception that is being handled.
 SaveFailure current_failure() {
   try {
     throw;
@@ -34,8 +34,8 @@ SaveFailure current_failure() {
   }
 }
 
-// Where it is blocked, a write beyond the limit on file sizes is an error of that write. Threads that this one starts
-// inherit it.
+// With SIGXFSZ blocked, a write beyond the file size limit is an error of that write. Threads
+// started by this one inherit that.
 void block_file_size_signal() {
   sigset_t signals;
   sigemptyset(&signals);
@@ -88,15 +88,15 @@ void Writer::Save::write_shard() {
   std::thread copier;
   try {
     copier = start_thread("that stages a checkpoint", [this] { copy(); });
-    // All ranks meet here; whoever comes first makes the directory, and the one above it if
-    // somebody has removed that while the run went on.
+    // All ranks meet here. The first to come makes the directory, and also the parent if it was
+    // removed during the run.
     if (options_.lock) options_.lock->check();
     if (make_directory(*options_.disk, options_.directory)) {
       sync_directory(*options_.disk, options_.directory + "/..");
     }
     make_directory(*options_.disk, temporary_);
     const ShardInfo shard = shard_.write();
-    // Not synced: rank 0 reads it now or never, and takes it away before the commit.
+    // Not synced: rank 0 reads it now or never, and removes it before the commit.
     write_new_file(*options_.disk, part_path_, shard_to_json(shard), false);
     prepared_ = true;
   } catch (const SaveStopped&) {
@@ -153,9 +153,10 @@ void Writer::Save::do_commit() {
   changed_.notify_all();
 }
 
-// Everyone removes what is theirs; the directory goes with whoever finds it empty. What is ours is
-// decided by the part: whoever takes it away, we or rank 0's commit, has the shard from then on. So
-// a rank that gives up can't take a shard out of a checkpoint that is being committed.
+// Every rank removes its own files; the rank that finds the directory empty removes it. The part
+// decides who owns a shard: whoever removes the part (this rank, or rank 0's commit) has the shard
+// from then on. So a rank that gives up can't take a shard out of a checkpoint that is being
+// committed.
 void Writer::Save::do_discard() {
   Disk& disk = *options_.disk;
   if (commit_) {
@@ -186,7 +187,7 @@ void Writer::Save::fail() {
   changed_.notify_all();
 }
 
-/// Does what the save's outcome doesn't depend on.
+/// Does work that doesn't affect the save's outcome.
 template <class Work>
 void Writer::Save::attempt(const Work& work) {
   try {

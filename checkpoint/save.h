@@ -1,5 +1,5 @@
-/// One save of one rank, the Writer's inside: a thread that writes the shard, then does what it is
-/// told. Its owner's calls change the phase and leave an order; the thread follows it.
+/// One save of one rank, internal to Writer: a thread that writes the shard, then follows orders.
+/// The owner's calls change the phase and set an order; the thread executes it.
 #pragma once
 
 #include <condition_variable>
@@ -59,8 +59,8 @@ class Writer::Save {
   SaveStatus status_;
   Order order_ = Order::kNone;
   bool copied_ = false;
-  bool prepared_ = false;  ///< shard durable and part written; of thread_
-  bool leaving_ = false;   ///< ~Save: after a commit that succeeds there is nothing to wait for
+  bool prepared_ = false;  ///< shard durable and part written; used by thread_
+  bool leaving_ = false;   ///< ~Save: don't wait for anything after a successful commit
   std::shared_ptr<const nlohmann::json> global_;
   std::thread thread_;
 };

@@ -87,7 +87,7 @@ void ShardWriter::copy() {
   ring_.finish();
 }
 
-// `piece` goes on from dataset to dataset: pieces come in that order.
+// `piece` continues from dataset to dataset: pieces come in that order.
 void ShardWriter::copy_dataset(int dataset, std::size_t& piece) {
   const std::int64_t total = layout_.info.datasets[static_cast<std::size_t>(dataset)].bytes();
   std::int64_t used = 0;  // of the piece
@@ -135,7 +135,7 @@ ShardInfo ShardWriter::write() {
   }
   error.rethrow();
   if (stopped_) throw SaveStopped();
-  // Ranks' own word on sizes is what the manifest repeats; it mustn't be wrong.
+  // The manifest repeats the sizes that ranks report, so these mustn't be wrong.
   const std::int64_t found = file_.status().bytes;
   if (found != skeleton_.file_bytes) {
     throw DataError("{}: has {} bytes after {} were written", path_, found, skeleton_.file_bytes);
@@ -189,8 +189,8 @@ void ShardWriter::write_block(const StagingRing::Block& block) {
   write_data(block.data, block.bytes, dataset.offset + block.index * kBlockBytes);
 }
 
-// Whole pages directly. The last bytes of a dataset share a page with what follows them, so they go
-// through the page cache, as everything does where direct writes don't work.
+// Whole pages are written directly. The last bytes of a dataset share a page with what follows
+// them, so they go through the page cache. So does everything if direct writes don't work.
 void ShardWriter::write_data(const char* data, std::int64_t bytes, std::int64_t offset) {
   std::int64_t done = 0;
   const std::int64_t whole = bytes / kFileAlignment * kFileAlignment;

@@ -1,10 +1,11 @@
 /// Writes one shard of a checkpoint: copies the state into the ring, checksums it there, writes it.
 ///
-///   copy()    on a thread of its own: pieces -> ring; done when the caller's memory is free again
+///   copy()    on a separate thread: pieces -> ring; done when the caller's memory is free again
 ///   write()   meanwhile: HDF5 metadata and the ring's blocks -> file, made durable
 ///   stop()    from any thread: both end soon, with SaveStopped
 ///
-/// Used once. Errors: DiskError, DataError (non-finite state); after one, stop() frees the other.
+/// For one use. Errors: DiskError, DataError (non-finite state). After an error, call stop() to
+/// release the other thread.
 #pragma once
 
 #include <atomic>
@@ -21,13 +22,13 @@
 
 namespace sherd::checkpoint {
 
-/// Thrown where stop() was heard.
+/// Thrown by copy() and write() after stop().
 struct SaveStopped {};
 
 class ShardWriter {
  public:
-  /// `path` doesn't exist yet; its directory does when write() is called. The memory of `state`'s
-  /// pieces must stay until copy() has returned, `disk` and `ring` until write() has.
+  /// `path` doesn't exist yet; its directory exists when write() is called. The memory of `state`'s
+  /// pieces must stay valid until copy() has returned, and `disk` and `ring` until write() has.
   ShardWriter(Disk& disk, std::string path, ShardLabel label, const sharding::State& state,
               Tensor ring, int writes_in_flight, sharding::CopyState copy = {});
 
@@ -35,8 +36,8 @@ class ShardWriter {
   ShardInfo write();
   void stop();
 
-  std::int64_t bytes() const;  ///< of state
-  /// Where write() spends its time; of all its threads together. Right once it has returned.
+  std::int64_t bytes() const;  ///< of this rank's state
+  /// Where write() spends its time, added over all its threads. Valid once it has returned.
   std::chrono::nanoseconds checking() const { return std::chrono::nanoseconds(checking_); }
   std::chrono::nanoseconds syncing() const { return syncing_; }
 
@@ -61,7 +62,7 @@ class ShardWriter {
 
   Hdf5Skeleton skeleton_;
   File file_;
-  File direct_;  ///< the same file without the page cache, where the file system can
+  File direct_;  ///< the same file without the page cache, if the file system can
   std::atomic<bool> direct_works_{false};
   std::atomic<std::int64_t> checking_{0};
   std::chrono::nanoseconds syncing_{};

@@ -3,9 +3,9 @@
 ///   filler   reserve(bytes) -> fill -> publish ... finish()
 ///   emptier  take() -> use -> release
 ///
-/// Blocks are taken in the order in which they were published and may be released in any; memory
-/// comes free from the oldest on. A block is contiguous and starts at a multiple of kFileAlignment.
-/// A ring that holds all blocks never makes the filler wait.
+/// Blocks are taken in the order in which they were published, and may be released in any order;
+/// memory is freed from the oldest block on. A block is contiguous and starts at a multiple of
+/// kFileAlignment. A ring that holds all blocks never makes the filler wait.
 #pragma once
 
 #include <condition_variable>
@@ -22,23 +22,23 @@ class StagingRing {
   struct Block {
     char* data = nullptr;
     std::int64_t bytes = 0;
-    int dataset = 0;         ///< of the shard
-    std::int64_t index = 0;  ///< of the dataset's blocks
+    int dataset = 0;         ///< index of the shard's dataset
+    std::int64_t index = 0;  ///< index of the block in the dataset
   };
 
   explicit StagingRing(Tensor memory);
 
-  /// What a block takes in the ring.
+  /// Bytes that a block takes in the ring.
   static std::int64_t room_of(std::int64_t bytes);
 
-  /// Blocks until there is room. Null once stopped.
+  /// Waits until there is room. Null once stopped.
   char* reserve(std::int64_t bytes);
-  void publish(const Block& block);  ///< the one reserved last
+  void publish(const Block& block);  ///< the block reserved last
   void finish();                     ///< nothing comes after this
   /// False when everything has been taken, or once stopped.
   bool take(Block& block);
   void release(const Block& block);
-  void stop();  ///< nobody waits any longer; any thread
+  void stop();  ///< ends all waits; any thread may call it
 
  private:
   struct Reservation {

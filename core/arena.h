@@ -1,13 +1,13 @@
-/// The memory of one rank of a run: one piece as large as its plan, in which every buffer has its
-/// place. Nothing can be acquired that isn't planned, and nothing as anything but what was planned.
+/// The memory of one rank: a single allocation as large as the rank's memory plan. The plan gives
+/// every buffer its place. A buffer can be acquired only if it is planned, and only as planned.
 ///
-/// On the host it is a mapping, of pages of 2 MiB where the system grants them (transparent huge pages), which are touched
-/// first by whoever writes them first.
-/// Compiled with SHERD_POISON_ARENA, under the address sanitizer everything outside of living
-/// buffers is poisoned, gaps between them included. On a GPU: core/cuda_device.h.
+/// On the host the arena is a mapping with 2 MiB pages where the system grants them (transparent
+/// huge pages). Each page is first touched by the thread that first writes to it.
+/// Compiled with SHERD_POISON_ARENA, under the address sanitizer, everything outside of live
+/// buffers is poisoned, including the gaps between them. On a GPU: core/cuda_device.h.
 ///
-/// Errors   a buffer that isn't in the plan, or not like this, or is there already, is our bug
-///          (SHERD_CHECK). TrainingError if the machine refuses the memory.
+/// Errors   acquiring a buffer that isn't in the plan, differs from it, or is already acquired is
+///          our bug (SHERD_CHECK). TrainingError if the machine refuses the memory.
 #pragma once
 
 #include <string>
@@ -17,14 +17,14 @@
 
 namespace sherd {
 
-/// Where an arena lies. Its bytes are zero at first.
+/// The memory that an arena uses. Its bytes are zero at first.
 class ArenaMemory {
  public:
   virtual ~ArenaMemory() = default;
   virtual char* data() const = 0;
   virtual std::int64_t bytes() const = 0;
-  /// What of it is in the machine's memory: the pages that somebody has written so far (and that
-  /// aren't swapped out). 0 on a GPU.
+  /// Bytes that are in the machine's memory: the pages that were written so far and aren't swapped
+  /// out. 0 on a GPU.
   virtual std::int64_t resident_bytes() const = 0;
   virtual void zero(void* data, std::int64_t bytes) = 0;
   /// These bytes may be used from now on, or no longer.
@@ -41,11 +41,11 @@ class Arena final : public Allocator {
   ~Arena() override;
 
   const MemoryPlan& plan() const { return plan_; }
-  /// What was taken from the machine: the plan's arena, rounded up by a GPU's granularity.
+  /// Size of the allocation: the plan's arena, rounded up to a GPU's granularity.
   std::int64_t taken_bytes() const { return memory_->bytes(); }
-  /// Planned buffers that nobody has acquired so far.
+  /// Planned buffers that haven't been acquired yet.
   std::vector<std::string> not_acquired() const;
-  /// What of it is in the machine's memory.
+  /// Bytes of the arena that are in the machine's memory.
   std::int64_t resident_bytes() const { return memory_->resident_bytes(); }
 
  private:

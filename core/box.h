@@ -1,8 +1,8 @@
-/// Boxes of a tensor: what a rank holds of one that is cut by rows or columns.
+/// Boxes of a tensor: what a rank holds of a tensor that is split by rows or columns.
 ///
-/// A tensor [R, C] is seen as a matrix; one with a single dimension has C = 1. A rank's part of it is a list
-/// of boxes, laid end to end, each row-major. Consecutive elements of a part are consecutive in the tensor
-/// as far as a row of a box goes, or a whole box that has all columns.
+/// A tensor [R, C] is seen as a matrix; a tensor with one dimension has C = 1. A rank's part is a
+/// list of boxes, laid end to end, each row-major. Elements of a part are consecutive in the tensor
+/// within one row of a box, or within a whole box that has all columns.
 #pragma once
 
 #include <cstdint>
@@ -19,17 +19,17 @@ struct Box {
   bool operator==(const Box&) const = default;
 };
 
-/// Consecutive elements both of a tensor and of a part of it.
+/// Elements that are consecutive both in a tensor and in a part of it.
 struct BoxRun {
-  std::int64_t in_tensor = 0;  ///< number of the first, row-major
+  std::int64_t in_tensor = 0;  ///< index of the first element, row-major
   std::int64_t in_part = 0;
   std::int64_t count = 0;
   bool operator==(const BoxRun&) const = default;
 };
 
-/// Calls `visit` for the runs that make up elements [first, first + count) of a part, in order. `columns`:
-/// C, of the tensor.
-/// Errors   elements that the boxes don't have, and boxes beyond the columns, are our bug (SHERD_CHECK).
+/// Calls `visit` for the runs that make up elements [first, first + count) of a part, in order.
+/// `columns` is the tensor's C.
+/// Errors   elements outside the boxes and boxes outside the columns are our bug (SHERD_CHECK).
 void for_each_run(const std::vector<Box>& boxes, std::int64_t columns, std::int64_t first,
                   std::int64_t count, const std::function<void(const BoxRun&)>& visit);
 

@@ -21,8 +21,8 @@ namespace {
 
 using std::chrono::nanoseconds;
 
-// Recorded points are numbered. `recorded` counts those asked for, `completed` those reached; a
-// waiter takes `recorded` at its call and sleeps until `completed` has come that far.
+// Recorded points are numbered. `recorded` counts requested points, `completed` counts reached
+// ones. A waiter takes `recorded` at its call and sleeps until `completed` has reached it.
 class CpuEvent final : public Event {
  public:
   std::uint64_t announce() {

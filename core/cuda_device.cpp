@@ -104,7 +104,7 @@ void check_cuda(cudaError_t status, std::string_view call) {
 CudaSystem cuda_system() {
   CudaSystem system;
   system.runtime_version = CUDART_VERSION;
-  // Both calls fail without a driver; what that means is said by cuda_problem.
+  // Both calls fail without a driver; cuda_problem says what that means.
   if (cudaDriverGetVersion(&system.driver_version) != cudaSuccess) system.driver_version = 0;
   int num_devices = 0;
   const cudaError_t status = cudaGetDeviceCount(&num_devices);

@@ -7,7 +7,7 @@
 
 namespace sherd {
 
-/// It belongs to the device that the calling thread talks to; streams of that device record it.
+/// It belongs to the calling thread's current device; streams of that device record it.
 class OwnedCudaEvent {
  public:
   /// `flags` as cudaEventCreateWithFlags takes them; cudaEventDefault measures time.

@@ -28,8 +28,8 @@ class CudaEvent final : public Event {
   bool is_communication_ = false;
 };
 
-// How long a stream stood still at its waits for communication, or was communicating itself: a timed event before and
-// after each. They are read once the device has passed them, and never waited for.
+// How long a stream waited for communication, or communicated itself: measured by a timed event
+// before and after each. They are read once the device has passed them, and never waited for.
 class WaitMeter {
  public:
   template <class Wait>
@@ -112,7 +112,7 @@ void run_host_work(void* data) {
   }
 }
 
-// What others wait for goes before kernels that fill the device: gathers and reductions.
+// Work that others wait for goes before kernels that fill the device: gathers and reductions.
 int priority_of(StreamPurpose purpose) {
   int least = 0, greatest = 0;
   check_cuda(cudaDeviceGetStreamPriorityRange(&least, &greatest),
@@ -156,8 +156,8 @@ class QueueOnDevice final : public CudaStream {
         "cudaMemcpyAsync");
     boundary("copy");
   }
-  // The first time the work is enqueued as it is, since libraries may set something up then; the
-  // second time it is recorded.
+  // The first time, the work is enqueued directly, since libraries may set something up then. The
+  // second time, it is recorded.
   void section(const std::string& key, const std::function<void()>& enqueue) override {
     if (!keeps_sections()) return enqueue();
     Graph& graph = graphs_[key];
@@ -193,7 +193,7 @@ class QueueOnDevice final : public CudaStream {
     errors_->rethrow();
     check_cuda(status, "cudaStreamSynchronize");
   }
-  // For copies from the host a stream stands still too, but that isn't the other ranks' doing.
+  // Copies from the host also block a stream, but the other ranks aren't the cause.
   nanoseconds waited() const override { return waits_.total(); }
   nanoseconds waited_for(std::size_t kind) const override { return waits_.total_of(kind); }
   ThreadTeam& team() override { return team_; }

@@ -33,7 +33,7 @@ std::string cuda_problem(int driver_version, int runtime_version, int num_device
     return fmt::format(
         "the NVIDIA driver runs CUDA up to {}, but this program was built with {}; install driver "
         "{} "
-        "or newer, or build it with a CUDA {} toolkit (the same sources, not yet compiled so)",
+        "or newer, or build it with a CUDA {} toolkit (the same sources; not compiled so far)",
         cuda_version_text(driver_version), cuda_version_text(runtime_version),
         oldest_driver(runtime_version), driver_version / 1000);
   }

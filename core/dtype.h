@@ -1,7 +1,8 @@
 /// The element types of tensors, and the two 16-bit ones as C++ types.
 ///
-/// Conversions to 16 bits round to nearest, ties to even; NaN stays a (quiet) NaN, values beyond
-/// the largest finite become infinity, subnormals are kept. IEEE 754-2019 §4.3.1, for both formats.
+/// Conversions to 16 bits round to nearest, ties to even. NaN stays a (quiet) NaN, values beyond
+/// the largest finite one become infinity, subnormals are kept. IEEE 754-2019 §4.3.1, for both
+/// formats.
 #pragma once
 
 #include <bit>

@@ -46,7 +46,7 @@ class PeerError : public Error {
       : Error(4, fmt::format(format, std::forward<Args>(args)...)) {}
 };
 
-/// The run itself can't go on: a non-finite loss, too many skipped steps. Exit 5.
+/// The run itself can't continue: a non-finite loss, too many skipped steps. Exit 5.
 class TrainingError : public Error {
  public:
   template <class... Args>
@@ -62,8 +62,8 @@ class Interrupted : public Error {
       : Error(130, fmt::format(format, std::forward<Args>(args)...)) {}
 };
 
-/// A scheduler took the machine away, and the run saved what it had: starting the same command
-/// again goes on from there. Exit 75 (sysexits.h: a temporary failure, try again).
+/// A scheduler took the machine away, and the run saved its state. Start the same command again to
+/// continue. Exit 75 (sysexits.h: a temporary failure, try again).
 class Requeue : public Error {
  public:
   template <class... Args>
@@ -85,7 +85,8 @@ std::string check_message(fmt::format_string<Args...> format, Args&&... args) {
 
 }  // namespace sherd
 
-/// SHERD_CHECK(condition) or SHERD_CHECK(condition, "format", values...): our bug if it doesn't hold.
+/// SHERD_CHECK(condition) or SHERD_CHECK(condition, "format", values...): a false condition is our
+/// bug.
 #define SHERD_CHECK(condition, ...)                                    \
   (__builtin_expect(static_cast<bool>(condition), 1)                   \
        ? (void)0                                                       \

@@ -91,8 +91,8 @@ double ExactSum::value() const {
   }
   int highest = kDigits - 1;
   while (highest > 2 && magnitude.digits_[static_cast<std::size_t>(highest)] == 0) --highest;
-  // Three digits hold more than 64 bits of it, unless it has no more. What lies below only says that there is
-  // more.
+  // Three digits hold more than 64 bits, unless there are no more. Lower digits only show that
+  // there is more.
   Wide top = 0;
   for (int i = highest; i > highest - 3; --i) {
     top = top << 32 | static_cast<std::uint64_t>(magnitude.digits_[static_cast<std::size_t>(i)]);

@@ -1,5 +1,5 @@
-/// Marks a function that is compiled for the host and, in CUDA files, for the device too: the same
-/// text computes on both, and tests on the host say what it computes.
+/// Marks a function that is compiled for the host and, in CUDA files, also for the device. Both run
+/// the same source, so tests on the host also cover the device code.
 #pragma once
 
 #ifdef __CUDACC__

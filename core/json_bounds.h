@@ -1,5 +1,5 @@
-/// Looks at JSON before it is parsed: a parser makes up to 30 times as many bytes of it, and what is nested
-/// deep is copied, compared and written by recursion.
+/// Checks JSON before it is parsed. A parser takes up to 30 times the text's bytes, and deeply
+/// nested values are copied, compared and written by recursion.
 #pragma once
 
 #include <cstdint>

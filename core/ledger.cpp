@@ -42,7 +42,7 @@ void LedgerStream::add(const Exchange& exchange) {
   now_ += ledger_.exchange(exchange);
 }
 
-// As a graph it is one call of the host's.
+// A graph is one call of the host.
 void LedgerStream::section(const std::string&, const std::function<void()>& enqueue) {
   if (!cuda_.graphs) return enqueue();
   begin_call();
@@ -75,7 +75,7 @@ void LedgerStream::wait(const Event& event) {
   const double stall = recorded.at - begin;
   waited_.at(event.counts_as) += stall;
   now_ = recorded.at;
-  // Kernels that it has stood still for have had the GPU then.
+  // While this stream waited, the kernels it waited for had the GPU.
   if (options().purpose == StreamPurpose::kCompute) {
     ledger_.beside_compute -= std::min(ledger_.beside_compute, stall);
   }

@@ -1,10 +1,10 @@
-/// What a GPU would be asked to do, noted instead of done: a step of a recipe runs on a machine without
-/// one, over memory that nobody touches, and its streams keep a ledger.
+/// Records what a GPU would be asked to do instead of doing it. So a step of a recipe runs on a
+/// machine without a GPU, over memory that is never touched, and its streams keep a ledger.
 ///
-/// A `LedgerStream` has a clock. A launch takes as long as the ledger tells; an event stands for a moment of
-/// the stream that recorded it, and a stream that waits for it goes on no earlier. So what ends when, and how long
-/// a stream stands still, comes out as on a GPU whose kernels take exactly so long. The host has a clock, too:
-/// each launch takes some of its time, and nothing begins before it was launched.
+/// A `LedgerStream` has a clock. A launch takes the time that the ledger predicts. An event marks a
+/// time of the stream that recorded it; a stream that waits for the event continues no earlier. End
+/// times and waits therefore match a GPU whose kernels take exactly the predicted times. The host
+/// has a clock too: each launch takes host time, and no work begins before its launch.
 #pragma once
 
 #include <array>
@@ -24,37 +24,37 @@ enum class LaunchKind { kMemory, kMatmul, kAttention };
 struct Launch {
   std::string_view kernel;  ///< lives for ever: "norm_backward (weights)"
   LaunchKind kind = LaunchKind::kMemory;
-  std::int64_t read = 0, written = 0;  ///< bytes of the device's memory, of each operand once
-  double flops = 0.0;         ///< matmuls and attention: two for a multiplication with its addition
-  DType dtype = DType::kF32;  ///< matmuls and attention: of what is multiplied
+  std::int64_t read = 0, written = 0;  ///< bytes of device memory; each operand counts once
+  double flops = 0.0;                  ///< matmuls and attention: 2 per multiply-add
+  DType dtype = DType::kF32;           ///< matmuls and attention: type of the operands
   std::int64_t m = 0, n = 0,
-               k = 0;         ///< of a matmul [m, n] over k; attention: k is the heads' width
-  bool backward = false;      ///< of attention
-  bool deterministic = true;  ///< as its stream
+               k = 0;         ///< matmul [m, n] over k; attention: k is the head width
+  bool backward = false;      ///< attention only
+  bool deterministic = true;  ///< as set in its stream
   std::string
-      matmul{};  ///< of a matmul: all that chooses its algorithm (kernels/device_common/matmul_table.h)
+      matmul{};  ///< matmul: all that selects its algorithm (kernels/device_common/matmul_table.h)
 };
 using Launches = std::vector<Launch>;
 
 /// One collective of a group (sharding/comm/communicator.h).
 struct Exchange {
   std::string_view collective;  ///< "all_gather"
-  std::int64_t bytes = 0;       ///< of what all ranks together complete, add or deal out
-  std::vector<int> ranks;       ///< of the world
+  std::int64_t bytes = 0;       ///< of the full tensor that is gathered, reduced or exchanged
+  std::vector<int> ranks;       ///< world ranks
 };
 
-/// Told of everything, in the order of the calls. Answers in seconds.
+/// Receives every call, in order. Answers in seconds.
 class Ledger {
  public:
   virtual ~Ledger() = default;
   virtual double launch(const Launch& launch) = 0;
   virtual double exchange(const Exchange& exchange) = 0;
-  /// Of the host's, for each call that reaches a stream.
+  /// Host time of each call that reaches a stream.
   virtual double host_seconds_of_a_call() const = 0;
 
-  double host_now = 0.0;  ///< the host's clock; streams move it
-  /// What kernels of other streams than kCompute's took from the GPU while the computation went on, so that it took so
-  /// much longer.
+  double host_now = 0.0;  ///< the host's clock; streams advance it
+  /// How much longer the computation took because kernels of streams other than kCompute used the
+  /// GPU at the same time.
   double beside_compute = 0.0;
 };
 
@@ -65,7 +65,7 @@ class LedgerStream final : public CudaStream {
 
   void add(const Launches& launches);
   void add(const Exchange& exchange);
-  /// When everything so far is done.
+  /// When all work enqueued so far is done.
   double now() const { return now_; }
 
   // Stream
@@ -98,7 +98,7 @@ class LedgerStream final : public CudaStream {
   std::array<char, kMailboxBytes> mailbox_{};
 };
 
-/// The stream as one that keeps a ledger; null: it really works.
+/// The stream as a ledger stream; null: it is a real stream.
 LedgerStream* ledger_stream(Stream& stream);
 
 }  // namespace sherd

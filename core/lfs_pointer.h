@@ -12,7 +12,7 @@ namespace sherd {
 /// Pointers are shorter.
 inline constexpr std::int64_t kMostLfsPointerBytes = 1024;
 
-/// `beginning`: of a file of `bytes` bytes.
+/// `beginning` is the start of a file of `bytes` bytes.
 /// Errors   DataError if it is such a pointer.
 inline void refuse_lfs_pointer(const std::string& path, std::string_view beginning,
                                std::int64_t bytes) {

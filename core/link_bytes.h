@@ -1,4 +1,4 @@
-/// Bytes by the kind of link that they take: between ranks of one machine, or to another machine.
+/// Bytes by the link that they cross: between ranks of one machine, or to another machine.
 #pragma once
 
 #include <cstdint>

@@ -118,7 +118,7 @@ Buffer Allocator::acquire(const BufferSpec& spec) {
 void Allocator::enter(Phase phase) {
   std::lock_guard lock(mutex_);
   if (phase_ == phase) return;
-  // What dies makes room for what comes.
+  // Buffers that die make room for new ones.
   for (Buffer::Holding* holding : passing_) {
     if ((holding->spec.phases & phase) == 0) set_alive(*holding, false);
   }

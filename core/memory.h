@@ -1,5 +1,5 @@
-/// The one place tensor memory comes from. Every buffer says its name, what it is for and when it
-/// is alive, and is counted when it comes alive and when it goes away.
+/// All tensor memory comes from here. Every buffer states its name, its purpose and when it is
+/// alive. It is counted when it comes alive and when it goes away.
 #pragma once
 
 #include <array>
@@ -34,9 +34,9 @@ enum class Category : std::uint8_t {
 inline constexpr int kNumCategories = 12;
 std::string_view name_of(Category category);
 
-/// A rank's time, cut into pieces that never overlap. A buffer names those in which it is alive;
-/// buffers without a common phase may stand in the same place. Communication isn't a phase, because
-/// it runs beside others: what it needs is alive in the phases during which it may run.
+/// A rank's time, divided into phases that never overlap. A buffer names the phases in which it is
+/// alive; buffers without a common phase may share memory. Communication isn't a phase, because it
+/// overlaps other phases. Its buffers are alive in every phase during which it may run.
 enum Phase : std::uint32_t {
   kInit = 1u << 0,        ///< between construction and the first step
   kForward = 1u << 1,     ///< embedding and blocks of a micro-step
@@ -50,7 +50,7 @@ using Phases = std::uint32_t;
 inline constexpr int kNumPhases = 6;
 inline constexpr Phases kForwardToBackward = kForward | kLoss | kBackward;
 std::string_view name_of(Phase phase);
-/// Where one phase stands in the order of the enumerators.
+/// Index of a phase, in the order of the enumerators.
 constexpr int phase_index(Phase phase) {
   return std::countr_zero(static_cast<unsigned>(phase));
 }
@@ -58,7 +58,7 @@ constexpr int phase_index(Phase phase) {
 /// Where a buffer is. On a CPU all homes are the same memory.
 enum class Home : std::uint8_t {
   kDevice,    ///< the device's memory
-  kHost,      ///< host memory that the device can copy from and to: for host code and copies alone
+  kHost,      ///< host memory that the device can copy from and to: only for host code and copies
   kMirrored,  ///< both: a buffer in the device's memory and its twin on the host, which host code
               ///< reads or writes (sharding/mesh/mirrored_buffer.h)
 };
@@ -75,7 +75,7 @@ struct BufferSpec {
   bool operator==(const BufferSpec&) const = default;
 };
 
-/// Those of the optional specs that are there, in order.
+/// The optional specs that have a value, in order.
 std::vector<BufferSpec> present(std::initializer_list<const std::optional<BufferSpec>*> specs);
 
 using BytesByCategory = std::array<std::int64_t, kNumCategories>;
@@ -83,8 +83,8 @@ using BytesByPhase = std::array<BytesByCategory, kNumPhases>;
 
 class Allocator;
 
-/// Owns one piece of tensor memory; gives it back when destroyed. What is in it: zeros at first if
-/// it is alive always; otherwise anything, whenever one of its phases begins.
+/// Owns one piece of tensor memory and frees it when destroyed. A buffer that is always alive
+/// starts as zeros. The content of any other buffer is undefined when one of its phases begins.
 class Buffer {
  public:
   Buffer() noexcept;
@@ -92,12 +92,13 @@ class Buffer {
   Buffer& operator=(Buffer&& other) noexcept;
   ~Buffer();
 
-  /// Valid until the end of the phase. Outside of the buffer's phases: our bug (SHERD_CHECK).
+  /// Valid until the end of the phase. A call outside of the buffer's phases is our bug
+  /// (SHERD_CHECK).
   const Tensor& tensor() const;
   operator Tensor() const { return tensor(); }       // NOLINT: a buffer is the tensor it holds
   operator ConstTensor() const { return tensor(); }  // NOLINT
   explicit operator bool() const { return holding_ != nullptr; }
-  /// How often it has come alive: what stood in it in an earlier life is gone.
+  /// How often the buffer has come alive. Content from an earlier life is lost.
   std::int64_t life() const;
 
  private:
@@ -117,8 +118,8 @@ class Allocator {
 
   Buffer acquire(const BufferSpec& spec);
 
-  /// From now on the buffers of this phase are alive and no others. Before the first call all are.
-  /// Work that other streams do on buffers which die here must be over.
+  /// From now on only the buffers of this phase are alive. Before the first call all buffers are.
+  /// Other streams must have finished their work on buffers that die here.
   void enter(Phase phase);
 
   BytesByCategory current() const;
@@ -129,7 +130,7 @@ class Allocator {
   std::vector<BufferSpec> acquired() const;  ///< every buffer ever acquired, in order
 
  protected:
-  /// Where the buffer will stand whenever it is alive.
+  /// Where the buffer is placed whenever it is alive.
   virtual void* place(const BufferSpec& spec) = 0;
   virtual void remove(const BufferSpec& spec, void* data) noexcept = 0;
   /// The bytes at `data` may be used from now on, or no longer.
@@ -155,8 +156,8 @@ class Allocator {
 };
 
 /// Takes each buffer from the heap, aligned to 4096 bytes: for measurements and tests, which have
-/// no plan. A run allocates from an Arena (core/arena.h). Buffers that go away are overwritten, so
-/// that whoever relies on their content is seen.
+/// no plan. A run allocates from an Arena (core/arena.h). Freed buffers are overwritten, so code
+/// that relies on their content is detected.
 class HeapAllocator final : public Allocator {
  public:
   ~HeapAllocator() override;

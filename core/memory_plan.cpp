@@ -115,15 +115,15 @@ MemoryPlan::MemoryPlan(std::vector<BufferSpec> buffers) {
   place();
 }
 
-// Buffers of the same phases lie together, unless that leaves gaps which the same buffers one by one
-// don't.
+// Buffers with the same phases lie together, unless that leaves gaps that placing them one by one
+// avoids.
 void MemoryPlan::place() {
   const std::int64_t together = place_in_regions(false);
   if (static_cast<double>(together) <= kNoWorse * static_cast<double>(peak_bytes())) return;
   if (place_in_regions(true) >= together) place_in_regions(false);
 }
 
-// `alone`: a buffer that doesn't live always is a region of its own.
+// `alone`: a buffer that isn't always alive is its own region.
 std::int64_t MemoryPlan::place_in_regions(bool alone) {
   std::map<std::pair<Phases, std::size_t>, std::size_t> numbers;
   std::vector<Region> regions;
@@ -139,7 +139,7 @@ std::int64_t MemoryPlan::place_in_regions(bool alone) {
     region.bytes = add(buffer.offset, buffer.spec.bytes());
     region_of.push_back(number);
   }
-  // So that any region may follow any other.
+  // This lets any region follow any other.
   for (Region& region : regions) region.bytes = round_up(region.bytes, 4096);
   const std::vector<Region> placed = stacked(std::move(regions));
   for (std::size_t i = 0; i < buffers_.size(); ++i) {

@@ -1,16 +1,16 @@
-/// Every buffer of one rank, before anything is allocated, and where each will stand.
+/// All buffers of one rank and their places, computed before anything is allocated.
 ///
 ///   live bytes of a phase    the sum of the buffers that are alive in it
-///   peak                     the largest of these; no placement can need less, and some must need more:
-///                            three buffers that share a phase two by two share no memory
+///   peak                     the largest of these; no placement can need less, and some need more:
+///                            if each two of three buffers share a phase, no two can share memory
 ///   arena                    what the placement needs
 ///
-/// Buffers with the same phases stand together in one region. Two regions share memory if they have
-/// no phase in common (logits and the scratch of the backward, an optimizer's workspace and the
-/// activations). With up to 8 regions every order of stacking them is tried; with more, three orders:
-/// as they came, the largest first, those of most phases first. The lowest wins. If that is more than
-/// half a percent above the peak, buffers that don't live always are stacked one by one as well.
-/// docs/memory.md says how far above the peak that is.
+/// Buffers with the same phases form one region. Two regions share memory if they have no phase in
+/// common (logits and backward workspace; an optimizer's workspace and the activations). With up to
+/// 8 regions, every order of stacking them is tried. With more, three orders are tried: as given,
+/// largest first, and most phases first. The lowest result wins. If it is more than half a percent
+/// above the peak, buffers that aren't always alive are also stacked one by one. docs/memory.md
+/// says how far the arena is above the peak.
 ///
 /// Errors   UsageError if bytes overflow 64 bits.
 #pragma once
@@ -52,7 +52,8 @@ class MemoryPlan {
 
 std::int64_t sum(const BytesByCategory& bytes);
 
-/// Of a buffer's place in an arena. Checkpoints are written from their ring directly, by pages.
+/// Alignment of a buffer's place in an arena. Checkpoints are written directly from their ring, by
+/// pages.
 inline std::int64_t alignment_of(const BufferSpec& spec) {
   return spec.category == Category::kCheckpoint ? 4096 : 256;
 }

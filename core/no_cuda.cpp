@@ -1,4 +1,4 @@
-// The twin of core/cuda_*.cpp in a program built without CUDA.
+// Replaces core/cuda_*.cpp in a program built without CUDA.
 #include "core/cuda_device.h"
 
 namespace sherd {

@@ -1,4 +1,4 @@
-/// What a parameter is before anyone holds it: a name, a shape, how it starts.
+/// A parameter's definition before any rank holds it: its name, shape and initial values.
 #pragma once
 
 #include <cstdint>
@@ -23,17 +23,17 @@ enum class Cut { kNone, kRows, kColumns };
 /// A box of a parameter on one rank.
 struct HeldBox {
   Box box;
-  /// Of the ranks that hold copies, the one that counts it in norms and writes it to checkpoints.
+  /// Among ranks that hold copies, one counts the box in norms and writes it to checkpoints.
   bool counts = true;
 };
 
-/// One rank's part of a parameter that is cut over ranks (engine/model/cut/tensor_cut.h).
+/// One rank's part of a parameter that is split over ranks (engine/model/cut/tensor_cut.h).
 struct ParameterCut {
   std::string name;
   Cut cut = Cut::kNone;
-  std::vector<std::int64_t> shape;          ///< of the whole
-  std::vector<std::int64_t> matrix_rows{};  ///< of the whole, as in ParameterSpec
-  std::vector<HeldBox> held{};              ///< in the order in which the rank's parameter has them
+  std::vector<std::int64_t> shape;          ///< of the whole parameter
+  std::vector<std::int64_t> matrix_rows{};  ///< of the whole parameter, as in ParameterSpec
+  std::vector<HeldBox> held{};              ///< in the order of the rank's part
 
   std::int64_t columns() const { return shape.size() > 1 ? shape[1] : 1; }
   std::vector<Box> boxes() const;
@@ -41,25 +41,25 @@ struct ParameterCut {
 
 struct ParameterSpec {
   std::string name;
-  std::vector<std::int64_t> shape;  ///< row-major; of what a rank has, where it is cut
+  std::vector<std::int64_t> shape;  ///< row-major; of the rank's part if the parameter is split
   InitialValue initial;
-  /// Position in the model's parameter table: the random address of its initial values, so that
-  /// they depend neither on units nor on ranks.
+  /// Position in the model's parameter table. Random initial values are addressed by it, so they
+  /// depend neither on units nor on ranks.
   std::uint32_t index = 0;
-  /// Rows of the matrices that are stacked in this one (query, key and value, say); empty: it is
-  /// one. What works on matrices as such (Muon) takes them apart.
+  /// Rows of each matrix stacked in this parameter (query, key and value, for example); empty: it
+  /// is one matrix. Code that works on matrices (Muon) separates them.
   std::vector<std::int64_t> matrix_rows{};
-  /// Where ranks have parts of it; without, this is the whole.
+  /// Set if ranks have parts of it; otherwise this is the whole parameter.
   std::optional<ParameterCut> cut{};
 
-  /// The box in which element `element` of this rank's part lies, of whole parameters the only one.
+  /// The box that contains element `element` of this rank's part; a whole parameter has one box.
   struct Place {
     Box box;
     bool counts = true;
-    std::int64_t first = 0;  ///< element of the part with which the box begins
+    std::int64_t first = 0;  ///< element of the part at which the box begins
   };
   Place place_of(std::int64_t element) const;
-  /// Which element of the whole it is, row-major.
+  /// Its row-major index in the whole parameter.
   std::int64_t element_of_whole(std::int64_t element) const;
 
   std::int64_t numel() const {
@@ -70,8 +70,8 @@ struct ParameterSpec {
 /// Where in a model a unit is.
 enum class UnitRole { kEmbedding, kLayer, kHead };
 
-/// Names a unit of a model, whichever ranks hold it. A layer has part 0, its block, and further parts where some
-/// of its parameters are units of their own.
+/// Names a unit of a model, the same on every rank. Part 0 of a layer is its block. A layer has
+/// further parts if some of its parameters are separate units.
 struct UnitId {
   UnitRole role = UnitRole::kLayer;
   int layer = 0;  ///< 0 outside of layers
@@ -80,8 +80,8 @@ struct UnitId {
   friend auto operator<=>(const UnitId&, const UnitId&) = default;
 };
 
-/// Units of one class share slots, which are as large as the largest unit of the class: the edges (embedding and
-/// head), and for each part number the layers' units with that number.
+/// Units of one class share slots, each as large as the largest unit of the class. The edges
+/// (embedding and head) are one class. The layers' units form one class per part number.
 enum class UnitClass : int { kEdge = 0, kBlock = 1 };
 
 /// The class of the layers' parts `part`; part 0 is kBlock.

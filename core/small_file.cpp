@@ -14,7 +14,7 @@ namespace sherd {
 namespace {
 
 struct OpenFile {
-  // Without O_NONBLOCK, opening a pipe would wait for somebody to write to it.
+  // Without O_NONBLOCK, opening a pipe would wait for a writer.
   explicit OpenFile(const std::string& path)
       : number(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY)) {}
   ~OpenFile() {
@@ -26,7 +26,7 @@ struct OpenFile {
 };
 
 std::string too_large(std::int64_t bytes, std::int64_t most) {
-  return fmt::format("it has {} bytes, and {} are the most", bytes, most);
+  return fmt::format("it has {} bytes; at most {} are allowed", bytes, most);
 }
 
 std::string problem_of(const OpenFile& file, std::int64_t most_bytes, std::int64_t& bytes) {
@@ -47,7 +47,7 @@ std::optional<std::string> read_small_file(const std::string& path, std::int64_t
   problem = problem_of(file, most_bytes, bytes);
   if (!problem.empty()) return std::nullopt;
   std::string text;
-  // One more than it had, to see its end; it may grow meanwhile.
+  // One byte more than its size, to detect its end; it may grow meanwhile.
   for (std::size_t room = static_cast<std::size_t>(bytes) + 1;; room = 1 << 16) {
     const std::size_t done = text.size();
     text.resize(done + room);

@@ -1,8 +1,9 @@
-/// Reads a small file that somebody else wrote: a template, a tokenizer, a recipe, questions.
+/// Reads a small file that others may have written: a template, a tokenizer, a recipe, questions.
 ///
-/// A folder may have a pipe, a device or a huge file under any name. Only regular files are read, through
-/// links too; opening never waits, and what is larger than stated is refused before it takes memory. What
-/// goes through checkpoint::Disk is read by checkpoint::read_followed, which promises the same.
+/// A folder may contain a pipe, a device or a huge file under any name. Only regular files are
+/// read; links are followed. Opening never blocks. A file above the stated size is refused before
+/// it takes memory. Files accessed through checkpoint::Disk are read by checkpoint::read_followed,
+/// which guarantees the same.
 #pragma once
 
 #include <cstdint>
@@ -13,9 +14,9 @@ namespace sherd {
 
 /// The whole file.
 /// Errors   DataError "path: can't be read: why.": missing, not a regular file, above `most_bytes`.
-///          Of a pointer of Git LFS: what to do (core/lfs_pointer.h).
+///          For a Git LFS pointer it says what to do (core/lfs_pointer.h).
 std::string read_small_file(const std::string& path, std::int64_t most_bytes);
-/// The same; none, and `problem` says why, where that would throw.
+/// The same, but instead of throwing it returns nothing and sets `problem` to the reason.
 std::optional<std::string> read_small_file(const std::string& path, std::int64_t most_bytes,
                                            std::string& problem);
 

@@ -1,15 +1,15 @@
-/// A stream does work in order; an event orders two streams. The schedule is written in these words
-/// and doesn't know what stands behind them.
+/// A stream does work in order; an event orders two streams. The schedule uses only these two and
+/// doesn't depend on the device.
 ///
 ///   CPU   a worker stream is a thread with a queue. A compute stream has no queue: its work runs
 ///         at the call, on the calling thread and its team, because that thread has nothing else
 ///         to do.
 ///   CUDA  a CUDA stream and a CUDA event (core/cuda_device.h).
 ///
-/// Errors. On a compute stream work throws to its caller. On a worker stream work that throws stops
-/// the stream: later work is dropped, every event recorded after it carries the error, and whoever
-/// waits for such an event gets the error rethrown (on a worker stream: fails with it in turn). So
-/// a failure reaches the rank's own thread without a hang.
+/// Errors. Work that throws on a compute stream throws to its caller. Work that throws on a worker
+/// stream stops the stream: later work is dropped, and every event recorded after it carries the
+/// error. Waiting for such an event rethrows the error (a worker stream that waits fails with it in
+/// turn). So a failure reaches the rank's own thread without a hang.
 #pragma once
 
 #include <chrono>
@@ -32,7 +32,7 @@ enum class DeviceKind { kCpu, kCuda };
 /// returns at once (as in CUDA).
 class Event {
  public:
-  /// What waiting for an event counts as: a number of the caller's, below kMostKinds.
+  /// What waiting for an event counts as: a number that the caller chooses, below kMostKinds.
   static constexpr std::size_t kMostKinds = 8;
 
   virtual ~Event() = default;
@@ -43,12 +43,12 @@ class Event {
 /// it to delay a stream; results must not change.
 using BoundaryHook = std::function<void(std::string_view stream, std::string_view label)>;
 
-/// What a rank's streams are for. A machine may make each kind in its own way.
+/// What a rank's streams are for. A machine may implement each kind differently.
 enum class StreamPurpose {
   kCompute,  ///< kernels
   kGather,   ///< all-gathers of parameters
   kReduce,   ///< reductions of gradients
-  kCopy      ///< copies between host and device beside everything else
+  kCopy      ///< copies between host and device alongside all other work
 };
 
 struct StreamOptions {
@@ -56,7 +56,7 @@ struct StreamOptions {
   std::string name = "compute";  ///< for traces and hooks
   int rank = 0;
   int num_threads = 1;
-  bool may_spin = false;  ///< compute threads spin a little between loops: if each has its own core
+  bool may_spin = false;  ///< compute threads spin briefly between loops: if each has its own core
   BoundaryHook hook;
   Trace* trace = nullptr;
 };
@@ -74,33 +74,33 @@ class Stream {
 
   /// Host code, in this stream's order. `label` names it in traces and to the hook.
   virtual void run(std::string_view label, std::function<void()> work) = 0;
-  /// Copies bytes in this stream's order. Where the device's memory isn't the host's, either side
-  /// may lie in either; host memory that isn't page-locked makes the caller wait.
+  /// Copies bytes in this stream's order. If the device has its own memory, source and target may
+  /// each be in device or host memory. Host memory that isn't page-locked makes the caller wait.
   virtual void copy(const void* from, void* to, std::int64_t bytes);
-  /// Calls `enqueue`, which puts kernels of this stream on it and does nothing else. `key` names
-  /// all that they depend on, addresses included, so a GPU's stream may keep them as a graph and
-  /// launch that for an equal key instead.
+  /// Calls `enqueue`, which only enqueues kernels on this stream. `key` names everything that they
+  /// depend on, addresses included. So a GPU stream may keep them as a graph and launch that graph
+  /// when an equal key comes.
   virtual void section(const std::string& /*key*/, const std::function<void()>& enqueue) {
     enqueue();
   }
   virtual bool keeps_sections() const { return false; }
   /// An event for streams of this stream's device.
   virtual std::unique_ptr<Event> make_event() const = 0;
-  /// `event` stands for everything enqueued so far.
+  /// `event` marks everything enqueued so far.
   virtual void record(Event& event) = 0;
   /// Work enqueued from now on starts after the last recorded point of `event`.
   virtual void wait(const Event& event) = 0;
   /// Blocks the caller until everything enqueued is done; rethrows what it threw.
   virtual void synchronize() = 0;
 
-  /// How long this stream has stood still in `wait`, in total.
+  /// Total time that this stream was blocked in `wait`.
   virtual std::chrono::nanoseconds waited() const = 0;
-  /// Of that, for events that count as `kind`.
+  /// The part of it that counts as `kind`.
   virtual std::chrono::nanoseconds waited_for(std::size_t /*kind*/) const { return {}; }
-  /// Processor time that this stream's own thread has used, in total (CPU worker streams).
+  /// Total processor time of this stream's own thread (CPU worker streams).
   virtual std::chrono::nanoseconds cpu_time() const { return {}; }
-  /// CPU streams: the threads that kernels on this stream may use. A CUDA stream has one, the
-  /// caller's.
+  /// CPU streams: the threads that kernels on this stream may use. On a CUDA stream there is one,
+  /// the caller's.
   virtual ThreadTeam& team() = 0;
 
   const StreamOptions& options() const { return options_; }

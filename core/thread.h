@@ -1,7 +1,7 @@
-/// Starts a thread, or says in one sentence that the machine refused it.
+/// Starts a thread, or reports in one sentence that the machine refused it.
 ///
-/// std::thread throws std::system_error, whose text names neither the thread nor a remedy; all
-/// threads of this program are started here instead.
+/// std::thread throws std::system_error, whose text names neither the thread nor a remedy. So all
+/// threads of this program are started here.
 /// Errors   TrainingError (exit code 5).
 #pragma once
 

@@ -10,7 +10,7 @@ namespace sherd {
 namespace {
 
 constexpr std::int64_t kNoTask = std::numeric_limits<std::int64_t>::max();
-// Threads finish their last tasks that far apart, and waking one takes fifty microseconds.
+// Threads finish their last tasks about this far apart, and waking one takes fifty microseconds.
 constexpr int kSpins = 300;
 
 void pause() {
@@ -19,7 +19,8 @@ void pause() {
 #endif
 }
 
-// Looks whether something is so, for so many microseconds at most; a pause takes 40 cycles on one processor, 140 on another.
+// Polls a condition for at most this many microseconds; a pause takes 40 cycles on one processor,
+// 140 on another.
 template <class IsSo>
 bool spin_until(int spins, const IsSo& is_so) {
   constexpr int kLooks = 50;
@@ -64,9 +65,10 @@ void ThreadTeam::stop() {
   for (std::thread& helper : helpers_) helper.join();
 }
 
-// A thread says where it is before it takes a task, since nobody may believe for a moment that the task is done: whoever
-// has taken a later one has seen this one taken, and so what was said before. And again with the task itself, or two
-// threads that had looked at the same moment would wait for each other.
+// A thread announces its position before it takes a task, so no other thread can briefly believe
+// that the task is done. A thread that has taken a later task has seen this one taken, and so the
+// announcement. The thread announces again with the task itself. Otherwise two threads that looked
+// at the same moment would wait for each other.
 void ThreadTeam::work(int thread) {
   std::atomic<std::int64_t>& place = places_[thread].task;
   for (;;) {

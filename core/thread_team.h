@@ -1,12 +1,12 @@
 /// The compute threads of one rank: `num_threads` threads, the caller among them, that share the
 /// tasks of one loop at a time.
 ///
-/// Which thread runs which task is left open, so a task's result must not depend on it: kernels cut
-/// their work into tasks by shape alone and never by the number of threads. That is what makes a
-/// run's bits independent of the thread count.
+/// Any thread may run any task, so a task's result must not depend on the thread. Kernels divide
+/// their work into tasks by shape alone, never by the number of threads. So results are
+/// bit-identical for every thread count.
 ///
-/// We use our own team rather than OpenMP because the thread sanitizer can see through it, ranks
-/// can share cores without libgomp's spinning, and one team belongs to exactly one rank.
+/// We use our own team instead of OpenMP. The thread sanitizer can follow it, ranks can share cores
+/// without libgomp's spinning, and one team belongs to exactly one rank.
 #pragma once
 
 #include <atomic>
@@ -20,8 +20,8 @@ namespace sherd {
 
 class ThreadTeam {
  public:
-  /// `may_spin`: helpers look for the next loop for some microseconds before they sleep. Right when
-  /// every thread has a core of its own, wrong when ranks share cores.
+  /// `may_spin`: helpers look for the next loop for a few microseconds before they sleep. Use it if
+  /// every thread has its own core, not if ranks share cores.
   /// Errors   TrainingError if the machine refuses a thread.
   explicit ThreadTeam(int num_threads, bool may_spin = false);
   ~ThreadTeam();
@@ -46,9 +46,10 @@ class ThreadTeam {
         });
   }
 
-  /// The same where tasks need what earlier ones have made: task i begins when all tasks below `needs(i)`, which is
-  /// at most i, are done. Tasks are handed out in order, so those that are waited for are under way or done. One loop
-  /// with such needs spares the meetings of all threads that a loop for each stage of the work would have.
+  /// The same for tasks that need results of earlier tasks. Task i begins when all tasks below
+  /// `needs(i)`, which is at most i, are done. Tasks are handed out in order, so a task that is
+  /// waited for is running or done. One such loop replaces a loop per stage of the work, and saves
+  /// the barriers between those.
   template <class Needs, class Task>
   void parallel_for_after(std::int64_t num_tasks, const Needs& needs, const Task& task) {
     parallel_for(num_tasks, [&](std::int64_t i, int thread) {
@@ -71,7 +72,7 @@ class ThreadTeam {
   void* context_ = nullptr;
   Invoke invoke_ = nullptr;
   std::atomic<std::int64_t> next_task_{0};
-  // Each thread's: no task below it is or will be that thread's in this loop, but those that it has finished.
+  // Per thread: now and later in this loop, it has no unfinished task below this number.
   struct alignas(64) Place {
     std::atomic<std::int64_t> task;
   };

@@ -8,9 +8,10 @@
 ///
 /// Sources  gelu: Hendrycks & Gimpel 2016, the tanh form and the exact one. relu2: So et al. 2021
 ///          (Primer). swiglu, geglu: Shazeer 2020.
-/// Shapes   x, y [T, F]; gated ones (swiglu, geglu): x [T, 2F] (gate, then up). Gradients alike.
+/// Shapes   x, y [T, F]; gated ones (swiglu, geglu): x [T, 2F] (gate, then up). Gradients have the
+///          shape of their tensor.
 /// Types    f32, bf16 or f16, one for all; computed in f32.
-/// Alias    dx may be x, and dx may be dy where they have one shape (each element is read before it
+/// Alias    dx may be x. dx may be dy if both have the same shape (each element is read before it
 ///          is written).
 #pragma once
 

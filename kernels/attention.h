@@ -15,15 +15,16 @@
 ///   dK      = scale ds^T Q
 ///   dV      = drop(p)^T do
 ///
-/// Query head h reads key/value head h / (H / G). scale is 1 / sqrt(K) unless given. Without a window
-/// (0, or one as long as the row) a query sees all keys up to its own; with one of W, W of them. The
-/// soft cap is Gemma 2's (arXiv:2408.00118, §2).
+/// Query head h reads key/value head h / (H / G). scale is 1 / sqrt(K) unless given. Without a
+/// window (0, or at least the row's length) a query sees all keys up to its own; with a window W it
+/// sees W of them. The soft cap comes from Gemma 2 (arXiv:2408.00118, §2).
 ///
 /// With `documents` (kernels/documents.h), a query sees only keys of its own document: k also starts
 /// there. out, lse and dqkv of padding are zero. On a CPU the documents' positions aren't needed.
 ///
-/// With a part of the queries (`queries` of the shape), qkv, out, lse and their gradients have rows for these only.
-/// The keys and values of all positions are in `keys_values`; their gradients are those of these queries.
+/// If only some queries are computed (`queries` of the shape), qkv, out, lse and their gradients
+/// have rows for these only. `keys_values` holds the keys and values of all positions; their
+/// gradients come from these queries only.
 ///
 /// With a block of the keys (`block` of the shape), the forward's out is f32 and the softmax sums over these keys only.
 /// Results of blocks are merged with (Milakov and Gimelshein, arXiv:1805.02867):
@@ -31,8 +32,8 @@
 ///   lse = m + log(exp(lse_1 - m) + exp(lse_2 - m)),  m the larger of the two
 ///   o   = exp(lse_1 - lse) o_1 + exp(lse_2 - lse) o_2
 ///
-/// The backward of a block receives out and lse of all keys, so its p are those of all keys. Its gradients are added in
-/// f32 to dq and dkv.
+/// The backward of a block receives out and lse of all keys, so its p are normalised over all keys.
+/// Its gradients are added in f32 to dq and dkv.
 ///
 /// Shapes    qkv and dqkv [B * S, (H + 2 G) * K] packed (all query heads, key heads, value heads);
 ///           out and dout [B * S, H * K]; lse [B, H, S] f32.
@@ -55,13 +56,14 @@
 /// their row there), a part of the queries, or f32 gradients of keys and values. cuDNN computes blocks that no window
 /// cuts: their results and gradients are rounded to 16 bits before they are merged and added in f32.
 /// Limits of cuDNN:
-///   Dropout   cuDNN draws the mask from a seed (from seed, step, site, first_element, the first head, and a
-///             block's place) and the place in the micro-batch. Forward and backward agree, and runs are repeatable.
-///             The CPU and other micro-batch sizes have other masks.
+///   Dropout   cuDNN draws the mask from a seed (derived from seed, step, site, first_element, the
+///             first head and the block's position) and the position in the micro-batch. Forward
+///             and backward agree, and runs are repeatable. The CPU and other micro-batch sizes
+///             have other masks.
 ///   Bits      repeatable on streams that are `deterministic`.
 ///   Workspace a fixed reserve (kernels/device_common/attention.h): its plan's size is known
 ///             only on the GPU. Deterministic plans keep dP, B * H * S * S of 16 bits.
-///   Errors    UsageError with shape and cuDNN's version if it has no plan that fits.
+///   Errors    UsageError with the shape and the cuDNN version if no plan fits.
 #pragma once
 
 #include <cmath>
@@ -74,12 +76,12 @@
 
 namespace sherd::kernels {
 
-/// The keys [first_key, first_key + keys) of every sequence, which are at the queries' own positions or
+/// The keys [first_key, first_key + keys) of every sequence, at the queries' own positions or
 /// earlier.
 struct AttentionBlock {
-  std::int64_t first_key = 0, keys = 0;  ///< 0 keys: all of them
-  std::int64_t rows = 0;                 ///< of a sequence, in all tensors of queries and of keys
-  std::int64_t query_row = 0, key_row = 0;  ///< first row of the block's queries, of its keys
+  std::int64_t first_key = 0, keys = 0;     ///< 0 keys: all of them
+  std::int64_t rows = 0;                    ///< per sequence, in all query and key tensors
+  std::int64_t query_row = 0, key_row = 0;  ///< first row of the block's queries and keys
 
   explicit operator bool() const { return keys > 0; }
 };
@@ -93,7 +95,8 @@ struct AttentionShape {
   float scale = 0.0f;            ///< of scores; 0: 1 / sqrt(K)
   std::int64_t window = 0;       ///< keys that a query sees, including its own; 0: all before it
   float softcap = 0.0f;          ///< 0: none
-  /// If these are some of a model's heads: the first query head's number among all. 0 of 0: these are all.
+  /// If these are only some of a model's heads: the first query head's index, and the number of
+  /// all. 0 and 0: these are all heads.
   std::int64_t first_query_head = 0, all_query_heads = 0;
   /// dK and dV of a key/value head are balanced trees over this many groups (2^n) of its query heads, so that ranks
   /// with some of the heads have subtrees (kernels/grouped_linear.h). 1: the query heads in order. A GPU takes 1.
@@ -130,7 +133,7 @@ struct AttentionForward {
   Tensor out, lse;
   Tensor workspace;
   Documents documents{};
-  ConstTensor keys_values{};  ///< [B * S, 2 * G * K], where the queries are a part
+  ConstTensor keys_values{};  ///< [B * S, 2 * G * K], if only some queries are computed
   /// With a block: merge the result with out and lse. The block's keys and values may be in qkv, too. false: out and lse
   /// are overwritten, with zeros for padding.
   bool merge = false;
@@ -144,10 +147,10 @@ struct AttentionBackward {
   Tensor dqkv;  ///< fully written, except for what goes to dkv; empty with a block
   Tensor workspace;
   Documents documents{};
-  /// f32 [B * S, 2 * G * K], or empty: unrounded gradients of keys and values, if other ranks' query heads
-  /// read them and add their part. A GPU then needs `shares_keys` in the shape.
+  /// f32 [B * S, 2 * G * K], or empty. Unrounded gradients of keys and values, for when other
+  /// ranks' query heads read them and add their part. A GPU then needs `shares_keys` in the shape.
   Tensor dkv{};
-  ConstTensor keys_values{};  ///< if the queries are a part; then dkv is set, too
+  ConstTensor keys_values{};  ///< if only some queries are computed; dkv is then set too
   /// dkv is [kv_sum_groups, B * S, 2 * G * K], one part per group of query heads. If other ranks have the other queries
   /// of the same heads, each group is first summed over these ranks, then over groups.
   bool dkv_of_each_group = false;
@@ -155,7 +158,7 @@ struct AttentionBackward {
 };
 void attention_backward(Stream& stream, const AttentionBackward& args);
 
-/// Enough for both directions at every shape of at most this many sequences and positions.
+/// Enough for both directions at every shape with at most this many sequences and positions.
 std::int64_t attention_workspace_bytes(const AttentionShape& most, DType dtype,
                                        const ComputeDevice& device);
 

@@ -1,4 +1,4 @@
-/// What kernels' device-independent functions say of the tensors that they are given.
+/// Checks that the kernels' device-independent functions make on their tensor arguments.
 #pragma once
 
 #include <string_view>

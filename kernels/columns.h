@@ -1,4 +1,4 @@
-/// Some columns of a matrix: columns [first, first + count) of y [T, W]. The others stay.
+/// Some columns of a matrix: columns [first, first + count) of y [T, W]. The others are unchanged.
 ///
 ///   add_to_columns   y[t, first + c] += scale * z[t, c]
 ///   take_columns     z[t, c] = scale * y[t, first + c]
@@ -9,8 +9,9 @@
 /// Shapes   z, values [T, C], first + C at most W; T and C may be 0.
 /// Types    y and z of one type (f32, bf16, f16), computed in f32, rounded once. Stored values are f32, rounded
 ///          to y's type.
-/// Bits     an element follows its own inputs alone: the same on every device, wherever it lies.
-/// Errors   sizes that disagree are our bug (SHERD_CHECK). y and z may not overlap.
+/// Bits     an element depends only on its own inputs: the same on every device and at every
+///          position.
+/// Errors   mismatched sizes are a bug in Sherd (SHERD_CHECK). y and z may not overlap.
 #pragma once
 
 #include "core/stream.h"
@@ -33,7 +34,7 @@ void add_to_columns(Stream& stream, const Columns& columns, ConstTensor z, float
 void take_columns(Stream& stream, const Columns& columns, ConstTensor y, float scale, Tensor z);
 void store_columns(Stream& stream, const Columns& columns, ConstTensor values, Tensor y);
 void clear_columns(Stream& stream, const Columns& columns, Tensor y);
-/// As many columns `from` x as there are `to` y.
+/// `from` and `to` have the same number of columns.
 void move_columns(Stream& stream, const Columns& from, ConstTensor x, const Columns& to, Tensor y);
 
 }  // namespace sherd::kernels

@@ -1,14 +1,15 @@
-/// Cross-entropy (kernels/token.h) if ranks divide the vocabulary: each has the logits of its own rows,
-/// and none has all logits of a token. There are three kernels, with an exchange after each of the first
-/// two. With z as in kernels/token.h and R ranks:
+/// Cross-entropy (kernels/token.h) if ranks divide the vocabulary: each rank has the logits of its
+/// own rows, and none has all logits of a token. There are three kernels; an exchange follows each
+/// of the first two. With z as in kernels/token.h and R ranks:
 ///
 ///   logit_maxima       maxima[rank][t] = max over this rank's v of z[t,v]
 ///   ranks gather       maxima; below, m[t] = max over r of maxima[r][t]
-///   exponential_sums   sums[0][t] = sum over this rank's v of exp(z[t,v] - m[t])
-///                      sums[1][t] = z[t, target[t]] - m[t], or 0 if the target's row is another rank's
+///   exponential_sums   sums[0][t] = sum over this rank's v of exp(z[t,v] - m[t]) sums[1][t] = z[t,
+///                      target[t]] - m[t], or 0 if another rank has the target's row
 ///   ranks add up       sums
-///   cut_cross_entropy  losses[t] = log sums[0][t] - sums[1][t]; and, if `gradient`, logits are overwritten
-///                      with theirs: grad_scale * (exp(z - m) / sums[0] - onehot(target)) times dz/dlogits
+///   cut_cross_entropy  losses[t] = log sums[0][t] - sums[1][t]; and, if `gradient`, logits are
+///                      overwritten with their gradient: grad_scale * (exp(z - m) / sums[0] -
+///                      onehot(target)) times dz/dlogits
 ///
 /// A target of kNoTarget has zero loss and gradients, and adds nothing to the sums.
 ///
@@ -36,8 +37,8 @@ struct CutCrossEntropy {
   bool gradient = true;
   float grad_scale = 1.0f;
   LogitsForm form{};
-  /// With more than one, a sum is a balanced tree over groups of this rank's rows, [j N, (j + 1) N) of them each:
-  /// the same on any number of ranks that have whole groups.
+  /// With more than one, a sum is a balanced tree over groups of this rank's rows; group j is [j N,
+  /// (j + 1) N). It is the same on any number of ranks that have whole groups.
   int groups = 1;
   std::int64_t rows_of_a_group = 0;
 };

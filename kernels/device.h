@@ -1,4 +1,4 @@
-/// What the fronts know of the device that a stream belongs to.
+/// What the device-independent functions know about a stream's device.
 #pragma once
 
 #include <string_view>
@@ -10,7 +10,7 @@ namespace sherd::kernels {
 /// What the size of a kernel's workspace depends on, in addition to its shape.
 struct ComputeDevice {
   DeviceKind kind = DeviceKind::kCpu;
-  int num_threads = 1;        ///< CPU: of the stream's team
+  int num_threads = 1;        ///< CPU: threads of the stream's team
   bool deterministic = true;  ///< CUDA: CudaStreamOptions::deterministic
 };
 ComputeDevice compute_device(Stream& stream);
@@ -18,7 +18,7 @@ inline bool is_cuda(const Stream& stream) {
   return stream.device() == DeviceKind::kCuda;
 }
 
-/// Throws UsageError: `kernel` was asked for on a CUDA device that this program can't compute on.
+/// Throws UsageError: `kernel` was called for a CUDA device that this program can't use.
 [[noreturn]] void no_cuda_kernel(std::string_view kernel);
 
 }  // namespace sherd::kernels

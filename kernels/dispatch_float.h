@@ -1,4 +1,4 @@
-/// From a tensor's type to C++'s, for the CPU's and the GPU's forms of kernels.
+/// Maps a tensor's type to a C++ type, for the CPU and GPU forms of kernels.
 #pragma once
 
 #include "core/dtype.h"

@@ -14,19 +14,20 @@
 
 namespace sherd::kernels {
 
-/// Place of a tensor that is a part of one rank's tensor: some rows of each sequence, contiguous except for one gap,
-/// and some contiguous columns of each row.
+/// Position of a tensor inside one rank's tensor: some rows of each sequence, contiguous except for
+/// one gap, and some contiguous columns of each row.
 struct DropoutPart {
-  std::int64_t columns = 0, all_columns = 0;  ///< of a row of the part, of the whole; 0: no gaps
-  std::int64_t rows = 0, all_rows = 0;        ///< of a sequence
-  std::int64_t rows_before = 0;               ///< of the part, in other buffers
+  std::int64_t columns = 0, all_columns = 0;  ///< per row of the part and of the whole; 0: no gaps
+  std::int64_t rows = 0, all_rows = 0;        ///< per sequence, likewise
+  std::int64_t rows_before = 0;               ///< rows of the part in earlier buffers
   std::int64_t gap_at = 0, gap = 0;  ///< `gap` rows are missing before row gap_at of a sequence
 };
 
 struct Dropout {
   float probability = 0.0f;  ///< p, in [0, 1); 0 switches dropout off
   RandomAddress address;
-  /// Global index of the tensor's first element here; of a part, of its first one, rows_before or not.
+  /// Global index of the tensor's first element; for a part, of the whole part's first element,
+  /// before rows_before.
   std::int64_t first_element = 0;
   DropoutPart part{};
 
@@ -37,12 +38,12 @@ struct Dropout {
   }
   float scale() const { return 1.0f / (1.0f - probability); }
 
-  /// Elements of the tensor whose global indices are neighbours, too.
+  /// Consecutive elements of the tensor whose global indices are consecutive too.
   struct Run {
-    std::int64_t element = 0;  ///< global index of the first
+    std::int64_t element = 0;  ///< global index of the first element
     std::int64_t count = 0;
   };
-  /// From the tensor's element `offset` on, at most `most`.
+  /// The run that starts at the tensor's element `offset`, at most `most` elements.
   Run run_from(std::int64_t offset, std::int64_t most) const {
     if (part.columns == 0) return {first_element + offset, most};
     const std::int64_t row = part.rows_before + offset / part.columns;

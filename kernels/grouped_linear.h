@@ -8,17 +8,19 @@
 ///   tree of g groups:  (tree of the first g / 2) + (tree of the others)
 ///   finish           y = sum + bias,  or  y = y + sum
 ///
-/// A rank that holds the first half of the depth, in half as many groups, has the tree's left part, and the
-/// rank with the second half its right one: added, they are what one rank with all groups computes.
+/// A rank that holds the first half of the depth, in half as many groups, has the tree's left part;
+/// the rank with the second half has its right part. Their sum is what one rank with all groups
+/// computes.
 ///
 /// Shapes    as kernels/linear.h; sum [T, O] or [T, I], dw and dbias f32
-/// Types     x, w, dy of one type (f32, bf16, f16). Each group is a separate matmul with an f32 result
-///           (kernels/cpu/matmul/matmul.h says its order of sums). Its further ranges are added one after
-///           another. A group without elements is 0. `finish` rounds once.
+/// Types     x, w, dy of one type (f32, bf16, f16). Each group is a separate matmul with an f32
+///           result (kernels/cpu/matmul/matmul.h has its order of sums). Its further ranges are
+///           added one after another. A group without elements is 0. `finish` rounds once.
 /// Bits      as kernels/linear.h. dbias: up to 64 neighbouring tokens of a group in a sequence are added in order,
 ///           then these sums.
-/// Workspace `grouped_linear_workspace_bytes`; fewer rows never need more. A thread forms some rows of a result, all
-///           groups of them, in its part: the tree needs no buffer of the result's size, and threads don't synchronise.
+/// Workspace `grouped_linear_workspace_bytes`; fewer rows never need more. A thread computes some
+/// rows of a result with all their groups in its part, so the tree needs no buffer of the result's
+/// size and threads don't synchronise.
 /// Device    CPU.
 #pragma once
 
@@ -29,13 +31,14 @@
 
 namespace sherd::kernels {
 
-/// One of the matrices that are laid side by side in the depth.
+/// One of the matrices that are placed side by side along the depth.
 struct DepthRange {
   std::int64_t first = 0, count = 0;
   std::int64_t of_a_group = 0;  ///< elements; the last groups may have fewer, or none
 };
 
-/// Group j has of every range the elements [j of_a_group, (j + 1) of_a_group) that there are.
+/// Group j has the elements [j of_a_group, (j + 1) of_a_group) of every range, as far as they
+/// exist.
 struct GroupedDepth {
   int groups = 1;  ///< 2^n
   std::vector<DepthRange> ranges;
@@ -63,7 +66,7 @@ struct GroupedBackwardWeight {
   ConstTensor dy, x;
   Tensor dw, dbias;  ///< dbias may be empty
   Tensor workspace;
-  std::int64_t x_positions = 0;  ///< of a sequence in x, where dy has some of them; else 0
+  std::int64_t x_positions = 0;  ///< per sequence in x, if dy has only some of them; else 0
 };
 void grouped_backward_weight(Stream& stream, const GroupedBackwardWeight& args);
 
@@ -71,7 +74,7 @@ struct GroupedFinish {
   std::int64_t tokens = 0, width = 0;
   ConstTensor sum, bias;  ///< bias may be empty
   Tensor y;
-  bool add = false;  ///< to y; not with a bias
+  bool add = false;  ///< add to y; not with a bias
 };
 void grouped_finish(Stream& stream, const GroupedFinish& args);
 

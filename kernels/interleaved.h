@@ -1,12 +1,12 @@
 /// Weights with interleaved rows, the fastest order for a decoding step. It reads all weights from memory once, and a
 /// processor prefetches one stream of bytes better than sixteen, one per row.
 ///
-///   w [O, I] of which the first `interleaved_rows` are: [rows / 16][units][16], a unit being 32 bits of a row: one
-///   f32, or two bf16 neighbours. The last O mod 32 rows follow unchanged.
+///   The first `interleaved_rows` rows of w [O, I] become [rows / 16][units][16]. A unit is 32 bits
+///   of a row: one f32, or two neighbouring bf16. The last O mod 32 rows follow unchanged.
 ///
-/// A row takes as many bytes as before, so a matrix is interleaved in its own memory.
+/// A row keeps its size in bytes, so a matrix is interleaved in place.
 ///
-/// Bits     kernels give the same results as with the matrix row by row.
+/// Bits     kernels give the same results as with a row-major matrix.
 /// Devices  CPUs only. `can_interleave` says which matrices.
 #pragma once
 

@@ -5,13 +5,14 @@
 ///   avx512_bf16  and dot products of bf16 pairs
 ///   amx          and bf16 tiles
 ///
-/// Bits      avx2, avx512 and avx512_bf16 give the same results bit for bit. amx adds the terms of a
-///           bf16 matmul in an order of its own: it is a numeric variant, kept in checkpoints, and
-///           is never chosen unless asked for. Its f32 and f16 results are those of the others.
-/// Choice    the environment's SHERD_ISA; without it the last of the first three that this
-///           processor has, but avx512_bf16 only where a short measurement at the start finds it
-///           faster than multiply-adds on widened floats (on Sapphire Rapids it has half their rate).
-/// Errors    UsageError if SHERD_ISA names none, or one that isn't here.
+/// Bits      avx2, avx512 and avx512_bf16 give the same results bit for bit. amx adds the terms of
+///           a bf16 matmul in another order: it is a numeric variant, recorded in checkpoints, and
+///           is used only on request. Its f32 and f16 results equal the others'.
+/// Choice    the environment variable SHERD_ISA. Without it, the last of the first three that this
+///           processor has; but avx512_bf16 only if a short measurement at the start finds it
+///           faster than multiply-adds on widened floats (on Sapphire Rapids it has half their
+///           rate).
+/// Errors    UsageError if SHERD_ISA names an unknown or unavailable instruction set.
 #pragma once
 
 #include <string_view>
@@ -23,16 +24,16 @@ enum class Isa { kAvx2, kAvx512, kAvx512Bf16, kAmx };
 
 std::string_view name_of(Isa isa);
 
-/// Those that this processor, its system and this build have; each has all before it.
+/// The instruction sets that processor, system and build support; each includes all before it.
 const std::vector<Isa>& available_isas();
 
 /// The one in use.
 Isa isa();
 
-/// What SHERD_ISA = `wanted` chooses where `available` are; "" chooses by itself.
+/// The choice for SHERD_ISA = `wanted` among `available`; "" chooses automatically.
 Isa chosen_isa(std::string_view wanted, const std::vector<Isa>& available, bool bf16_dots_pay);
 
-/// For tests and benchmarks: while it lives, `isa()` is another. Not while kernels run.
+/// For tests and benchmarks: changes `isa()` while it exists. Don't create it while kernels run.
 class ForcedIsa {
  public:
   explicit ForcedIsa(Isa isa);

@@ -1,4 +1,4 @@
-/// Which form of an equation: what a model's shape says without the kernels that compute it.
+/// Variants of an equation, for model shapes that don't need the kernels' headers.
 #pragma once
 
 namespace sherd::kernels {

@@ -12,10 +12,11 @@ namespace sherd::kernels {
 /// cuBLASLt and cuDNN; empty in a program built without CUDA.
 std::vector<LoadedLibrary> loaded_libraries();
 
-/// What matmuls on this GPU have of a table of measured algorithms, in a line; "" without a table
+/// One line: what the table of measured algorithms has for matmuls on this GPU; "" without a table
 /// (kernels/device_common/matmul_table.h). Reads the table.
 std::string measured_matmuls(int device);
-/// Of the bytes of that table's file, which processes of a run must have in common; 0 without a file.
+/// Fingerprint of that table's file, which must be the same in all processes of a run; 0 without a
+/// file.
 std::uint64_t matmul_table_fingerprint();
 
 }  // namespace sherd::kernels

@@ -6,7 +6,7 @@
 ///
 /// Shapes    x [T, I], w [O, I], bias [O], y [T, O]; a gradient has the shape of its tensor. No size
 ///           may be 0.
-/// Types     x, w, bias, y, dy, dx of one type (f32, bf16, f16); dw and dbias of their own type.
+/// Types     x, w, bias, y, dy, dx have one type (f32, bf16, f16); dw and dbias may have another.
 ///           Sums are f32 and rounded once to the output's type.
 /// Add       `add_to_output`: the result is added to dx / dw / dbias instead of
 ///           replacing it (between chunks of one micro-step, never between micro-steps). A 16-bit
@@ -20,14 +20,14 @@
 /// Workspace `linear_workspace_bytes`; fewer tokens never need more. CPU: packed pieces of the
 ///           factors, and sums of 16-bit outputs. CUDA: cuBLASLt's workspace (32 MiB; with less,
 ///           it uses other algorithms) and the partial sums of dbias.
-/// Errors    sizes that disagree are our bug (SHERD_CHECK). Nothing may alias the output.
+/// Errors    mismatched sizes are a bug in Sherd (SHERD_CHECK). Nothing may alias the output.
 ///
 /// GELU      With `gelu_input`, the matmul before or after GELU (kernels/activation.h) includes it.
-///           Forward: gelu_input[t,o] receives the sum, and y its GELU. Backward: dx is
-///           multiplied by GELU's slope at gelu_input[t,i], so it is the gradient of that input.
-///           CPU: bit-identical to the two separate calls. CUDA: one kernel where cuBLASLt allows
-///           it (kernels/device_common/matmul_key.h: 16 bits, rows of a multiple of 8 elements,
-///           aligned), which takes GELU of the sum before it is rounded; else the two calls.
+///           Forward: gelu_input[t,o] receives the sum, and y its GELU. Backward: dx is multiplied
+///           by GELU's slope at gelu_input[t,i], so it is the gradient of that input. CPU:
+///           bit-identical to the two separate calls. CUDA: one kernel where cuBLASLt allows it
+///           (kernels/device_common/matmul_key.h: 16 bits, rows of a multiple of 8 elements,
+///           aligned), which applies GELU to the sum before rounding; else the two calls.
 #pragma once
 
 #include "core/stream.h"
@@ -72,13 +72,13 @@ struct LinearBackwardWeight {
 };
 void linear_backward_weight(Stream& stream, const LinearBackwardWeight& args);
 
-/// Enough for all three at every shape of at most this many tokens, inputs and outputs: a pass may
-/// be shorter than planned.
+/// Enough for all three at every shape with at most this many tokens, inputs and outputs: a pass
+/// may be shorter than planned.
 std::int64_t linear_workspace_bytes(const LinearShape& most, DType dtype, DType grad_dtype,
                                     const ComputeDevice& device);
 
-/// Multiplications and additions per second of the calling thread in the innermost loop of CPU matmuls of `dtype`, with
-/// operands in the first cache. Takes a few hundred microseconds.
+/// Multiplications and additions per second of the calling thread in the innermost loop of CPU
+/// matmuls of `dtype`, with operands in the L1 cache. Takes a few hundred microseconds.
 double matmul_rate_of_a_thread(DType dtype);
 
 }  // namespace sherd::kernels

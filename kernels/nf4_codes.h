@@ -10,15 +10,15 @@
 
 namespace sherd::kernels {
 
-/// Ascending values of codes, and the middles between neighbours.
+/// Ascending values of codes, and the midpoints between neighbours.
 struct Nf4Tables {
   float value[16], middle[15];
-  float dynamic[256], dynamic_middle[255];  ///< of scales
+  float dynamic[256], dynamic_middle[255];  ///< for scales
 };
-/// On the host; a launch takes them with it.
+/// Host only; a launch passes them by value.
 const Nf4Tables& nf4_tables();
 
-/// How many middles are below x: of the values that they separate, the index of the nearest.
+/// The index of the value nearest to x: the number of midpoints below x.
 SHERD_HOST_DEVICE inline std::uint8_t nearest_code(const float* middles, int count, float x) {
   int below = 0, behind = count;  // the first that isn't below is in this range
   while (below < behind) {
@@ -42,7 +42,7 @@ SHERD_HOST_DEVICE inline float largest_of(float a, float b) {
   return a < b ? b : a;
 }
 
-/// A block's codes, and what they are multiplied by.
+/// Writes a block's codes and returns their scale.
 SHERD_HOST_DEVICE inline float nf4_encode_block(const float* middles, const float* x,
                                                 std::int64_t count, std::uint8_t* codes) {
   float scale = 0.0f;

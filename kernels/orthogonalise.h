@@ -7,12 +7,13 @@
 /// Singular values end up between about 0.7 and 1.2: good enough for an update's direction.
 ///
 /// Shape      matrix [rows, columns], f32, in place.
-/// Types      `dtype`, f32 or bf16, is that of all matrices between the first and the last: X, A, A A, b A + c A A and
-///            (b A + c A A) X are each rounded to it once, from sums in f32. In bf16 (the author's choice) tensor cores
-///            multiply, and rounding changes the final singular values by a few hundredths.
+/// Types      `dtype`, f32 or bf16, is the type of all intermediate matrices: X, A, A A, b A + c A
+///            A and (b A + c A A) X are each rounded to it once, from sums in f32. In bf16 (the
+///            author's choice) tensor cores multiply, and rounding changes the final singular
+///            values by a few hundredths.
 /// Workspace  `orthogonalise_workspace_numel` f32 elements.
-/// Bits       products as kernels/linear.h (f32 on a GPU: in TF32 where the stream allows it); the norm is summed in f64
-///            in row order.
+/// Bits       matmuls as kernels/linear.h (f32 on a GPU: TF32 if the stream allows it); the norm is
+///            summed in f64 in row order.
 #pragma once
 
 #include "core/stream.h"

@@ -3,8 +3,7 @@
 /// size, on every device, after every restart.
 ///
 /// Address: (seed, step, site, element). `site` tells tensors and layers apart, `element` is the
-/// global index, the same whatever slice or rank it lies on. Four consecutive elements share a
-/// block.
+/// global index, the same on every slice and rank. Four consecutive elements share a block.
 #pragma once
 
 #include <array>

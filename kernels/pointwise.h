@@ -1,4 +1,4 @@
-/// Flat buffers: fill, cast, add, measure. An element gets the same bits wherever it lies.
+/// Flat buffers: fill, cast, add, measure. An element's result doesn't depend on its position.
 #pragma once
 
 #include "core/stream.h"
@@ -24,7 +24,7 @@ void add(Stream& stream, ConstTensor x, Tensor accumulator);
 void sum_in_order_on_host(const ConstTensor* inputs, int num_inputs, Tensor out,
                           bool onto_out = false);
 
-/// The same of the sums of `tree` = 2^n inputs each, which are added as a balanced tree:
+/// The same, but every `tree` = 2^n inputs are first summed as a balanced tree:
 ///   out[i] = ((in_0[i] + in_1[i]) + (in_2[i] + in_3[i])) + ((in_4[i] + in_5[i]) + ...) + ...     for tree = 4
 void sum_as_trees_on_host(const ConstTensor* inputs, int num_inputs, int tree, Tensor out,
                           bool onto_out = false);

@@ -4,13 +4,14 @@
 ///   angle              = p * f_j
 ///   (x[j], x[j + K/2]) = the pair rotated by angle, times the table's factor
 ///
-/// (Su et al. 2021; the two elements of a pair lie half a head apart.) The frequencies f_j and the
-/// factor are kernels/rotary_frequencies.h; a pair of frequency 0 is unchanged.
+/// (Su et al. 2021; the two elements of a pair lie half a head apart.) kernels/rotary_frequencies.h
+/// defines the frequencies f_j and the factor; a pair of frequency 0 is unchanged.
 ///
 /// The backward is the rotation by -angle.
 ///
 /// Shapes   qkv [B * S, (H + 2 G) * K]: H query heads, G key heads, G value heads (unchanged), of
-///          width K (even). table [S, K] f32: row p holds cos of the K/2 angles, then their sin.
+///          width K (even). table [S, K] f32: row p holds the cosines of the K/2 angles, then their
+///          sines.
 /// Types    qkv f32, bf16 or f16; computed in f32.
 #pragma once
 
@@ -20,13 +21,13 @@
 
 namespace sherd::kernels {
 
-/// Of longrope: does a text of this length take the long list?
+/// For longrope: whether a text of this length uses the long list.
 bool takes_long_factors(const RotaryFrequencies& frequencies, std::int64_t length);
-/// With the list for texts of this length, however many rows a table has.
+/// The frequencies with the list for texts of this length, whatever the number of rows of a table.
 RotaryFrequencies for_length(RotaryFrequencies frequencies, std::int64_t length);
 
 /// Fills `table` [positions, head_width] in double precision, rounded once.
-/// Errors   UsageError on a GPU for heads above 256 wide, which it doesn't compute.
+/// Errors   UsageError on a GPU for heads wider than 256, which are unsupported there.
 void rotary_table(Stream& stream, Tensor table, std::int64_t positions, std::int64_t head_width,
                   const RotaryFrequencies& frequencies);
 

@@ -3,7 +3,7 @@
 ///   f_j = theta^(-2j/r)         j < r/2, r = the rotated part of the head: floor(K * fraction)
 ///   f_j = 0                     for the other pairs, which aren't rotated
 ///
-/// Scalings for texts longer than C positions, the length of the first training (w_j = 2 pi / f_j):
+/// Scalings for texts longer than C positions, the original training length (w_j = 2 pi / f_j):
 ///
 ///   linear    f_j / s
 ///   llama3    f_j where w_j < C / b,  f_j / s where w_j > C / a,  between them
@@ -13,8 +13,8 @@
 ///             ceiling of the two
 ///   longrope  f_j / list_j: the short list for rows of at most C positions, the long one beyond
 ///
-/// and a factor on the cosines and sines of rotated pairs: the given one, or for yarn
-/// 0.1 ln s + 1, for longrope sqrt(1 + ln s / ln C), otherwise 1 (1 as well where s <= 1).
+/// and a factor on the cosines and sines of rotated pairs: the given one; otherwise 0.1 ln s + 1
+/// for yarn, sqrt(1 + ln s / ln C) for longrope, and 1 for the others and wherever s <= 1.
 ///
 /// Sources   linear: Chen et al. 2023 (arXiv:2306.15595). llama3: Llama Team 2024 (arXiv:2407.21783).
 ///           yarn: Peng et al. 2023 (arXiv:2309.00071). longrope: Ding et al. 2024 (arXiv:2402.13753).
@@ -37,7 +37,7 @@ struct RotaryFrequencies {
   double low_freq_factor = 1.0, high_freq_factor = 4.0;  ///< a, b of llama3
   double beta_fast = 32.0, beta_slow = 1.0;              ///< yarn
   bool truncate = true;                                  ///< yarn
-  double attention_factor = 0.0;                         ///< on cos and sin; 0: by the rule above
+  double attention_factor = 0.0;                         ///< on cos and sin; 0: use the rule above
   std::vector<double> short_factors{}, long_factors{};   ///< longrope, r / 2 each
 
   bool operator==(const RotaryFrequencies&) const = default;
@@ -46,7 +46,7 @@ struct RotaryFrequencies {
 /// r, the rotated part of a head of this width.
 std::int64_t rotated_width(const RotaryFrequencies& frequencies, std::int64_t head_width);
 
-/// The K/2 frequencies of rows of `positions` positions.
+/// The K/2 frequencies for rows of `positions` positions.
 std::vector<double> frequencies_of_pairs(const RotaryFrequencies& frequencies,
                                          std::int64_t head_width, std::int64_t positions);
 

@@ -1,4 +1,4 @@
-/// Where tokens meet vectors: the embedding at one end, cross-entropy at the other.
+/// The embedding and the cross-entropy loss: conversions between tokens and vectors.
 #pragma once
 
 #include "core/stream.h"
@@ -15,11 +15,11 @@ namespace sherd::kernels {
 struct VocabularyRows {
   std::int64_t first = 0, all = 0;
 
-  /// Whether there is such an id, where these are `num_rows` rows.
+  /// Whether `id` is in the vocabulary, if the matrix has `num_rows` rows.
   SHERD_HOST_DEVICE bool knows(std::int32_t id, std::int64_t num_rows) const {
     return id >= 0 && id < (all > 0 ? all : num_rows);
   }
-  /// Its row among these; -1: on another rank.
+  /// The row of `id` in this matrix; -1: it is on another rank.
   SHERD_HOST_DEVICE std::int64_t row_of(std::int32_t id, std::int64_t num_rows) const {
     const std::int64_t row = id - first;
     return row >= 0 && row < num_rows ? row : -1;
@@ -33,13 +33,13 @@ struct VocabularyRows {
 ///          empty; y [B * S, D]. Element (t, d) of the dropout is first_element + t * D + d.
 /// Types    weights and y of one type (f32, bf16, f16); the sum is formed in f32.
 /// Cut      y[t,:] is zero if the row of token[t] is on another rank. Summed over the ranks that
-///          have all rows together, y is bit-identical to one rank's.
+///          together have all rows, y is bit-identical to a single rank's.
 struct EmbeddingForward {
   std::int64_t sequences = 0, positions = 0, width = 0, vocab_size = 0;  ///< B, S, D, V
   ConstTensor tokens, token_weight, position_weight;
   Dropout dropout;
   Tensor y;
-  float scale = 1.0f;  ///< of tokens
+  float scale = 1.0f;  ///< of token_weight
   Documents documents{};
   VocabularyRows rows{};     ///< of token_weight
   bool interleaved = false;  ///< token_weight's rows are interleaved: kernels/interleaved.h
@@ -47,14 +47,15 @@ struct EmbeddingForward {
 void embedding_forward(Stream& stream, const EmbeddingForward& args);
 
 /// d_token_weight[v,:] = sum over t with token[t] = v, in the order of t, of dropout mask *
-/// dy[t,:], times scale; d_position_weight[s,:] = sum over sequences (documents), in order. Sums in f32, rounded once; rows
-/// that no token names, and position rows >= S, are set to zero (or left, where the result is
-/// added).
+/// dy[t,:], times scale; d_position_weight[s,:] = sum over sequences (documents), in order. Sums in
+/// f32, rounded once. Rows without a token and position rows >= S are set to zero; where the result
+/// is added, they are unchanged.
 ///
-/// With token groups, f32: d_token_weight[v,:] is a tree over them, each sum times scale; d_position_weight is as
-/// without, since each position is in one group. Overwrites, never adds.
+/// With token groups, f32: d_token_weight[v,:] is a tree over them, each sum times scale.
+/// d_position_weight is computed as without groups, since each position is in one group.
+/// Overwrites, never adds.
 ///
-/// `add_to_token_gradient`: d_token_weight holds the head's contribution already (tied weights);
+/// `add_to_token_gradient`: d_token_weight already holds the head's contribution (tied weights);
 /// one addition per element after the sum. Tokens whose row is on another rank are skipped.
 struct EmbeddingBackward {
   std::int64_t sequences = 0, positions = 0, width = 0, vocab_size = 0;
@@ -67,13 +68,14 @@ struct EmbeddingBackward {
   float scale = 1.0f;
   Documents documents{};
   VocabularyRows rows{};  ///< of d_token_weight
-  /// Number of positions of whole rows and their documents. The tokens have [first_position, + positions) of them; with
-  /// a second_position above 0, half of them there and half from second_position on. Without documents, the rows of
-  /// d_position_weight are all positions of a row, too. 0: the tokens have all positions.
+  /// Number of positions in whole rows and their documents. The tokens are at [first_position,
+  /// first_position + positions). With a second_position above 0, half of them are there and half
+  /// start at second_position. Without documents, d_position_weight then has a row for every
+  /// position of a whole row. 0: the tokens have all positions.
   std::int64_t row_positions = 0, first_position = 0, second_position = 0;
-  TokenGroups groups{};  ///< a GPU takes none
+  TokenGroups groups{};  ///< unsupported on a GPU
 
-  /// Index among these tokens of token `token` of whole rows; -1: on another rank.
+  /// Maps an index into whole rows to an index into these tokens; -1: it is on another rank.
   std::int64_t own_token(std::int64_t token) const {
     if (row_positions == 0) return token;
     const std::int64_t position = token % row_positions, row = token / row_positions * positions;
@@ -91,13 +93,13 @@ std::int64_t embedding_backward_workspace_bytes(std::int64_t tokens, std::int64_
                                                 const ComputeDevice& device);
 
 /// z = scale * logits, and with a soft cap softcap * tanh(z / softcap) (Gemma 2, arXiv:2408.00118).
-/// loss[t] = log sum_v exp(z[t,v]) - z[t, target[t]]; and, if `gradient`, logits are overwritten with
-/// their gradient: grad_scale * (softmax(z) - onehot(target)) times dz/dlogits. A target of kNoTarget
-/// has neither: the loss and the gradients of its row are zero.
+/// loss[t] = log sum_v exp(z[t,v]) - z[t, target[t]]; and, if `gradient`, logits are overwritten
+/// with their gradient: grad_scale * (softmax(z) - onehot(target)) times dz/dlogits. If the target
+/// is kNoTarget, the loss and the gradients of its row are zero.
 ///
 /// Shapes   logits [T, V]; targets [T] i32; losses [T] f32. Types: logits f32, bf16 or f16; all
 ///          sums in f32 with the row's maximum subtracted.
-/// Scale and soft cap between the head's matmul and the softmax.
+/// The scale and soft cap are applied between the head's matmul and the softmax.
 struct LogitsForm {
   float scale = 1.0f;
   float softcap = 0.0f;  ///< 0: none

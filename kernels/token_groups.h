@@ -1,5 +1,5 @@
-/// Sums over tokens in groups, as a balanced tree: for models whose gradients are the same however many ranks share
-/// the positions of their sequences (docs/precision.md, "canonical").
+/// Sums over tokens in groups, as a balanced tree: for models whose gradients don't depend on how
+/// many ranks share the positions of their sequences (docs/precision.md, "canonical").
 ///
 ///   group j   positions [j N, (j + 1) N) of every sequence here, one sequence after another
 ///   tree      of g = 2^n groups: (tree of the first g / 2) + (tree of the others)

@@ -1,10 +1,11 @@
 /// One optimizer step over a flat slice: gradient, moments and parameter are each read and written
-/// once (LAMB and LARS, which need whole-tensor norms first, once more).
+/// once (LAMB and LARS read them once more for whole-tensor norms).
 ///
 /// A slice is cut into segments, each inside one parameter tensor; padding belongs to none.
-/// Parameters are f32, gradients f32, bf16 or f16, moments f32 or bf16; arithmetic is f32, what is
-/// the same for all elements is formed in f64 and rounded once. `gradient_scale` (clip factor /
-/// loss scale) multiplies the gradient first: g = gradient_scale * grad. t = `update_number` >= 1.
+/// Parameters are f32, gradients f32, bf16 or f16, moments f32 or bf16; arithmetic is f32, but
+/// values common to all elements are computed in f64 and rounded once. `gradient_scale` (clip
+/// factor / loss scale) multiplies the gradient first: g = gradient_scale * grad. t =
+/// `update_number` >= 1.
 ///
 /// Alias  nothing.
 /// Bits   element-wise and without contraction: an element's result doesn't depend on where the
@@ -25,9 +26,9 @@ struct UpdateSegment {
   std::int64_t count = 0;
   float weight_decay = 0.0f;
   std::uint32_t parameter = 0;     ///< index in the model's table
-  std::int64_t first_element = 0;  ///< of the segment, in its parameter
-  /// From an element's number in its parameter to the one by which random bits are drawn: its number in
-  /// the whole tensor, where the parameter is a part of one.
+  std::int64_t first_element = 0;  ///< the segment's first, in its parameter
+  /// Added to an element's index in its parameter to get its random address. If the parameter is
+  /// part of a tensor, this gives the index in the whole tensor.
   std::int64_t random_shift = 0;
 };
 
@@ -39,7 +40,7 @@ struct MomentRounding {
   RandomAddress address{};
 };
 
-/// What every update has. Segments ascend, don't overlap, and must outlive the call.
+/// Arguments that all updates share. Segments ascend, don't overlap, and must outlive the call.
 struct UpdateCommon {
   Tensor parameter;  ///< f32
   ConstTensor gradient;
@@ -47,7 +48,8 @@ struct UpdateCommon {
   float lr = 0.0f;
   float gradient_scale = 1.0f;
   MomentRounding rounding{};
-  /// bf16 or f16; may be empty: also gets what becomes of each parameter, rounded to nearest. Adam, SGD and Lion alone.
+  /// bf16 or f16; may be empty. Also receives the updated parameters, rounded to nearest. Only
+  /// Adam, SGD and Lion write it.
   Tensor rounded{};
 };
 

@@ -3,10 +3,9 @@
 ///   norm  = sqrt(sum over all ranks' slices of g^2)           (an exact sum, core/exact_sum.h)
 ///   scale = norm > max_norm ? max_norm / norm : 1          (max_norm 0: always 1)
 ///
-/// Each rank adds the squares of its own slices. If several ranks hold copies of a slice, or of a part of a
-/// parameter, only one counts.
-/// The sum is exact, so it doesn't depend on how the world is cut into slices. A GPU adds its own slices in
-/// f64 first. Padding is zero and adds nothing.
+/// Each rank adds the squares of its own slices. If several ranks hold copies of a slice, or of a
+/// part of a parameter, only one counts. The sum is exact, so it doesn't depend on how the world is
+/// divided into slices. A GPU first adds its own slices in f64. Padding is zero and adds nothing.
 #pragma once
 
 #include <vector>
@@ -17,7 +16,7 @@
 
 namespace sherd::optim {
 
-/// An exact sum for each range of a unit that counts, and the workspace of the largest slice.
+/// An exact sum for each counted range of a unit, and workspace for the largest slice.
 struct NormBuffers {
   BufferSpec sums, workspace;
 };

@@ -29,7 +29,7 @@ void LossScaler::skipped_step() {
   if (state_.skips_in_a_row >= kMaxSkipsInARow) {
     throw TrainingError(
         "{} steps in a row were skipped because the gradient wasn't finite, the last at loss scale "
-        "{}. This is not a matter of scale: look at optimizer.lr and the data, or train with "
+        "{}. A lower scale won't help: look at optimizer.lr and the data, or train with "
         "mixed_precision.param_dtype: bf16.",
         state_.skips_in_a_row, state_.scale);
   }

@@ -3,15 +3,15 @@
 /// together whether a step overflowed; on overflow all skip the update.
 ///
 /// Dynamic, after each step:
-///   overflow    a credit of `hysteresis` overflows is used up one by one; with none left but one
-///               the scale is multiplied by backoff_factor, not below min_scale
+///   overflow    each overflow uses up one of `hysteresis` credits. When only one credit is left,
+///               the scale is multiplied by backoff_factor, but not below min_scale.
 ///   clean       after growth_interval clean steps in a row the scale is multiplied by
 ///               growth_factor and the credit is restored
 ///
 /// Defaults as in DeepSpeed and Megatron: 2^16, x2, x1/2, 1000, hysteresis 2, floor 1.
 ///
 /// A skipped step leaves parameters, moments and Adam's step count unchanged. The step number
-/// advances, and with it the learning rate's schedule and the order of the data.
+/// advances, and with it the learning-rate schedule and the order of the data.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +32,7 @@ struct LossScaling {
   OnMinScale on_min_scale = OnMinScale::kAbort;
 };
 
-/// After this many skipped steps in a row a run ends, whatever the options say.
+/// A run ends after this many skipped steps in a row, whatever the options say.
 inline constexpr std::int64_t kMaxSkipsInARow = 64;
 
 class LossScaler {
@@ -42,11 +42,11 @@ class LossScaler {
   bool active() const { return options_.mode != LossScaling::Mode::kNone; }
   double scale() const { return state_.scale; }
 
-  /// The state; saved in checkpoints and restored from them.
+  /// The state that checkpoints save and restore.
   struct State {
     double scale = 1.0;
     std::int64_t clean_steps = 0;
-    std::int64_t credit = 0;  ///< overflows until the scale is lowered
+    std::int64_t credit = 0;  ///< overflows left until the scale is lowered
     std::int64_t skips_in_a_row = 0;
     std::int64_t total_skips = 0;
     bool operator==(const State&) const = default;
@@ -55,7 +55,7 @@ class LossScaler {
   void restore(const State& state) { state_ = state; }
 
   void clean_step();
-  /// Errors   TrainingError if the scale is at min_scale already (abort), or after kMaxSkipsInARow.
+  /// Errors   TrainingError if the scale is already at min_scale (abort), or after kMaxSkipsInARow.
   void skipped_step();
 
  private:

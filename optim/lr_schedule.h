@@ -11,10 +11,10 @@
 ///                           where M = max(W, N - round(N / 5)): the last fifth decays
 ///   s >= N      constant    lr, the other types low
 ///
-/// Sources    warm-up and cosine as in nanoGPT's `get_lr` (cosine: Loshchilov & Hutter 2017,
-///            arXiv 1608.03983, without restarts); wsd (warm-up, stable, decay) as in MiniCPM, Hu
-///            et al. 2024, arXiv 2404.06395, with the linear decay and the share of one fifth that
-///            Hägele et al. 2024, arXiv 2405.18392, found as good as cosine.
+/// Sources    warm-up and cosine as in nanoGPT's `get_lr` (cosine: Loshchilov & Hutter 2017, arXiv
+///            1608.03983, without restarts). wsd (warm-up, stable, decay) as in MiniCPM, Hu et al.
+///            2024, arXiv 2404.06395. Hägele et al. 2024, arXiv 2405.18392, found linear decay over
+///            the last fifth as good as cosine.
 /// Rounding   everything in double.
 /// Errors     none: the recipe has checked the ranges. A negative step is our bug (SHERD_CHECK).
 #pragma once

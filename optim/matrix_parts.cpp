@@ -7,7 +7,7 @@
 namespace sherd::optim {
 namespace {
 
-// How many neighbours have the same part.
+// Number of neighbours that have the same part.
 std::int64_t copies_of(const MatrixPart& matrix, int degree) {
   return degree * matrix.numel() / matrix.whole_numel();
 }

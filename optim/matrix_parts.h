@@ -1,12 +1,13 @@
-/// Forms whole matrices on one tensor rank, for an equation that needs all of a matrix, and hands the parts
-/// back. Ranks along the tensor axis have parts of each (ParameterCut).
+/// Forms whole matrices on one tensor rank, for an operation that needs a whole matrix, and hands
+/// the parts back. Each rank along the tensor axis has a part of every matrix (ParameterCut).
 ///
-///   form        all-gather of the parts; the owner puts them together
+///   form        all-gather of the parts; the owner assembles them
 ///   hand_back   the owner broadcasts the matrix; each rank takes its part
 ///
-/// Both only move elements, so the owner computes from the same values as one rank would. Neighbours with
-/// copies of a part send and receive the same elements. Cost per matrix of P elements per part on t ranks: (t - 1) P
-/// sent by each, and (t - 1) times the whole by its owner.
+/// Both only move elements, so the owner computes from the same values as a single rank would.
+/// Neighbours with copies of a part send and receive the same elements. Cost per matrix of P
+/// elements per part on t ranks: each rank sends (t - 1) P, and the owner also sends (t - 1) times
+/// the whole.
 #pragma once
 
 #include <optional>
@@ -30,18 +31,18 @@ struct MatrixPart {
   bool by_columns() const { return columns < whole_columns; }
 };
 
-/// The matrices that are stacked in a parameter, as far as this rank has them, in order.
+/// The matrices stacked in a parameter, or this rank's parts of them, in order.
 std::vector<MatrixPart> matrix_parts(const ParameterSpec& parameter);
 
 class MatrixParts {
  public:
-  /// What is acquired for matrices of which these are parts on `degree` tensor ranks: nothing for one.
+  /// Buffers for whole matrices whose parts are on `degree` tensor ranks; none for one rank.
   static std::vector<BufferSpec> buffers(const std::vector<MatrixPart>& matrices, int degree);
   /// Adds the bytes that a rank sends to form one matrix and hand it back.
   static void add_traffic(const MatrixPart& matrix, int degree, bool is_owner,
                           sharding::Traffic& traffic);
 
-  /// `matrices`: all that will be formed.
+  /// `matrices`: all matrices that will be formed.
   MatrixParts(const sharding::Rank& rank, const std::vector<MatrixPart>& matrices);
 
   int degree() const { return degree_; }
@@ -50,7 +51,7 @@ class MatrixParts {
   /// Collectives, on the reduce stream; the compute stream waits. `owner`: a tensor rank.
   void form(const std::string& label, const MatrixPart& matrix, const Tensor& part, int owner);
   void hand_back(const std::string& label, const MatrixPart& matrix, const Tensor& part, int owner);
-  /// On the owner, between the two: row-major.
+  /// The whole matrix, row-major; on the owner, between `form` and `hand_back`.
   Tensor whole(const MatrixPart& matrix) const {
     return whole_.tensor().part(0, matrix.whole_numel());
   }
@@ -59,7 +60,7 @@ class MatrixParts {
   const sharding::Rank* rank_;
   int degree_, tensor_rank_;
   sharding::Communicator* ranks_ = nullptr;
-  Buffer parts_;  // of all ranks, or a whole that comes back
+  Buffer parts_;  // of all ranks, or a whole matrix that is handed back
   Buffer whole_;
   std::unique_ptr<Event> ready_, done_;
 };

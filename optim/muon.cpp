@@ -12,7 +12,7 @@ namespace sherd::optim {
 
 namespace {
 
-/// One slice: what is Muon's of it, and what is AdamW's.
+/// One slice: the part that Muon updates, and the part that AdamW updates.
 struct MuonSlice {
   UpdatedSlice matrices;                     ///< segments of matrices only
   std::vector<float> ratios;                 ///< one per segment
@@ -79,7 +79,7 @@ class Muon final : public Optimizer {
   }
 
  private:
-  // Positions in the unit's exp_avg_sq go on from slice to slice.
+  // Positions in the unit's exp_avg_sq continue from slice to slice.
   static MuonSlice split(const sharding::UnitState& unit, UpdatedSlice slice,
                          std::int64_t& rest_position) {
     MuonSlice result{slice, {}, slice, {}, {}};
@@ -159,8 +159,8 @@ class Muon final : public Optimizer {
     }
   }
 
-  // This rank's matrices, or those of its tensor ranks: these form one for each of them, compute side by
-  // side, and hand back.
+  // This rank's matrices, or those of its tensor ranks: then each tensor rank forms one matrix,
+  // they compute in parallel, and hand the matrices back.
   void orthogonalise(Stream& stream, const sharding::UnitState& state,
                      const std::vector<OwnedMatrix>& matrices, const Tensor& full) {
     const int degree = parts_->degree();

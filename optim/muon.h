@@ -8,15 +8,16 @@
 /// It needs the whole matrix, but state is in slices. At every stage, unit by unit:
 ///   1. every rank forms u on its slices (at stage 0: on all of them)
 ///   2. all-gather u into one flat buffer (not needed at stage 0)
-///   3. each matrix is orthogonalised by one rank, its owner; owners are chosen once so that the
-///      work is spread: the heaviest matrix goes to the rank with the least to do
-///   4. each owner broadcasts its matrices; every rank applies its slices
-/// If tensor ranks have parts of each matrix, they are owners in turn, too: optim/matrix_parts.h.
-/// The result is bit-identical to a single rank: each matrix is computed once, from the same values,
-/// by the same matmuls. Sent per rank: about one unit gathered, and one broadcast. Query, key,
-/// value, gate and up are separate matrices.
+///   3. each matrix is orthogonalised by one rank, its owner. Owners are chosen once, to balance
+///      the work: the heaviest matrix goes to the rank with the least work
+///   4. each owner broadcasts its matrices; every rank updates its slices
+/// If tensor ranks have parts of each matrix, the matrices are also distributed over tensor ranks
+/// as owners: optim/matrix_parts.h.
+/// The result is bit-identical to a single rank: each matrix is computed once, from the same
+/// values, by the same matmuls. Sent per rank: about one unit gathered, and one broadcast. Query,
+/// key, value, gate and up are separate matrices.
 ///
-/// Memory  momentum for every slice; AdamW's second moment only for what is AdamW's; one full f32
+/// Memory  momentum for every slice; a second moment only for AdamW's parameters; one full f32
 ///         buffer of the largest block and the workspace of its largest matrix.
 #pragma once
 
@@ -24,7 +25,7 @@
 
 namespace sherd::optim {
 
-/// Whether Muon updates it, or AdamW.
+/// Whether Muon updates the parameter; otherwise AdamW does.
 bool is_muons(const UnitSpec& unit, const ParameterSpec& parameter);
 
 OptimizerDescriptor muon_descriptor();

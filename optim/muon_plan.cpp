@@ -8,9 +8,9 @@
 namespace sherd::optim {
 namespace {
 
-// AdamW's second moment is kept for AdamW's parameters only, piece after piece of the updated
-// slices. Pieces begin at multiples of 64 elements, so all of a parameter's pieces together take
-// what the parameter takes.
+// AdamW's second moment is kept only for AdamW's parameters, piece after piece of the updated
+// slices. Pieces begin at multiples of 64 elements, so all of a parameter's pieces together take as
+// much as the parameter.
 std::int64_t second_moment_numel(const sharding::UnitPlan& unit, int slice) {
   std::int64_t numel = 0;
   if (!unit.placement.optimizer_sharded()) {

@@ -1,5 +1,5 @@
-/// Muon's plan, computed before anything runs and equal on every rank: which matrices exist, which rank
-/// orthogonalises which, what is acquired and what is sent.
+/// Muon's plan, computed before anything runs and equal on every rank: the matrices, which rank
+/// orthogonalises each, the buffers, and the traffic.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,7 @@ namespace sherd::optim {
 struct OwnedMatrix {
   std::int64_t offset = 0;  ///< in the flat buffer
   MatrixPart part;
-  int owner = 0;  ///< among the owners of slices
+  int owner = 0;  ///< index among the owners of slices
   int tensor_owner = 0;
 
   std::int64_t numel() const { return part.numel(); }
@@ -30,10 +30,10 @@ std::vector<OwnedMatrix> matrices_of(const sharding::UnitPlan& unit);
 /// Within a unit, since units are updated one after another.
 void choose_owners(std::vector<OwnedMatrix>& matrices, int num_slices, int tensor_degree);
 
-/// Up to a multiple of 64 elements.
+/// Rounded up to a multiple of 64 elements.
 std::int64_t padded(std::int64_t numel);
 
-/// Elements of AdamW's second moment that the rank of each slice holds.
+/// Elements of AdamW's second moment that each slice's rank holds.
 std::vector<std::int64_t> second_moment_numels(const sharding::UnitPlan& unit);
 
 struct MuonBuffers {
@@ -43,7 +43,7 @@ struct MuonBuffers {
 };
 MuonBuffers buffers_of(const OptimizerOptions& options, const sharding::ShardingPlan& plan,
                        int rank);
-/// The same as a list.
+/// The same buffers as a list.
 std::vector<BufferSpec> muon_buffers(const OptimizerOptions& options,
                                      const sharding::ShardingPlan& plan, int rank);
 

@@ -1,7 +1,8 @@
 /// Turns the gradient of a slice into the next parameters of that slice.
 ///
-/// An optimizer holds its moments for exactly the slices that this rank updates, so its memory
-/// shrinks with the world at stages 1-3. Some need whole tensors, although state is in slices:
+/// An optimizer holds moments only for the slices that this rank updates, so its memory shrinks
+/// with the world size at stages 1-3. Some optimizers need whole tensors, although state is in
+/// slices:
 ///   LAMB, LARS   per-tensor norms, from slice partials in one small exchange (tensor_norms.h)
 ///   Muon         whole matrices, one owner each (muon.cpp)
 /// Equations and sources: kernels/update.h.
@@ -16,7 +17,7 @@
 
 namespace sherd::optim {
 
-/// Everything that an update needs in addition to the slice.
+/// Everything that an update needs besides the slice.
 struct UpdateStep {
   float lr = 0.0f;
   std::int64_t update_number = 1;  ///< 1 for the first update (Adam's t); skipped steps don't count
@@ -26,7 +27,7 @@ struct UpdateStep {
 /// Consecutive elements of one parameter's moment in this rank's memory.
 struct MomentPiece {
   std::string kind;     ///< "exp_avg", "exp_avg_sq", "momentum"
-  int slice_index = 0;  ///< of the slice that it belongs to
+  int slice_index = 0;  ///< the slice that it belongs to
   std::uint32_t parameter = 0;
   std::int64_t first_element = 0;
   Tensor data;
@@ -35,20 +36,20 @@ struct MomentPiece {
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
-  /// Once per step, before the first unit's update. May be a collective.
+  /// Called once per step, before the first unit's update. May be a collective.
   virtual void prepare(Stream& /*stream*/, const UpdateStep& /*step*/) {}
   /// Updates the slices of unit `unit` that this rank holds, on `stream`. May be a collective;
   /// units come in the same order on every rank.
   virtual void update(Stream& stream, int unit, const UpdateStep& step) = 0;
-  /// Whether `update` also rounds the parameters into what is resident (UnitState::rounded_slice).
+  /// Whether `update` also rounds the parameters into the resident copy (UnitState::rounded_slice).
   virtual bool rounds_parameters() const { return false; }
-  /// This rank's moments, as ranges of whole parameters; only `slice_index` says from which slice they
+  /// This rank's moments, as ranges of whole parameters; `slice_index` says from which slice they
   /// are.
   virtual std::vector<MomentPiece> moment_pieces() const = 0;
 };
 
-/// Which parameters decay: those of two or more dimensions whose name matches none of `no_decay`
-/// (shell patterns, e.g. "*.position.*").
+/// Selects parameters with weight decay: two or more dimensions, and a name that matches none of
+/// `no_decay` (shell patterns, e.g. "*.position.*").
 struct WeightDecay {
   float rate = 0.0f;
   std::vector<std::string> no_decay{};
@@ -56,8 +57,9 @@ struct WeightDecay {
   float rate_of(const ParameterSpec& parameter) const;
 };
 
-/// How moments are kept. With `stochastic` a bf16 moment is rounded up or down in proportion, by
-/// random bits addressed by (seed, update, tensor, element), so that rounding survives resharding.
+/// How moments are stored. With `stochastic` a bf16 moment is rounded up or down at random, in
+/// proportion. The random bits are addressed by (seed, update, tensor, element), so resharding
+/// doesn't change the rounding.
 struct MomentType {
   DType dtype = DType::kF32;  ///< f32 or bf16
   bool stochastic = false;
@@ -72,7 +74,7 @@ struct OptimizerOptions {
   float momentum = 0.0f;            ///< sgd, lars, muon
   float trust_coefficient = 1e-3f;  ///< lars
   float adamw_lr_ratio = 1.0f;      ///< muon: AdamW's rate over Muon's
-  DType muon_dtype = DType::kF32;   ///< in which Muon orthogonalises: f32 or bf16
+  DType muon_dtype = DType::kF32;   ///< type in which Muon orthogonalises: f32 or bf16
   WeightDecay decay{};
   MomentType moment_type{};
 };
@@ -82,14 +84,14 @@ struct OptimizerDefaults {
   double beta1 = 0.9, beta2 = 0.95, eps = 1e-8, momentum = 0.9;
 };
 
-/// All that a run knows of one optimizer; optim/registry.cpp has the table. Nothing outside of this
-/// folder asks which optimizer it is.
+/// Everything that a run knows about one optimizer; optim/registry.cpp has the table. Code outside
+/// this folder never asks which optimizer it is.
 struct OptimizerDescriptor {
   OptimizerType type;
-  /// The kinds of moments that it keeps of a parameter of `unit`.
+  /// The kinds of moments that it keeps for a parameter of `unit`.
   std::vector<std::string> (*moment_kinds)(const OptimizerOptions& options, const UnitSpec& unit,
                                            const ParameterSpec& parameter);
-  /// Everything that it acquires on rank `rank`.
+  /// All buffers that it acquires on rank `rank`.
   std::vector<BufferSpec> (*buffers)(const OptimizerOptions& options,
                                      const sharding::ShardingPlan& plan, int rank);
   /// What rank `rank` sends in one update.
@@ -97,12 +99,12 @@ struct OptimizerDescriptor {
                                int rank);
   std::unique_ptr<Optimizer> (*make)(const OptimizerOptions& options, const sharding::Rank& rank,
                                      const std::vector<sharding::UnitState>& units);
-  /// Null if all ranks hold and send the same. Otherwise: for slice i of the unit, how many elements of
-  /// moments its rank holds in addition. Costs O(parameters + slices), since plans are made for
-  /// thousands of ranks.
+  /// Null if all ranks hold and send the same. Otherwise, for slice i of the unit: the number of
+  /// additional moment elements that its rank holds. Costs O(parameters + slices), since plans are
+  /// made for thousands of ranks.
   std::vector<std::int64_t> (*uneven_numels)(const sharding::UnitPlan& unit);
   OptimizerDefaults defaults{};
-  /// Whether it leaves some parameters to AdamW, at a learning rate of their own.
+  /// Whether it leaves some parameters to AdamW, at a separate learning rate.
   bool leaves_some_to_adamw = false;
 };
 const OptimizerDescriptor& descriptor_of(OptimizerType type);

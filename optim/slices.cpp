@@ -13,8 +13,8 @@ bool is_cut_by_columns(const ParameterSpec& parameter) {
   return parameter.cut && parameter.cut->cut == Cut::kColumns;
 }
 
-// How far elements from `element` on belong together: to the end of its logical matrix or box, or of its
-// row there.
+// Number of elements from `element` on that belong together: to the end of its logical matrix or
+// box, or of its row there.
 std::int64_t end_of_run(const ParameterSpec& parameter, std::int64_t element, bool drawn) {
   if (parameter.cut) {
     const ParameterSpec::Place place = parameter.place_of(element);
@@ -154,7 +154,7 @@ const ParameterSpec& parameter_at(const UnitSpec& unit, std::uint32_t index) {
 
 kernels::UpdateCommon common_of(const UpdatedSlice& slice, const UpdateStep& step,
                                 const MomentType& moments) {
-  // A seed of its own: the model's dropout draws at the same steps.
+  // A separate seed: the model's dropout draws at the same steps.
   constexpr std::uint64_t kRoundingSeed = 0x726f756e64696e67ull;
   return {.parameter = slice.parameter,
           .gradient = slice.gradient,

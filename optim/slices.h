@@ -1,4 +1,4 @@
-/// The slices of all units that one rank updates, with what an update needs to know of each.
+/// The slices of all units that one rank updates, with the data that an update needs for each.
 #pragma once
 
 #include <functional>
@@ -9,15 +9,16 @@
 
 namespace sherd::optim {
 
-/// One slice: where its parameters and gradient are, and its segments, each inside one parameter (of one that
-/// is cut over ranks: inside one of its boxes, else one of its matrices) and short enough that threads can share a
-/// slice. Where random bits are drawn, each is consecutive in the whole tensor, too.
+/// One slice: its parameters, its gradient and its segments. A segment lies inside one parameter;
+/// if that is split over ranks, inside one of its boxes; otherwise inside one of its matrices.
+/// Segments are short enough that threads can share a slice. If random bits are drawn, each segment
+/// is also consecutive in the whole tensor.
 struct UpdatedSlice {
   int slice_index = 0;
   Tensor parameter;  ///< f32
   Tensor gradient;
-  Tensor rounded;                  ///< the parameters as they are computed with; may be empty
-  std::int64_t first_element = 0;  ///< of this slice in the rank's moments of the unit
+  Tensor rounded;                  ///< the parameters as used in computation; may be empty
+  std::int64_t first_element = 0;  ///< of this slice in the rank's moments for the unit
   std::vector<kernels::UpdateSegment> segments;
 
   /// This slice's part of a buffer of `acquire_moments`.
@@ -30,26 +31,26 @@ struct UpdatedSlice {
 std::vector<std::vector<UpdatedSlice>> updated_slices(const std::vector<sharding::UnitState>& units,
                                                       const OptimizerOptions& options);
 
-/// A buffer as large as the unit's slices that this rank updates, for one kind of moment.
+/// A buffer for one kind of moment, as large as the unit's slices that this rank updates.
 BufferSpec moment_buffer(const sharding::UnitPlan& unit, const std::string& kind,
                          const MomentType& type);
-/// One for each kind and unit that has something to train, kind by kind.
+/// One buffer for each kind and each unit that has trained parameters, kind by kind.
 std::vector<BufferSpec> moment_buffers(const sharding::ShardingPlan& plan,
                                        const std::vector<std::string>& kinds,
                                        const MomentType& type);
-/// Those of one kind, by unit; empty where there is nothing to train.
+/// The buffers of one kind, by unit; empty for units without trained parameters.
 std::vector<Buffer> acquire_moments(const sharding::Rank& rank,
                                     const std::vector<sharding::UnitState>& units,
                                     const std::string& kind, const MomentType& type);
 /// Adds a piece, or extends the last one if the piece continues it.
 void add_moment_piece(MomentPiece piece, std::vector<MomentPiece>& pieces);
-/// Adds the pieces of one kind of moment that `segments` of a slice have in `moments`, which begins
-/// with the slice's first element.
+/// Adds the pieces of one kind of moment for a slice's `segments`. `moments` begins with the
+/// slice's first element.
 void add_moment_pieces(const UpdatedSlice& slice, const std::string& kind, const Tensor& moments,
                        std::vector<MomentPiece>& pieces);
-/// No rank's slice of the unit has more segments.
+/// The largest number of segments in any rank's slice of the unit.
 std::int64_t most_segments(const sharding::UnitPlan& unit, const MomentType& moments);
-/// The parameter of the unit that has this index in the model's table.
+/// The unit's parameter with this index in the model's table.
 const ParameterSpec& parameter_at(const UnitSpec& unit, std::uint32_t index);
 
 /// Arguments of every update kernel; the slice must outlive the call.

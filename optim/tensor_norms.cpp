@@ -17,12 +17,12 @@ std::int64_t count_parameters(const std::vector<sharding::UnitPlan>& units) {
   return count;
 }
 
-// What a rank tells of so many parameters.
+// What a rank sends for this many parameters.
 int numbers_of(std::int64_t num_parameters) {
   return static_cast<int>(2 * num_parameters * ExactSum::kNumbers);
 }
 
-// Other places of the pipeline have other tensors.
+// Other pipeline ranks have other tensors.
 sharding::AxisSet axes_of(const sharding::Mesh& mesh) {
   return mesh.other_axes({std::string(sharding::kPipelineAxis)});
 }

@@ -1,9 +1,10 @@
 /// Norms of whole tensors, although every rank holds only slices of them.
 ///
-/// Each rank adds the squares of its own slice for every tensor; one exchange of all tensors' partials
-/// follows; of ranks that hold copies, of a slice or of a part of a tensor, one counts. The sums are exact (core/exact_sum.h; on a
-/// GPU they are not), so how the world is cut into slices changes no bit of them. A tensor that straddles
-/// ranks gets one norm, not one per rank, and never one per flat buffer.
+/// Each rank adds the squares of its own slice for every tensor; one exchange of all tensors'
+/// partials follows. If ranks hold copies of a slice or of a part of a tensor, only one counts. The
+/// sums are exact (core/exact_sum.h; not on a GPU), so results are bit-identical however the world
+/// is divided into slices. A tensor that spans several ranks gets one norm, not one per rank, and
+/// never one per flat buffer.
 #pragma once
 
 #include <functional>
@@ -33,7 +34,7 @@ class TensorNorms {
     double first = 0.0, second = 0.0;
   };
   /// `sums_of` computes two exact sums per segment of this rank's own slice of a unit (all first
-  /// ones, then all second ones). Returns the norms by parameter index. A collective.
+  /// sums, then all second sums). Returns the norms by parameter index. A collective.
   std::vector<Pair> all(
       Stream& stream, const std::vector<std::vector<UpdatedSlice>>& slices,
       const std::function<void(int unit, const UpdatedSlice& slice, const Tensor& sums)>& sums_of);
@@ -48,7 +49,7 @@ class TensorNorms {
     ExactSum first, second;
   };
   std::vector<SumPair> mine_, all_;  // by parameter index: of this rank's slices, and of all
-  std::vector<double> numbers_;      // what this rank tells the others
+  std::vector<double> numbers_;      // what this rank sends to the others
 };
 
 }  // namespace sherd::optim

@@ -1,6 +1,6 @@
-/// What hdf5_*.cpp share: identifiers of libhdf5 that close themselves, and the types and property
-/// lists that all our files use. libhdf5's own header stays in the sources: hid_t is std::int64_t
-/// and herr_t is int.
+/// Shared by hdf5_*.cpp: libhdf5 identifiers that close themselves, and the types and property
+/// lists of all our files. libhdf5's own header is included only in the sources: hid_t is
+/// std::int64_t and herr_t is int.
 ///
 /// Callers hold `hdf5_lock()`.
 #pragma once
@@ -14,10 +14,10 @@
 
 namespace sherd::checkpoint {
 
-/// An identifier, closed when it goes.
+/// An identifier; the destructor closes it.
 class Hdf5Handle {
  public:
-  /// `id` as libhdf5's function `call` returned it; negative is a DataError.
+  /// `id` is what libhdf5's function `call` returned; a negative one is a DataError.
   Hdf5Handle(std::int64_t id, const char* call, int (*close)(std::int64_t))
       : id_(hdf5_checked(id, call)), close_(close) {}
   Hdf5Handle(Hdf5Handle&& other) noexcept
@@ -26,8 +26,8 @@ class Hdf5Handle {
   ~Hdf5Handle() {
     if (id_ >= 0) close_(id_);
   }
-  operator std::int64_t() const { return id_; }  // NOLINT: it stands for the identifier
-  /// Closes now, and throws if that fails: for files, whose last bytes are written here.
+  operator std::int64_t() const { return id_; }  // NOLINT: used as the identifier
+  /// Closes now, and throws if that fails. For files, whose last bytes are written here.
   void close(const char* call) { hdf5_checked(close_(std::exchange(id_, -1)), call); }
 
  private:

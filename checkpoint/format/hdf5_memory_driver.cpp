@@ -117,9 +117,9 @@ const H5FD_class_t& driver_class() {
   return driver;
 }
 
-/// Throws if the process can't have as much more memory as libhdf5 asks for to start, or to lay out a
-/// file of some hundred tensors. Small pieces, as libhdf5's are: the allocator takes them from the
-/// same places, and none is given back before all are there.
+/// Throws if the process can't have as much more memory as libhdf5 asks for to start, or to lay out
+/// a file of some hundred tensors. It takes small pieces, like libhdf5: the allocator takes them
+/// from the same places, and none is given back before all are there.
 void require_memory() {
   constexpr std::size_t kPieceBytes = std::size_t{64} << 10;
   struct Free {
@@ -133,9 +133,9 @@ void require_memory() {
   }
 }
 
-/// At exit libhdf5 would go through what failed calls left behind, with memory that is gone. Files are
-/// closed long before. Before anything else of libhdf5: where others have called it first, as tests do,
-/// it keeps its clean-up.
+/// At exit libhdf5 would walk through what failed calls left, whose memory is freed. Files are
+/// closed long before. This must run before any other libhdf5 call: if others call libhdf5 first,
+/// as tests do, it keeps its clean-up.
 void leave_nothing_for_exit() {
   [[maybe_unused]] static const herr_t kDone = H5dont_atexit();
 }

@@ -1,12 +1,12 @@
-/// A virtual file driver for libhdf5 that keeps what the library writes in memory: only the pages
-/// that it touches, so a file of terabytes with unwritten datasets costs some KiB.
+/// A virtual file driver for libhdf5 that keeps what the library writes in memory. It stores only
+/// the pages that are written, so a file of terabytes with unwritten datasets costs some KiB.
 ///
-/// The trainer's libhdf5 never sees the real disk: after a failed write it hangs on to objects that
-/// crash the process at exit, it calls no fsync, and a file cut short by a full disk looks good to
-/// it. So files are made here, and their bytes are written by us.
+/// Our libhdf5 never accesses the real disk, for three reasons. After a failed write it keeps
+/// objects that crash the process at exit; it calls no fsync; and it accepts a file that a full
+/// disk cut short. So files are made here, and we write their bytes.
 ///
-/// Threads  libhdf5 has one lock for everything at best. Whoever calls it holds `hdf5_lock()`.
-/// Memory   libhdf5 crashes where it gets none, so it is called only where some MiB are left.
+/// Threads  libhdf5 has at best one global lock. Callers hold `hdf5_lock()`.
+/// Memory   libhdf5 crashes if an allocation fails, so it is called only while some MiB are left.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@
 
 namespace sherd::checkpoint {
 
-/// The pages of a file that were written. What wasn't reads as zeros.
+/// The pages of a file that were written. All others read as zeros.
 class MemoryFile {
  public:
   void write(std::int64_t offset, const void* from, std::int64_t bytes);
@@ -35,17 +35,17 @@ class MemoryFile {
 
 [[nodiscard]] std::unique_lock<std::mutex> hdf5_lock();
 
-/// Lets libhdf5 allocate what it holds for as long as the process lives. A program that will need it
-/// calls this when it starts, so that too little memory for it ends the program before its work.
+/// Lets libhdf5 allocate what it keeps until the process ends. A program that will need libhdf5
+/// calls this when it starts. So it ends before its work if there is too little memory.
 /// Errors   std::bad_alloc. Takes hdf5_lock().
 void start_hdf5();
 
 /// A file access property list (an hid_t, to be closed) of the newest format that libhdf5 1.10
-/// writes; files opened with it are `file`, whatever their name. `file` outlives them.
-/// Errors   std::bad_alloc where libhdf5 might not get the memory that it needs; DataError.
+/// writes. Files opened with it are `file`, whatever their name. `file` outlives them.
+/// Errors   std::bad_alloc if libhdf5 might not get the memory that it needs; DataError.
 std::int64_t memory_access_list(MemoryFile& file);
 
-/// Throws DataError with libhdf5's own words if `result`, of libhdf5's function `call`, is
+/// Throws DataError with libhdf5's own message if `result` of libhdf5's function `call` is
 /// negative.
 std::int64_t hdf5_checked(std::int64_t result, const char* call);
 

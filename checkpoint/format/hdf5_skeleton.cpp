@@ -83,7 +83,7 @@ void write_pieces(hid_t file, const ShardInfo& shard,
   }
 }
 
-/// What of [0, file.bytes()) isn't data.
+/// The ranges of [0, file.bytes()) that aren't data.
 std::vector<FileRange> outside(const MemoryFile& file, const ShardInfo& shard,
                                const std::vector<std::int64_t>& offsets) {
   std::vector<FileRange> ranges;

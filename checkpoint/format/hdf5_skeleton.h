@@ -1,4 +1,4 @@
-/// The HDF5 file of a shard without its data: libhdf5 lays the file out in memory, we write it.
+/// The HDF5 file of a shard without its data: libhdf5 lays the file out in memory, and we write it.
 ///
 ///   /<kind>               one dataset of one dimension per kind, contiguous, at a multiple of
 ///                         kFileAlignment, allocated at once and never filled

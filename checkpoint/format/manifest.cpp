@@ -95,12 +95,11 @@ void append_tensor(std::string& text, const sharding::StateTensor& tensor) {
   text += "]}";
 }
 
-// What would come back different from how it went out must not go out.
+// Only values that are read back unchanged may be written.
 void check_survives(const json& value, int depth) {
   SHERD_CHECK(depth < kMaxJsonDepth, "a checkpoint's global values are nested too deep");
-  SHERD_CHECK(
-      !value.is_number_float() || std::isfinite(value.get<double>()),
-      "a checkpoint's global values hold a number that JSON can't: infinite or not a number");
+  SHERD_CHECK(!value.is_number_float() || std::isfinite(value.get<double>()),
+              "a checkpoint's global values hold an infinity or a NaN, which JSON can't hold");
   if (!value.is_structured()) return;
   for (const json& inner : value) check_survives(inner, depth + 1);
 }

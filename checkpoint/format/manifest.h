@@ -1,10 +1,11 @@
-/// What a committed checkpoint says of itself: manifest.json, the only file that a resume trusts.
+/// A committed checkpoint's description of itself: manifest.json, the only file that a resume
+/// trusts.
 ///
-/// It names every other file with its exact size and checksums, and for every element of every
-/// state tensor the one place where it stands. `parse_manifest` checks all of that before anything
-/// is allocated by a size it states; what it returns is consistent in itself:
-///   cover      the pieces of all shards cover every tensor exactly, no overlap and no hole; a tensor's
-///              bands share its columns, and each is covered
+/// It names every other file with its exact size and checksums. For every element of every state
+/// tensor it names the one place where it is stored. `parse_manifest` checks all of that before it
+/// allocates anything by a stated size. What it returns is consistent:
+///   cover      the pieces of all shards cover every tensor exactly, without overlap or hole. A
+///              tensor's bands divide its columns, and each band is covered
 ///   places     datasets lie inside their files and don't overlap, pieces inside their datasets
 ///   names      file names follow from the shard's number; no path is ever taken from a file
 /// Format and its reasons: docs/checkpoint_format.md.
@@ -21,10 +22,10 @@
 
 namespace sherd::checkpoint {
 
-/// The newest version that is read. What is written is version 1 unless a piece is of a band of columns,
-/// which version 2 knows. Version 1 is read for ever.
+/// The newest version that is read. Version 1 is written unless a piece belongs to a band of
+/// columns, which needs version 2. Version 1 will always be readable.
 inline constexpr int kFormatVersion = 2;
-inline constexpr std::int64_t kBlockBytes = 4 << 20;  ///< of one checksum, and of one write
+inline constexpr std::int64_t kBlockBytes = 4 << 20;  ///< per checksum, and per write
 inline constexpr std::int64_t kFileAlignment = 4096;  ///< of datasets in a shard, for direct writes
 
 /// All elements of one kind that a shard holds: consecutive bytes of the file, and one HDF5 dataset
@@ -39,12 +40,13 @@ struct ShardDataset {
   std::int64_t bytes() const { return numel * static_cast<std::int64_t>(size_of(dtype)); }
 };
 
-/// A run of elements of one tensor, or of a band of its columns, inside the dataset of the tensor's kind.
+/// Consecutive elements of one tensor, or of a band of its columns, in the dataset of the tensor's
+/// kind.
 struct ShardPiece {
   int tensor = 0;                  ///< index into Manifest::tensors
-  std::int64_t first_element = 0;  ///< of the band
+  std::int64_t first_element = 0;  ///< index in the band
   std::int64_t count = 0;
-  std::int64_t position = 0;  ///< element of the dataset
+  std::int64_t position = 0;  ///< index in the dataset
   sharding::Band band{};
 };
 
@@ -57,9 +59,9 @@ struct ShardInfo {
 
 struct Manifest {
   std::string save_uuid;  ///< 32 hex digits; also an attribute of every shard
-  std::int64_t step = 0;  ///< updates and skips done: the step that a resume begins with
-  /// What every rank knows: an object that the engine fills and reads back (scaler, data position,
-  /// recipe, vocabulary, ...).
+  std::int64_t step = 0;  ///< updates and skips done: the step at which a resume begins
+  /// State that is the same on every rank: an object that the engine fills and reads back (scaler,
+  /// data position, recipe, vocabulary, ...).
   std::shared_ptr<const nlohmann::json> global;
   std::vector<sharding::StateTensor> tensors;
   std::vector<ShardInfo> shards;  ///< shard r of W is file shard_name(r, W)
@@ -67,20 +69,20 @@ struct Manifest {
   std::uint64_t index_checksum = 0;
 };
 
-/// What a shard, or a manifest, says of its format: 2 if any of its pieces is of a band.
+/// The format version that a shard or a manifest states: 2 if any of its pieces belongs to a band.
 int format_version(const ShardInfo& shard);
 int format_version(const Manifest& manifest);
 
 std::string shard_name(int shard, int num_shards);   ///< shard-00003-of-00004.h5
 std::string step_directory_name(std::int64_t step);  ///< step-0000001200
 
-/// One shard's share of the manifest, as its writer hands it to rank 0.
+/// One shard's part of the manifest, as its writer passes it to rank 0.
 std::string shard_to_json(const ShardInfo& shard);
 ShardInfo parse_shard(std::string_view text, const std::string& file);
 
-/// The text of manifest.json; it carries the checksum of itself.
+/// The text of manifest.json, including its own checksum.
 std::string manifest_to_json(const Manifest& manifest);
-/// Errors   DataError naming `file` and what disagrees.
+/// Errors   DataError naming `file` and what is inconsistent.
 Manifest parse_manifest(std::string_view text, const std::string& file);
 
 }  // namespace sherd::checkpoint

@@ -28,7 +28,7 @@ void check_tensors(const Manifest& manifest, const std::string& file) {
   std::set<std::pair<std::string_view, std::string_view>> seen;
   for (const StateTensor& tensor : manifest.tensors) {
     if (!is_tensor_name(tensor.name) || !is_state_kind(tensor.kind)) {
-      throw DataError("{}: a tensor's name or kind has characters that it mustn't", file);
+      throw DataError("{}: a tensor's name or kind has forbidden characters", file);
     }
     if (!seen.emplace(tensor.name, tensor.kind).second) {
       throw DataError("{}: tensor {} is listed twice", file, label(tensor));
@@ -94,8 +94,8 @@ void check_pieces(const Manifest& manifest, std::size_t number, const std::strin
   }
 }
 
-// Sorted by tensor, band and first element, every piece must begin where the one before it ends, and every
-// band where the one before it does.
+// Sorted by tensor, band and first element, every piece must begin where the previous one ends. So
+// must every band.
 void check_cover(const Manifest& manifest, const std::string& file) {
   struct Run {
     int tensor;
@@ -154,7 +154,7 @@ void check_cover(const Manifest& manifest, const std::string& file) {
   }
 }
 
-// Neither a shard nor the index is larger than what the manifest tells of accounts for.
+// Shards and the index must not be larger than the manifest's contents explain.
 void check_sizes(const Manifest& manifest, const std::string& file) {
   const auto most = [&manifest](std::size_t pieces) {
     return kMaxMetadataBytes +

@@ -1,8 +1,8 @@
-/// Is a manifest consistent in itself? The checks that `parse_manifest` makes of what it read, and
-/// `manifest_to_json` of what it is about to write.
+/// Checks that a manifest is consistent. `parse_manifest` checks what it read, and
+/// `manifest_to_json` what it is about to write.
 ///
 /// Cost     near-linear: one sort of all pieces. Memory: 40 bytes per piece.
-/// Errors   DataError that names `file` and the first thing that disagrees.
+/// Errors   DataError that names `file` and the first inconsistency.
 #pragma once
 
 #include <cstddef>
@@ -20,8 +20,9 @@ inline constexpr std::size_t kMaxDimensions = 8;
 inline constexpr std::size_t kMaxTensors = 1 << 22;
 inline constexpr std::size_t kMaxShards = 99999;         ///< five digits in a file's name
 inline constexpr std::int64_t kMaxStep = 9'999'999'999;  ///< ten digits in a directory's name
-/// What a file may have besides its datasets: so much, and so much per tensor and piece it tells of.
-/// Ours stay below a hundredth of it; without a limit a sparse file would keep readers busy for days.
+/// Limits for a file's bytes outside its datasets: a fixed part, and a part per tensor and piece
+/// that it describes. Our files stay below a hundredth of it. Without a limit a sparse file would
+/// keep readers busy for days.
 inline constexpr std::int64_t kMaxMetadataBytes = 64 << 20;
 inline constexpr std::int64_t kMaxMetadataBytesPerPiece = 8 << 10;
 inline constexpr std::size_t kMaxManifestBytes =
@@ -33,9 +34,9 @@ bool is_tensor_name(std::string_view name);
 bool is_state_kind(std::string_view kind);  ///< [a-z_]+
 bool is_save_uuid(std::string_view uuid);   ///< 32 lower-case hex digits
 
-/// Datasets lie inside the file, ascending and apart; pieces follow one another.
+/// Datasets lie inside the file, ascending and without overlap; pieces follow one another.
 void check_shard_places(const ShardInfo& shard, const std::string& file);
-/// Everything: names, places, and the exact cover of every tensor.
+/// Checks everything: names, places, and the exact cover of every tensor.
 void check_consistent(const Manifest& manifest, const std::string& file);
 
 }  // namespace sherd::checkpoint

@@ -17,8 +17,9 @@ namespace {
 
 using nlohmann::json;
 
-// Makes the values itself: nlohmann's parser looks through all of an object or array at the end of each object inside
-// of it when somebody watches, and through all keys at each new one when they keep their order.
+// Builds the values itself, because nlohmann's parser is slow here. With a callback it scans a
+// whole object or array at the end of each object inside. With ordered keys it scans all keys at
+// each new one.
 template <class Json>
 class Builder {
  public:
@@ -116,7 +117,7 @@ Json parse_as(std::string_view text, const std::string& file) {
   }
   Builder<Json> builder(file);
   if (Json::sax_parse(text, &builder)) return std::move(builder.result);
-  if (!builder.wrong_byte) throw DataError("{}: holds a number that no double can", file);
+  if (!builder.wrong_byte) throw DataError("{}: holds a number too large for a double", file);
   // Not what the parser says: it quotes the text.
   throw DataError("{}: isn't JSON from byte {} of {} on", file, *builder.wrong_byte, text.size());
 }

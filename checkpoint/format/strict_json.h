@@ -1,10 +1,10 @@
-/// JSON from a file that may be damaged or made to harm: read without trust.
+/// Strict parsing of JSON from a file that may be damaged or malicious.
 ///
-/// `parse_strict` bounds nesting and the number of values while it parses, and refuses duplicate
-/// keys. What it allocates is bounded by the text's length, never by a number in the text.
-/// `JsonNode` then walks the values; every access states what it expects, and whatever isn't that
-/// is a DataError that names the file and the key ("manifest.json: shards[3].bytes is -1; expected
-/// 0 to ...").
+/// `parse_strict` limits nesting and the number of values while it parses, and refuses duplicate
+/// keys. Its allocations are bounded by the text's length, never by a number in the text.
+/// `JsonNode` then walks the values. Every access states what it expects; anything else is a
+/// DataError that names the file and the key ("manifest.json: shards[3].bytes is -1; expected 0 to
+/// ...").
 #pragma once
 
 #include <array>
@@ -21,7 +21,7 @@ inline constexpr int kMaxJsonDepth = 32;
 inline constexpr std::int64_t kMaxJsonValues = 1 << 24;
 inline constexpr std::int64_t kMaxJsonInteger = std::int64_t{1} << 53;  ///< exact in every reader
 
-/// Linear in the text, however many objects and keys it has (n log n where keys are sorted).
+/// Linear in the text, for any number of objects and keys (n log n where keys are sorted).
 /// Errors   DataError where the text isn't one JSON value within the limits above.
 nlohmann::json parse_strict(std::string_view text, const std::string& file);
 /// The same, with keys in the text's order.
@@ -30,15 +30,15 @@ nlohmann::ordered_json parse_strict_ordered(std::string_view text, const std::st
 /// Text from a file as part of a message: one line, plain ASCII, at most 80 characters.
 std::string printable(std::string_view text);
 
-/// A value inside a parsed text, and the way to it. Both must outlive the node.
+/// A value inside a parsed text, and the path to it. Both must outlive the node.
 class JsonNode {
  public:
   JsonNode(const nlohmann::json& value, const std::string& file) : value_(&value), file_(&file) {}
 
-  /// Of an object. Its keys must be exactly these.
+  /// For an object. It must have exactly these keys.
   void expect_members(std::initializer_list<std::string_view> keys) const;
   JsonNode member(const char* key) const;
-  /// Of an array.
+  /// For an array.
   std::size_t size() const;
   JsonNode element(std::size_t index) const;
 
@@ -46,7 +46,7 @@ class JsonNode {
   const std::string& text() const;
   std::uint64_t checksum() const;  ///< 16 lower-case hex digits
   bool boolean() const;
-  const nlohmann::json& object() const;  ///< as it is, whatever it contains
+  const nlohmann::json& object() const;  ///< unchecked, whatever it contains
 
   /// Throws "<file>: <path> <complaint>".
   [[noreturn]] void refuse(const std::string& complaint) const;
@@ -66,7 +66,8 @@ class JsonNode {
   std::size_t depth_ = 0;
 };
 
-/// 16 lower-case hex digits. False, and `value` untouched, if `text` is anything else.
+/// Reads 16 lower-case hex digits. If `text` is anything else, returns false and leaves `value`
+/// unchanged.
 bool parse_checksum(std::string_view text, std::uint64_t& value);
 
 }  // namespace sherd::checkpoint

@@ -1,15 +1,15 @@
-/// One plain HDF5 file from a checkpoint, with whole tensors: for programs that want neither shards
-/// nor virtual datasets. What `sherd export` does.
+/// Exports a checkpoint to one plain HDF5 file with whole tensors, for programs that want neither
+/// shards nor virtual datasets. This is what `sherd export` does.
 ///
 ///   /tensors/<name>/<kind>   as in index.h5, but the data is in this file
 ///
-/// Types    f32 or bf16 for everything. f32 to bf16 rounds to nearest, ties to even (by us:
-///          libhdf5 rounds otherwise); bf16 to f32 is exact.
+/// Types    all f32 or all bf16. f32 to bf16 rounds to nearest, ties to even (in our code, since
+///          libhdf5 rounds differently); bf16 to f32 is exact.
 /// Memory   in_order_buffer_bytes() and a chunk; every byte read is checked.
-/// Atomic   written next to its place under another name, made durable, then renamed: `to` is whole
-///          or isn't there. What is there already is never replaced.
-/// Errors   UsageError if `to` exists or the checkpoint has nothing of the kinds asked for;
-///          DataError where bytes are damaged or the disk refuses. Nothing is left behind.
+/// Atomic   written in the same folder under another name, made durable, then renamed: `to` is
+///          complete or doesn't exist. An existing file is never replaced.
+/// Errors   UsageError if `to` exists, or the checkpoint has nothing of the requested kinds.
+///          DataError if bytes are damaged or the disk refuses. Nothing is left behind.
 #pragma once
 
 #include <cstdint>

@@ -27,7 +27,8 @@ struct TypeBits {
   std::string_view name;
   std::int64_t bits;
 };
-// Every type of the format, so that a file with others beside ours is understood as a whole.
+// All types of the format, so that a file that also has types we don't support is still checked as
+// a whole.
 constexpr std::array<TypeBits, 22> kTypes = {{
     {"BOOL", 8},        {"F4", 4},      {"F6_E2M3", 6}, {"F6_E3M2", 6}, {"U8", 8},
     {"I8", 8},          {"F8_E5M2", 8}, {"F8_E4M3", 8}, {"F8_E8M0", 8}, {"F8_E4M3FNUZ", 8},
@@ -41,7 +42,7 @@ std::int64_t bits_of(const JsonNode& type) {
   for (const TypeBits& known : kTypes) {
     if (known.name == name) return known.bits;
   }
-  type.refuse(fmt::format("is \"{}\", which is no type of the format", printable(name)));
+  type.refuse(fmt::format("is \"{}\", which isn't a type of the format", printable(name)));
 }
 
 std::vector<std::int64_t> numbers_of(const JsonNode& list) {
@@ -84,7 +85,7 @@ SafetensorsTensor tensor_of(const std::string& name, const JsonNode& entry) {
 void check_metadata(const JsonNode& metadata, const json& value) {
   if (value.is_null()) return;
   for (const auto& [key, text] : metadata.object().items()) {
-    if (!text.is_string()) metadata.refuse("holds something else than texts");
+    if (!text.is_string()) metadata.refuse("holds values that aren't texts");
   }
 }
 

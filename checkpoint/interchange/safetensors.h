@@ -1,17 +1,17 @@
-/// The header of a safetensors file: where each tensor stands. Read without trust.
+/// The header of a safetensors file: where each tensor is. Nothing in the file is trusted.
 ///
 ///   8 bytes     length N of what follows, little-endian
 ///   N bytes     JSON: {"name": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}, ...,
 ///               "__metadata__": {text: text}}
 ///   the rest    the tensors' bytes, row-major, little-endian; offsets count from its beginning
-/// Source: README.md of huggingface/safetensors. As strict as the format's own reader, and stricter:
-/// a name that stands twice is refused, and dimensions end at 2^53.
+/// Source: README.md of huggingface/safetensors. As strict as the format's own reader, and
+/// stricter: a duplicate name is refused, and dimensions are at most 2^53.
 ///   cover      the tensors' bytes follow each other without hole or overlap, up to the file's end
 ///   sizes      shape x type is exactly the bytes between the offsets
 ///
-/// Memory   what is allocated is bounded by bytes that the file really has, not by those it states.
-/// Links    files are the person's own and may be links to elsewhere (Hugging Face's cache is made of
-///          them); what is there must be a plain file.
+/// Memory   allocations are bounded by the file's real size, not by the sizes it states.
+/// Links    files belong to the user and may be links to elsewhere (Hugging Face's cache consists
+///          of them); the target must be a plain file.
 /// Errors   DataError naming the file and the tensor.
 #pragma once
 
@@ -32,16 +32,16 @@ struct SafetensorsTensor {
   std::string name;
   std::string type;  ///< as in the file: "BF16"
   std::vector<std::int64_t> shape;
-  std::int64_t begin = 0;  ///< byte of the file
+  std::int64_t begin = 0;  ///< byte offset in the file
   std::int64_t bytes = 0;
 
-  /// f32, bf16 and f16; nothing for the types that we don't compute with.
+  /// f32, bf16 and f16; empty for types that we don't compute with.
   std::optional<DType> dtype() const;
 };
 
 struct SafetensorsHeader {
   std::string path;
-  std::int64_t header_bytes = 0;  ///< the 8 and the N
+  std::int64_t header_bytes = 0;  ///< the 8 bytes and the N
   std::int64_t file_bytes = 0;
   std::vector<SafetensorsTensor> tensors;  ///< ascending in `begin`
 };
@@ -55,9 +55,9 @@ SafetensorsHeader read_safetensors_header(Disk& disk, const std::string& path);
 std::string_view safetensors_type(DType dtype);
 std::string shape_text(const std::vector<std::int64_t>& shape);  ///< "[2, 3]"
 
-/// Opens a plain file, or what a link to one leads to.
+/// Opens a plain file, or a link that leads to one.
 File open_followed(Disk& disk, const std::string& path);
-/// The whole of it; DataError if it is larger than `max_bytes`.
+/// The whole file; DataError if it is larger than `max_bytes`.
 std::string read_followed(Disk& disk, const std::string& path, std::int64_t max_bytes);
 
 }  // namespace sherd::checkpoint

@@ -31,7 +31,7 @@ bool is_plain_name(std::string_view name) {
          name.find_first_of(std::string_view("/\\\0", 3)) == std::string_view::npos;
 }
 
-// What a person may have there instead.
+// Files that a user may have there instead.
 [[noreturn]] void refuse_other_forms(Disk& disk, const std::string& folder) {
   const std::vector<std::string> names = list_directory(disk, folder);
   for (const std::string& name : names) {
@@ -59,7 +59,7 @@ bool is_plain_name(std::string_view name) {
           folder, name);
     }
     if (name.ends_with(".gguf")) {
-      throw DataError("{}/{}: GGUF isn't read; take the model's folder with safetensors.", folder,
+      throw DataError("{}/{}: GGUF isn't read; use the model's folder with safetensors.", folder,
                       name);
     }
   }

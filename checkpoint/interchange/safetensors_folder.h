@@ -1,11 +1,11 @@
-/// A folder of safetensors files as one set of tensors: model.safetensors alone, or shards listed by
-/// model.safetensors.index.json = {"metadata": ..., "weight_map": {tensor: file}}.
+/// A folder of safetensors files as one set of tensors: model.safetensors alone, or the shards
+/// listed by model.safetensors.index.json = {"metadata": ..., "weight_map": {tensor: file}}.
 ///
-/// Opening reads headers only. Of an index: files have plain names that end in .safetensors (no path
-/// leads out of the folder), each is there and whole, and map and headers say the same of every
-/// tensor.
-/// Refused   a folder with pytorch_model.bin or GGUF files alone: the former is a program, and of
-///           both only other tools make safetensors.
+/// Opening reads only headers. An index is checked: files have plain names that end in .safetensors
+/// (no path leads out of the folder), each file is present and complete, and map and headers agree
+/// on every tensor.
+/// Refused   a folder with only pytorch_model.bin or GGUF files. The former is a program, and only
+///           other tools convert either of them to safetensors.
 /// Errors    DataError naming the file.
 #pragma once
 
@@ -21,12 +21,12 @@ namespace sherd::checkpoint {
 class SafetensorsFolder {
  public:
   SafetensorsFolder(Disk& disk, const std::string& folder);
-  /// Of one file alone, whatever else is there.
+  /// Opens one file alone, whatever else is in the folder.
   SafetensorsFolder(Disk& disk, const std::string& folder, const std::string& file);
 
   struct Place {
     int file = 0;    ///< index into files()
-    int tensor = 0;  ///< of that file
+    int tensor = 0;  ///< index in that file
   };
 
   const std::string& path() const { return path_; }
@@ -44,8 +44,8 @@ class SafetensorsFolder {
   std::map<std::string, Place> places_;
 };
 
-/// Whether this folder may be meant as a model's: it has config.json, or files of weights in
-/// any of the forms above, and isn't a checkpoint of ours.
+/// Whether this folder may be meant as a model folder: it has config.json, or weight files in any
+/// of the forms above, and isn't one of our checkpoints.
 bool is_model_folder(Disk& disk, const std::string& folder);
 
 /// Reads parts of tensors, with one file open at a time.
@@ -54,7 +54,7 @@ class SafetensorsReader {
   SafetensorsReader(Disk& disk, const SafetensorsFolder& folder) : disk_(disk), folder_(folder) {}
 
   /// Elements [first, first + count) of a tensor, as f32 (exact from bf16 and f16).
-  /// `scratch`: where the 16-bit forms pass through, count elements of 2 bytes.
+  /// `scratch`: space for 16-bit values before conversion, count elements of 2 bytes.
   /// Errors   DataError, also for a NaN or an infinity.
   void read(const SafetensorsFolder::Place& place, std::int64_t first, std::int64_t count,
             float* to, std::uint16_t* scratch);

@@ -14,7 +14,7 @@
 namespace sherd::checkpoint {
 namespace {
 
-// What stands in elements [begin, end) of a shard's dataset, for the message about a bad block.
+// The tensors in elements [begin, end) of a shard's dataset, for the message about a bad block.
 std::string describe(const Manifest& manifest, const ShardInfo& shard, const ShardDataset& dataset,
                      std::int64_t begin, std::int64_t end) {
   constexpr int kMostNamed = 4;

@@ -1,10 +1,9 @@
-/// Reads a checkpoint's blocks, and hands out only bytes whose checksum was right and whose values
-/// are finite.
+/// Reads a checkpoint's blocks. It returns only bytes with a correct checksum and finite values.
 ///
 /// A block is the unit of checksums: kBlockBytes of one dataset of one shard, the last one shorter.
-/// The reader keeps the blocks used latest in the memory it is given, so whoever goes through
-/// tensors in their logical order (and so from shard to shard) reads each block about once.
-/// libhdf5 has no part in this: places come from the manifest.
+/// The reader keeps the most recently used blocks in the memory it is given. So reading tensors in
+/// their logical order (and so from shard to shard) reads each block about once. libhdf5 isn't
+/// used: places come from the manifest.
 #pragma once
 
 #include <cstdint>
@@ -19,33 +18,33 @@
 
 namespace sherd::checkpoint {
 
-/// Elements of a band of a tensor's columns at the one place where they are stored.
+/// Elements of a band of a tensor's columns, and the one place where they are stored.
 struct StoredRun {
   int tensor = 0;                  ///< index into Manifest::tensors
-  std::int64_t first_element = 0;  ///< of the band
+  std::int64_t first_element = 0;  ///< index in the band
   std::int64_t count = 0;
   int shard = 0;
   int dataset = 0;            ///< index into ShardInfo::datasets
-  std::int64_t position = 0;  ///< element of the dataset
-  sharding::Band band{};      ///< its columns are counted even if they are all
+  std::int64_t position = 0;  ///< index in the dataset
+  sharding::Band band{};      ///< its columns are set even if the band is the whole tensor
 };
 
-/// Blocks that going through all tensors in order needs at once: one of each shard, up to 64.
+/// Number of blocks needed at once to read all tensors in order: one of each shard, up to 64.
 std::int64_t in_order_buffer_bytes(const Manifest& manifest);
 
-/// Where all elements of a checkpoint stand.
+/// Where all elements of a checkpoint are stored.
 ///
 /// Memory   56 bytes for each piece of the manifest.
 class StoredElements {
  public:
   explicit StoredElements(const Manifest& manifest);
 
-  /// Calls `visit` for what elements [first, first + count) of a band of a tensor consist of, in their
-  /// order: runs of elements that stand side by side in one shard. Where the tensor is stored in other bands,
-  /// these are parts of its rows.
+  /// Calls `visit` for the parts of elements [first, first + count) of a band of a tensor, in
+  /// order. A part is a run of elements that are consecutive in one shard. If the tensor is stored
+  /// in other bands, runs are parts of its rows.
   void visit(int tensor, const sharding::Band& band, std::int64_t first, std::int64_t count,
              const std::function<void(const StoredRun&)>& visit) const;
-  /// Of the whole tensor.
+  /// The same for the whole tensor.
   void visit(int tensor, const std::function<void(const StoredRun&)>& visit) const;
 
   /// All pieces of one tensor, by band and then by first element.
@@ -71,7 +70,7 @@ class BlockReader {
   ///          an infinity.
   std::string_view block(int shard, int dataset, std::int64_t number);
 
-  /// The bytes of a run, in order, in as many parts as it touches blocks.
+  /// The bytes of a run, in order, in one part per block that it touches.
   void each(const StoredRun& run, const std::function<void(std::string_view bytes)>& use);
 
   std::int64_t blocks_read() const { return blocks_read_; }

@@ -31,8 +31,8 @@ Commit::Commit(Disk& disk, CommitPlan plan)
 void Commit::run() {
   check_lock();
   const std::string manifest_text = write_files();
-  // Durable in this order: what the shards' writers synced, index and manifest, the names of all of
-  // them, and only then the name that makes it a checkpoint.
+  // Made durable in this order: the shards (synced by their writers), index and manifest, the names
+  // of all files, and only then the name that makes it a checkpoint.
   sync_directory(disk_, temporary_);
   check_lock();
   rename_into_place(manifest_text);
@@ -43,7 +43,7 @@ void Commit::check_lock() const {
   if (plan_.lock) plan_.lock->check();
 }
 
-// Whoever takes a part away decides what becomes of its shard (Writer::Save::do_discard).
+// Whoever removes a part decides what happens to its shard (Writer::Save::do_discard).
 std::vector<ShardInfo> Commit::take_parts() {
   std::vector<ShardInfo> shards;
   for (int rank = 0; rank < plan_.world; ++rank) {
@@ -68,7 +68,7 @@ std::string Commit::write_files() {
   manifest.index_checksum = XXH3_64bits(index.data(), index.size());
 
   std::string text = manifest_to_json(manifest);
-  // A checkpoint that a resume would refuse mustn't become one: a hole between ranks shows here.
+  // A checkpoint that a resume would refuse mustn't be committed: a hole between ranks shows here.
   parse_manifest(text, temporary_ + "/manifest.json");
   write_new_file(disk_, temporary_ + "/manifest.json", text);
   return text;
@@ -79,8 +79,8 @@ void Commit::rename_into_place(const std::string& manifest_text) {
   try {
     done = rename_new(disk_, temporary_, final_);
   } catch (const DiskError& error) {
-    // NFS repeats a request whose answer was lost, and then finds nothing to rename. It has
-    // happened exactly if our manifest, uuid and all, stands there.
+    // NFS repeats a request whose answer was lost, and then finds nothing to rename. The rename has
+    // happened exactly if our manifest, including the uuid, is there.
     if (error.error_number != ENOENT) throw;
     const std::string path = final_ + "/manifest.json";
     if (!exists(disk_, path) || read_file(disk_, path, kMaxTextBytes) != manifest_text) throw;
@@ -93,11 +93,11 @@ void Commit::rename_into_place(const std::string& manifest_text) {
   renamed_ = true;
 }
 
-// The output lock keeps other runs away, so what stands at our step is older than this run: it was
-// found damaged at the start, or the run began at an earlier checkpoint by the person's choice. All
-// of it is read to tell these apart. Its new name is durable before ours is given: at no moment may
-// the power take what somebody may still want to look at.
-// One of other tensors isn't read: it says itself how large it is.
+// The output lock keeps other runs away, so an entry at our step is older than this run. Either it
+// was found damaged at the start, or the user chose to begin at an earlier checkpoint. All of it is
+// read to tell these apart. Its new name is made durable before ours is given: a power cut must
+// never lose data that somebody may still want to look at.
+// A checkpoint of other tensors isn't read: its own manifest says how large it is.
 void Commit::make_way() {
   VerifyReport report;
   bool is_ours = true;
@@ -115,7 +115,7 @@ void Commit::make_way() {
     throw DataError("{}: exists already and is whole; a checkpoint is never replaced", final_);
   }
   const std::string aside = set_aside(disk_, plan_.directory, plan_.step, plan_.save_uuid);
-  note_ = fmt::format("the damaged checkpoint that stood there is kept as {} ({})", aside,
+  note_ = fmt::format("the damaged checkpoint of this step is kept as {} ({})", aside,
                       report.problems[0]);
 }
 

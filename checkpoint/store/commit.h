@@ -1,4 +1,4 @@
-/// The last part of a save, on rank 0: many shards become one checkpoint, by one rename.
+/// The last step of a save, on rank 0: one rename turns many shards into one checkpoint.
 #pragma once
 
 #include <atomic>
@@ -27,28 +27,28 @@ struct CommitPlan {
   const std::vector<sharding::StateTensor>* tensors = nullptr;
   std::shared_ptr<const nlohmann::json> global;
   const IndexBuilder* build_index = nullptr;
-  const OutputLock* lock = nullptr;  ///< looked at before the folder's names change
+  const OutputLock* lock = nullptr;  ///< checked before names in the folder change
 };
 
-/// What rank `rank` of `world` tells rank 0 of its shard, in the temporary directory.
+/// What rank `rank` of `world` writes for rank 0 about its shard, in the temporary directory.
 std::string part_name(int rank, int world);
 
 class Commit {
  public:
   Commit(Disk& disk, CommitPlan plan);
 
-  /// Everything up to and including the durable name. A checkpoint of this step that is damaged,
-  /// the one that a resume has fallen back from, is set aside first: it keeps its bytes and loses
-  /// its name. A whole one, or one of another model, stays, and run() fails.
+  /// Does everything up to and including the durable name. A damaged checkpoint of this step, which
+  /// a resume has skipped, is first set aside: it keeps its bytes and loses its name. An intact
+  /// one, or one of another model, stays, and run() fails.
   /// Errors   DiskError, DataError, LockLost.
   void run();
-  /// After run(): where a damaged checkpoint went, a sentence; or "".
+  /// After run(): a sentence that says where a damaged checkpoint went, or "".
   const std::string& note() const { return note_; }
   /// After run(): points people to the checkpoint. Errors: DiskError, harmless.
   void hint() const;
-  /// After run() has thrown: removes the temporary directory with all shards in it; a checkpoint
-  /// that had its name, but not durably, loses it first. Errors: DiskError; what stays behind goes
-  /// with remove_leftovers().
+  /// After run() has thrown: removes the temporary directory with all shards in it. A checkpoint
+  /// that had its name, but not durably, loses the name first. Errors: DiskError;
+  /// remove_leftovers() removes what is left.
   void undo();
 
  private:

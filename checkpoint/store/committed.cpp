@@ -58,7 +58,7 @@ Checkpoint::Checkpoint(Disk& disk, const std::string& path)
   const std::string name = directory_.path().substr(directory_.path().rfind('/') + 1);
   const auto named_for = step_of_directory(name);
   if (named_for && *named_for != manifest_.step) {
-    throw DataError("{}: is of step {}, which isn't what its directory is named for",
+    throw DataError("{}: is of step {}, but its directory is named for another step",
                     manifest_path(), manifest_.step);
   }
   for (int shard = 0; shard < num_shards(); ++shard) open_shard(shard);

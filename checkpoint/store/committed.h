@@ -3,13 +3,13 @@
 ///   for (std::int64_t step : committed_steps(disk, "runs/x/checkpoints")) ...   newest first
 ///   Checkpoint checkpoint(disk, "runs/x/checkpoints/step-0000001200");
 ///
-/// Only names of exactly the form step-XXXXXXXXXX count; temporary directories, `latest` and
-/// whatever else lies there is never looked at. No path comes from a file: names of files follow
-/// from the manifest's number of shards, and are opened inside the opened directory. A symbolic
-/// link in the place of a step's directory or of a file in it is refused. (`checkpoints` itself may
-/// be one: that is the owner's choice of a disk.) Files that don't belong are never opened.
+/// Only names of exactly the form step-XXXXXXXXXX count; temporary directories, `latest` and other
+/// entries are ignored. No path comes from a file: file names follow from the manifest's number of
+/// shards, and files are opened inside the opened directory. A symbolic link in place of a step's
+/// directory, or of a file in it, is refused. (`checkpoints` itself may be one: the owner may
+/// choose a disk.) Files that don't belong to the checkpoint are never opened.
 ///
-/// Threads  a Checkpoint may be used by several threads; it doesn't change.
+/// Threads  several threads may use a Checkpoint; it doesn't change.
 #pragma once
 
 #include <cstdint>
@@ -25,12 +25,12 @@ namespace sherd::checkpoint {
 inline constexpr const char* kManifestName = "manifest.json";
 inline constexpr const char* kIndexName = "index.h5";
 
-/// An opened checkpoint: its manifest is valid, and every file that it names is there, is a plain
-/// file and has the size stated. That the bytes are right is found out when they are read.
+/// An opened checkpoint. Its manifest is valid, and every file that it names exists, is a plain
+/// file and has the stated size. Damaged bytes are found when they are read.
 class Checkpoint {
  public:
-  /// `path` is a checkpoint's directory. If it is named like one, it must be named for its own
-  /// step.
+  /// `path` is a checkpoint's directory. If it has the name of a step, it must be the checkpoint's
+  /// own step.
   /// Errors   DataError naming the file and what is wrong with it.
   Checkpoint(Disk& disk, const std::string& path);
 
@@ -40,7 +40,7 @@ class Checkpoint {
   std::string shard_path(int shard) const;
   std::string manifest_path() const { return path() + "/" + kManifestName; }
 
-  /// For reading; the file's size is checked again.
+  /// Opens a file for reading; its size is checked again.
   File open_shard(int shard) const;
   File open_index() const;
   /// Entries of the directory that aren't the checkpoint's.
@@ -54,11 +54,11 @@ class Checkpoint {
   Manifest manifest_;
 };
 
-/// The step of a directory name, if it is exactly of a checkpoint's form.
+/// The step of a directory name, if the name has exactly a checkpoint's form.
 std::optional<std::int64_t> step_of_directory(const std::string& name);
 
-/// Steps whose directories have a checkpoint's name, newest first; whether they are good isn't
-/// known. A `directory` that isn't there has none.
+/// Steps whose directories have a checkpoint's name, newest first; they may be damaged. Empty if
+/// `directory` doesn't exist.
 std::vector<std::int64_t> committed_steps(Disk& disk, const std::string& directory);
 
 struct Refusal {
@@ -68,10 +68,10 @@ struct Refusal {
 
 struct Newest {
   std::optional<Checkpoint> checkpoint;
-  std::vector<Refusal> refused;  ///< newer ones, newest first
+  std::vector<Refusal> refused;  ///< newer checkpoints, newest first
 };
 
-/// The newest checkpoint that opens, of the steps before `before`: a resume that finds bad bytes in
+/// The newest checkpoint that opens, among steps before `before`. A resume that finds bad bytes in
 /// step 1200 asks again with `before` = 1200.
 Newest newest_checkpoint(Disk& disk, const std::string& directory, std::int64_t before = INT64_MAX);
 

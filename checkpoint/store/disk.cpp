@@ -206,14 +206,14 @@ FileStatus File::status() const {
 
 void File::close() {
   const int result = disk_->close(std::exchange(fd_, -1));
-  // Linux gives the descriptor back before it can be interrupted; a second close would hit
-  // somebody else's file.
+  // Linux releases the descriptor before it can be interrupted; a second close would close another
+  // file.
   if (result < 0 && result != -EINTR) throw DiskError("close", path_, -result);
 }
 
 namespace {
 
-// O_NONBLOCK: a pipe that somebody put there must not hold us up before we see that it is one.
+// O_NONBLOCK: a pipe at this path must not block us before we see that it is a pipe.
 constexpr int kOpenPlain = O_NOFOLLOW | O_NONBLOCK;
 
 template <class Open>
@@ -226,7 +226,7 @@ File plain(const std::string& path, int flags, const Open& open) {
       throw DataError("{}: has another name too (a hard link), so it isn't written to", path);
     }
   } catch (const DiskError& error) {
-    // What opening a link, a pipe without a reader, a directory for writing answers.
+    // Errors from opening a link, a pipe without a reader, or a directory for writing.
     if (error.error_number == ELOOP) {
       throw DataError("{}: is a symbolic link, where only a plain file is used", path);
     }

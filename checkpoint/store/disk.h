@@ -1,15 +1,16 @@
-/// The one seam between checkpoints and the file system.
+/// The only interface between checkpoints and the file system.
 ///
-/// `Disk` is a list of system calls, one virtual function each: what a checkpoint needs and nothing
-/// else. The trainer uses `posix_disk()`; tests put a disk there that fails a call, records all of
-/// them, or ends the process at the n-th. A call returns what the system call does, or -errno: it
-/// may do less than it was asked to, and it may be interrupted.
+/// `Disk` is a list of the system calls that a checkpoint needs, one virtual function each. The
+/// trainer uses `posix_disk()`. Tests use a disk that fails a call, records all calls, or ends the
+/// process at the n-th. A call returns what the system call does, or -errno: it may do less than
+/// requested, and it may be interrupted.
 ///
-/// `File` and the functions below it are what everyone else calls. They finish short reads and
-/// writes, repeat what EINTR interrupted, count the errors of close(), and turn every other error
-/// into a `DiskError`, which names operation, file and errno.
+/// All other code uses `File` and the functions below it. They complete short reads and writes,
+/// repeat calls that EINTR interrupted, and report errors of close(). Every other error becomes a
+/// `DiskError`, which names operation, file and errno.
 ///
-/// Threads  a Disk may be used by many threads, a File by one, reads and writes of it excepted.
+/// Threads  many threads may use a Disk. One thread may use a File, but any thread may read and
+///          write it.
 #pragma once
 
 #include <fcntl.h>
@@ -40,7 +41,7 @@ struct FileStatus {
   enum class Kind { kFile, kDirectory, kOther };  ///< a symbolic link is kOther
   Kind kind = Kind::kOther;
   std::int64_t bytes = 0;
-  std::uint64_t device = 0, inode = 0;  ///< together: which file it is, whatever its name
+  std::uint64_t device = 0, inode = 0;  ///< together they identify the file, whatever its name
   std::uint64_t num_names = 1;          ///< hard links
 
   bool same_file(const FileStatus& other) const {
@@ -67,32 +68,32 @@ class Disk {
   virtual int rename_new(const std::string& from, const std::string& to) = 0;  ///< never replaces
   virtual int unlink(const std::string& path) = 0;
   virtual int rmdir(const std::string& path) = 0;
-  /// Without "." and "..", in no order.
+  /// Without "." and "..", in any order.
   virtual int list(const std::string& path, std::vector<std::string>& names) = 0;
 };
 
 Disk& posix_disk();
 
-/// An open file or directory. `path` is what errors name.
+/// An open file or directory. Errors name `path`.
 class File {
  public:
   File() = default;
   File(Disk& disk, const std::string& path, int flags, mode_t mode = 0666);
-  /// `name` in the open directory `parent`.
+  /// Opens `name` in the open directory `parent`.
   File(Disk& disk, const File& parent, const std::string& name, int flags, mode_t mode = 0666);
   File(File&& other) noexcept { swap(other); }
   File& operator=(File&& other) noexcept;
-  ~File();  ///< closes, and doesn't hear of errors: whoever wrote calls close()
+  ~File();  ///< closes and ignores errors: code that wrote calls close()
 
-  /// Exactly `bytes` bytes; a file that ends before them is a DataError.
+  /// Reads or writes exactly `bytes` bytes; a file that ends before them is a DataError.
   void read_at(void* to, std::int64_t bytes, std::int64_t offset) const;
   void write_at(const void* from, std::int64_t bytes, std::int64_t offset) const;
-  /// One write, repeated only if interrupted: how much of it was done, or -EINVAL, which direct
-  /// writes get where they don't work.
+  /// One write, repeated only if interrupted. Returns how much was written, or -EINVAL, which
+  /// direct writes return if they don't work.
   ssize_t try_write_at(const void* from, std::int64_t bytes, std::int64_t offset) const;
   void truncate(std::int64_t bytes) const;
   void sync() const;
-  bool lock() const;  ///< false: somebody else holds it
+  bool lock() const;  ///< false: another process holds it
   FileStatus status() const;
   void close();
 
@@ -106,39 +107,40 @@ class File {
   std::string path_;
 };
 
-/// A plain file, whatever stands at that path: symbolic links aren't followed, and a pipe or device
-/// doesn't hold the caller up. `flags` as for File; to be written, it must have this one name only.
-/// Errors   DataError where it is no such file.
+/// Opens the plain file at that path. Symbolic links aren't followed, and a pipe or device doesn't
+/// block the caller. `flags` as for File; a file opened for writing must have only this name.
+/// Errors   DataError if it is no such file.
 File open_plain(Disk& disk, const std::string& path, int flags);
 File open_plain(Disk& disk, const File& parent, const std::string& name, int flags);
 
-/// False if it exists already.
+/// False if it already exists.
 bool make_directory(Disk& disk, const std::string& path);
 std::vector<std::string> list_directory(Disk& disk, const std::string& path);  ///< sorted
-bool exists(Disk& disk, const std::string& path);  ///< a dangling symbolic link exists, too
-/// Makes entries of a directory durable: files made in it, names given or taken away.
+bool exists(Disk& disk, const std::string& path);  ///< true for a dangling symbolic link
+/// Makes a directory's entries durable: new files, new names and removed names.
 void sync_directory(Disk& disk, const std::string& path);
-/// What stands at a path, links not followed; nothing if nothing does.
+/// The status of the entry at a path, links not followed; empty if there is none.
 std::optional<FileStatus> status_of(Disk& disk, const std::string& path);
-/// Writes a file that isn't there yet; durable on return, its directory entry excepted.
+/// Writes a file that doesn't exist yet; durable on return, except for its directory entry.
 void write_new_file(Disk& disk, const std::string& path, std::string_view bytes, bool sync = true);
-/// A whole file; one that is larger than `max_bytes`, or no plain file, is a DataError.
+/// A whole file. A file that is larger than `max_bytes`, or isn't plain, is a DataError.
 std::string read_file(Disk& disk, const std::string& path, std::int64_t max_bytes);
-/// Puts a file with these bytes at `path`, in place of whatever has that name: at every moment, also
-/// after a power cut, what was there before or the whole new file. Links aren't followed: it is the
-/// name that changes hands. Written beside it, as `path`.tmp, where nothing is kept.
+/// Puts a file with these bytes at `path`, replacing what has that name. At every moment, also
+/// after a power cut, the path has either the previous content or the whole new file. Links aren't
+/// followed: the name itself is replaced. The file is first written as `path`.tmp, which is
+/// overwritten.
 void replace_file(Disk& disk, const std::string& path, std::string_view bytes);
-/// The folder that a path's last name is in.
+/// The folder that contains a path's last name.
 std::string folder_of(const std::string& path);
-/// False if `to` exists. Where the file system knows no rename without replacing: looks, then
-/// renames, which still can't replace a directory that holds anything.
+/// False if `to` exists. If the file system can't rename without replacing, it checks first and
+/// then renames, which still can't replace a directory that isn't empty.
 bool rename_new(Disk& disk, const std::string& from, const std::string& to);
 void rename_over(Disk& disk, const std::string& from, const std::string& to);
 /// Both false if there was nothing to remove.
 bool remove_file(Disk& disk, const std::string& path);
 bool remove_directory_if_empty(Disk& disk, const std::string& path);
-/// A file, or a directory with everything in it; follows no links. What somebody else removes
-/// meanwhile is gone as well; a directory that somebody else fills meanwhile stays.
+/// Removes a file, or a directory with everything in it; follows no links. Entries that others
+/// remove meanwhile count as removed. A directory that others fill meanwhile stays.
 void remove_tree(Disk& disk, const std::string& path);
 
 }  // namespace sherd::checkpoint

@@ -29,8 +29,8 @@ void set_nan_fill(hid_t list, hid_t type, DType dtype) {
   }
 }
 
-// Maps boxes of one tensor to ranges of shards. Spaces are selected anew for each mapping: making
-// them is what costs.
+// Maps boxes of one tensor to ranges of shards. Spaces are reused, with a new selection for each
+// mapping, because creating them is expensive.
 class Mapper {
  public:
   Mapper(const Manifest& manifest, const sharding::StateTensor& tensor, hid_t list)

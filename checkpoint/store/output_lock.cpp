@@ -17,7 +17,7 @@
 namespace sherd::checkpoint {
 namespace {
 
-// Always as long, so that writing it anew leaves nothing of the one before.
+// Always the same length, so that rewriting it leaves nothing of the previous text.
 constexpr std::size_t kRecordBytes = 256;
 
 std::string host_name() {
@@ -53,8 +53,8 @@ bool lock(const File& file) try { return file.lock(); } catch (const DiskError& 
     case EOPNOTSUPP:
     case EINVAL:
       throw UsageError(
-          "{}; this file system has no locks, so a second run in the same folder couldn't be held "
-          "off. Put run.output_dir on one that has.",
+          "{}; this file system has no locks, so a second run in the same folder couldn't be "
+          "prevented. Put run.output_dir on a file system that has them.",
           error.what());
     default:
       throw;
@@ -97,8 +97,7 @@ void OutputLock::check() const {
   const auto lost = [this](const char* event) {
     throw LockLost(
         "{}: {}, so the folder was removed, renamed or given to another run while this run had it. "
-        "This run stops and writes nothing more there; what it has written is where the folder "
-        "went.",
+        "This run stops and writes nothing more there; its files are wherever the folder is now.",
         file_.path(), event);
   };
   std::optional<FileStatus> found;
@@ -108,12 +107,12 @@ void OutputLock::check() const {
     if (error.error_number != ENOTDIR && error.error_number != ELOOP) throw;
   }
   if (!found) lost("the lock that this run holds no longer exists");
-  if (!found->same_file(held_)) lost("is another file than the one that this run has locked");
+  if (!found->same_file(held_)) lost("isn't the file that this run has locked");
 }
 
 namespace {
 
-// Another user's process doesn't show its files; that it lives has to do.
+// Another user's process doesn't show its files; it is enough that it is alive.
 bool has_open(int process, const FileStatus& file, Disk& disk) {
   namespace fs = std::filesystem;
   const std::string folder = fmt::format("/proc/{}/fd", process);

@@ -1,12 +1,13 @@
-/// One run at a time writes to an output folder.
+/// Only one run at a time writes to an output folder.
 ///
-/// The lock is flock() on <output_dir>/.lock, so it goes with the process, however that ends; the
-/// file stays and says who has, or last had, the folder. Other machines on a shared file system are
-/// held off where that file system's flock does so (NFS since Linux 2.6.12, Lustre with -o flock).
+/// The lock is flock() on <output_dir>/.lock, so it ends with the process, however that ends. The
+/// file stays and says which process has, or last had, the folder. On a shared file system the lock
+/// also excludes other machines if flock works there (NFS since Linux 2.6.12, Lustre with -o
+/// flock).
 ///
-/// A lock is on a file, not on a name: if the folder is renamed or removed during the run,
-/// another run can lock the file that then has the name. So whoever is about to change something in
-/// the folder calls `check()` first.
+/// A lock is on a file, not on a name. If the folder is renamed or removed during the run, another
+/// run can lock the file that then has the name. So code that is about to change the folder calls
+/// `check()` first.
 #pragma once
 
 #include <string>
@@ -25,12 +26,13 @@ class LockLost : public DataError {
 
 class OutputLock {
  public:
-  /// Errors   UsageError if another run has the folder: names its process, machine and start; if
-  ///          the file system has no locks: then two runs couldn't be told apart; or if .lock is
-  ///          no file of a run: a link, a pipe, a file with another name as well.
+  /// Errors   UsageError in three cases. Another run has the folder: names its process, machine and
+  ///          start. The file system has no locks: two runs couldn't be told apart. Or .lock is not
+  ///          a run's file: a link, a pipe, or a file that also has another name.
   OutputLock(Disk& disk, std::string output_dir);
 
-  /// Errors   LockLost if the file named .lock isn't the one that this run has locked. Any thread.
+  /// Errors   LockLost if the file named .lock isn't the one that this run has locked. Any thread
+  ///          may call it.
   /// Cost     one lstat().
   void check() const;
 
@@ -41,8 +43,8 @@ class OutputLock {
   FileStatus held_;
 };
 
-/// Who has the folder: "process 4711 on node7 since 2026-11-22 12:00:00 UTC", or "" if no process on this
-/// machine has. Takes no lock, so it keeps no run from beginning.
+/// The folder's owner: "process 4711 on node7 since 2026-11-22 12:00:00 UTC", or "" if no process
+/// on this machine has it. Takes no lock, so it keeps no run from starting.
 std::string holder_of(Disk& disk, const std::string& output_dir);
 
 }  // namespace sherd::checkpoint

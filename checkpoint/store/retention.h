@@ -1,16 +1,17 @@
-/// Which checkpoints stay, and the thread that removes the others.
+/// Which checkpoints are kept, and the thread that removes the others.
 ///
-/// Of the checkpoints that are good, these stay:
+/// Of the good checkpoints, these are kept:
 ///   keep_last    the newest ones
 ///   keep_every   those whose step is a multiple of it; 0: none for that reason
-///   keep_best    those with the lowest values (a validation loss, say); 0: none for that reason
+///   keep_best    those with the lowest values (e.g. validation loss); 0: none for that reason
 ///
-/// Only what has been verified counts, each checkpoint once, by reading all of it: a damaged one
-/// never pushes a good one out. It isn't removed either; it is for people to look at. The newest
-/// good one always stays. What isn't of this run at all (`RetentionGuards::belongs`) isn't even read.
+/// Only verified checkpoints count. Each is verified once, by reading all of it, so a damaged one
+/// never pushes a good one out. A damaged one isn't removed: people may want to look at it. The
+/// newest good one is always kept. Checkpoints that aren't this run's (`RetentionGuards::belongs`)
+/// aren't even read.
 ///
-/// Removing takes as long as it takes, so it has a thread; a crash in the middle leaves whole
-/// checkpoints and `.gone-` directories, which remove_leftovers() removes. Rank 0 only.
+/// Removal can take long, so it has its own thread. A crash in the middle leaves whole checkpoints
+/// and `.gone-` directories, which remove_leftovers() removes. Rank 0 only.
 #pragma once
 
 #include <condition_variable>
@@ -38,7 +39,7 @@ struct RetentionPolicy {
 
 struct GoodCheckpoint {
   std::int64_t step = 0;
-  std::optional<double> value;  ///< lower is better; a NaN is none
+  std::optional<double> value;  ///< lower is better; a NaN counts as no value
 };
 
 /// Ascending.
@@ -50,26 +51,26 @@ struct RetentionReport {
   std::vector<std::string> problems;  ///< sentences: damaged checkpoints, removals that failed
 };
 
-/// A checkpoint's value, from what the engine put into its manifest.
+/// A checkpoint's value, from what the engine put in its manifest.
 using ValueOf = std::function<std::optional<double>(const Manifest&)>;
 
-/// What is asked before a checkpoint is read or removed; both throw.
+/// Checks before a checkpoint is read or removed; both throw.
 struct RetentionGuards {
-  /// DataError if the checkpoint is of another model: reading it could take any time.
+  /// DataError if the checkpoint belongs to another model: reading it could take any time.
   std::function<void(const Checkpoint&)> belongs{};
-  const OutputLock* lock = nullptr;  ///< before each removal; outlives the Retention
+  const OutputLock* lock = nullptr;  ///< checked before each removal; outlives the Retention
 };
 
 class Retention {
  public:
   Retention(Disk& disk, std::string directory, RetentionPolicy policy, ValueOf value_of = {},
             VerifyDepth depth = VerifyDepth::kDeep, RetentionGuards guards = {});
-  ~Retention();  ///< ends the removal that is on
+  ~Retention();  ///< ends the removal in progress
   Retention(const Retention&) = delete;
   Retention& operator=(const Retention&) = delete;
 
   void apply();  ///< after a commit; returns at once
-  /// What has happened since the last call; `take_report` doesn't wait, `finish` does.
+  /// What happened since the last call; `take_report` doesn't wait, `finish` does.
   RetentionReport take_report();
   RetentionReport finish();
 
@@ -85,7 +86,7 @@ class Retention {
   const ValueOf value_of_;
   const VerifyDepth depth_;
   const RetentionGuards guards_;
-  /// What is known of each save; by uuid, since a step may be set aside and saved again.
+  /// What is known about each save; by uuid, since a step may be set aside and saved again.
   std::map<std::string, bool> verified_;
 
   std::mutex mutex_;

@@ -13,8 +13,8 @@ constexpr std::string_view kTemporary = ".tmp-";
 constexpr std::string_view kGone = ".gone-";
 constexpr std::string_view kHint = ".latest-";
 
-// The name must be gone for good before anything else changes: a removal that the power cut undoes
-// in part must not leave a step- name on an incomplete directory.
+// The name must be durably gone before anything else changes. A removal that a power cut partly
+// undoes must not leave a step- name on an incomplete directory.
 std::string take_name_away(Disk& disk, const std::string& directory, std::int64_t step,
                            const std::string& name) {
   const std::string from = directory + "/" + step_directory_name(step);

@@ -1,4 +1,4 @@
-/// One micro-batch of one rank: rows of tokens, and where documents lie in them.
+/// One micro-batch of one rank: rows of tokens, and the positions of documents in them.
 #pragma once
 
 #include <cstdint>
@@ -7,11 +7,11 @@
 
 namespace sherd::data {
 
-/// What `Batch::targets` holds where a token has no target: no loss, no gradient.
+/// Value in `Batch::targets` of a token without a target: no loss, no gradient.
 inline constexpr std::int32_t kNoTarget = -1;
 
-/// i32, T = micro_batch_size * seq_length tokens. Empty where rows aren't made of separate documents:
-/// `starts` [T + 1], `lengths` [T], `positions` [T], as in kernels/documents.h.
+/// i32, T = micro_batch_size * seq_length tokens. `starts` [T + 1], `lengths` [T] and `positions`
+/// [T] are as in kernels/documents.h; they are empty unless documents are separate.
 struct Batch {
   Tensor inputs, targets;
   Tensor starts{}, lengths{}, positions{};

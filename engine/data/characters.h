@@ -12,11 +12,12 @@ namespace sherd::data {
 using MappedFiles = std::vector<std::shared_ptr<const MappedFile>>;
 
 /// Whether each code point is in one of the files.
-/// Errors   DataError: a file that isn't UTF-8, and at which byte
+/// Errors   DataError: a file isn't UTF-8; the message names the byte
 std::vector<bool> characters_of(const MappedFiles& files);
 
-/// `known`, if that isn't empty: then the files may have no others. Else all that the files have, ascending, of
-/// which there must be `vocab_size`. `path` is what errors name.
+/// Returns `known` if it isn't empty; the files may then have no other characters. Otherwise
+/// returns all characters of the files, ascending; there must be `vocab_size` of them. Errors name
+/// `path`.
 /// Errors   DataError
 std::vector<char32_t> vocabulary_of(const MappedFiles& files, const std::string& path,
                                     std::int64_t vocab_size, const std::vector<char32_t>& known);

@@ -234,8 +234,7 @@ class DatasetBuilder {
       throw DataError("{}: no {} conversation is left: {}.", path, label,
                       left_out_text(dataset_.chat_counts_));
     }
-    throw DataError("{}: no {} document has two tokens, which is the least to learn from.", path,
-                    label);
+    throw DataError("{}: no {} document has two tokens, the minimum for training.", path, label);
   }
 
   const MappedFiles& mapped_files() const { return mapped_; }
@@ -289,7 +288,7 @@ class DatasetBuilder {
     counts.joined_tokens = tokens;
     if (&parts == &dataset_.train_) {
       dataset_.fingerprint_ = hash_of(dataset_.fingerprint_, options_.seq_length, part.count);
-      // Which token ends a document isn't in the tokenizer's digest, but in a file beside it.
+      // The tokenizer's digest doesn't cover which token ends a document; that is in another file.
       const auto end = options_.format == Format::kText ? tokenizer_->end() : std::nullopt;
       if (end) dataset_.fingerprint_ = hash_of(dataset_.fingerprint_, *end);
     }

@@ -1,28 +1,28 @@
-/// Text on disk becomes numbered tokens in two splits, one to train on and one to validate with.
+/// Turns text on disk into token ids, in a training split and a validation split.
 ///
-///   path     one file, a folder or a glob (files/text_files.h says what is taken from it)
+///   path     one file, a folder or a glob (files/text_files.h says which files are used)
 ///   format   bytes  a token is a byte; only ids below vocab_size may occur
 ///            chars  a token is a character: the sorted distinct Unicode code points of all the
-///                   UTF-8 text, training and validation, of which there must be vocab_size
+///                   UTF-8 text, training and validation; there must be vocab_size of them
 ///            bin    token files of any kind in token_layout.h
 ///            text   texts, encoded by `tokenizer` when they are opened
 ///            chat   a line of a .jsonl file is a conversation, and a separate document (chat/)
 ///   text     of bytes, chars and text: a file, or a line of a .jsonl file; packed or not (texts.h)
-///   split    `validation_path` names separate files; without it, the last `validation_fraction` of
-///            every text or file of tokens validates: of n tokens the first floor(n * (1 - fraction))
-///            train. For one file and 0.1 that is nanoGPT's split.
-///   parts    of each split: what of a text is long enough for one sequence (seq_length + 1 tokens)
-///            is a part of its own. All that is shorter is joined, in the order of the texts, into
-///            one more part (joined_file.h): texts are separated by a line break, or by nothing
-///            where the format has no token for it. If all of it together is shorter than a
-///            sequence, it is skipped, and summary() says so.
-///   separate documents   instead, every document is a part of its own, however short: a text, or what
-///            a file of tokens says; where it doesn't, a document ends behind each end token of the
-///            `tokenizer`. Split by fraction, ceil(n * fraction) of all n documents validate, document
-///            i where floor((i + 1) * held / n) is more than floor(i * held / n): every tenth for 0.1,
-///            whichever files they are in. At least one trains.
+///   split    `validation_path` names separate files. Without it, the last `validation_fraction` of
+///            every text or token file is for validation. The first floor(n * (1 - fraction)) of n
+///            tokens are for training. For one file and 0.1 that is nanoGPT's split.
+///   parts    of each split: a text that fills one sequence (seq_length + 1 tokens) is a part.
+///            Shorter texts are joined, in order, into one more part (joined_file.h). They are
+///            separated by a line break, or by nothing if the format has no token for it. If the
+///            joined text is shorter than a sequence, it is skipped, and summary() says so.
+///   separate documents   each document is a part, however short. A document is a text, or what a
+///            token file defines as a document. If the token file defines none, a document ends
+///            after each end token of the `tokenizer`. With a fraction, ceil(n * fraction) = held
+///            of all n documents are for validation: the documents i with
+///            floor((i + 1) * held / n) > floor(i * held / n). For 0.1 that is every tenth, counted
+///            over all files. At least one document is for training.
 ///
-/// A Dataset never changes after `open_dataset`: the ranks of a process share one, and any thread
+/// A Dataset never changes after `open_dataset`. The ranks of a process share one, and any thread
 /// may read. Files are mapped, not loaded (characters beyond ASCII are decoded once, 4 bytes each).
 #pragma once
 
@@ -49,34 +49,34 @@ struct DataOptions {
   std::string validation_path{};     ///< empty: split by fraction
   double validation_fraction = 0.1;  ///< in [0, 1); read only without a validation_path
   std::int64_t vocab_size = 256;
-  std::int64_t seq_length = 1;  ///< what is shorter than a sequence is joined
+  std::int64_t seq_length = 1;  ///< texts shorter than a sequence are joined
   std::string tokenizer{};      ///< a folder; for text, and for bin to show ids as text
-  std::vector<std::string> special_tokens{};  ///< that are added to the tokenizer's
-  std::string field = "text";                 ///< of lines of .jsonl
-  std::int64_t token_bytes = 0;               ///< of bin; 0: as the file says
+  std::vector<std::string> special_tokens{};  ///< added to the tokenizer's
+  std::string field = "text";                 ///< key of the text in .jsonl lines
+  std::int64_t token_bytes = 0;               ///< for bin; 0: as the file says
   bool separate_documents = false;
   ChatOptions chat{};
 
-  /// For a model that is trained already: only `validation_path`, if it is given, is opened; and
-  /// `chars` are these characters, of which text may have fewer but no others.
+  /// For a trained model: opens only `validation_path`, if given. The characters of `chars` are
+  /// then `vocabulary`; the text may have fewer characters but no others.
   bool only_validate = false;
   std::vector<char32_t> vocabulary{};  ///< empty: the text's own
 };
 
-/// The tokens [first, first + count) of a file, all in one split: at least seq_length + 1 of them, or
-/// one document. No window crosses its ends.
+/// The tokens [first, first + count) of a file, all in one split: at least seq_length + 1 tokens,
+/// or one document. No window crosses its ends.
 struct FilePart {
   int file = 0;
   std::int64_t first = 0;
   std::int64_t count = 0;
 };
 
-/// What ids mean in a format; `vocabulary` has the characters of kChars.
+/// Converts ids and text for a format; `vocabulary` has the characters of kChars.
 std::unique_ptr<const TokenText> make_token_text(const DataOptions& options);
 
 class Dataset {
  public:
-  /// What became of the text of one split.
+  /// What happened to the text of one split.
   struct Counts {
     std::int64_t tokens = 0;
     std::int64_t joined_files = 0;
@@ -91,28 +91,27 @@ class Dataset {
     return split == Split::kTrain ? train_ : validation_;
   }
   const TokenFile& file(int index) const { return *files_[static_cast<std::size_t>(index)]; }
-  /// The texts or files of tokens, and behind them one for each split that has joined text.
+  /// The texts or token files, then one file for each split that has joined text.
   int num_files() const { return static_cast<int>(files_.size()); }
-  /// Tokens of the text, whether they are in a part or skipped; separators don't count.
+  /// Tokens of the text, in parts or skipped; separators don't count.
   std::int64_t num_tokens(Split split) const { return counts(split).tokens; }
   std::int64_t seq_length() const { return seq_length_; }
   bool separate_documents() const { return separate_documents_; }
 
-  /// Of chat: what became of the conversations.
+  /// For chat: what happened to the conversations.
   const ChatCounts& chat_counts() const { return chat_counts_; }
 
   const TokenText& text() const { return *text_; }
   std::int64_t vocab_size() const { return vocab_size_; }
 
-  /// Tells other data from this, for resume: format, splits, sizes in tokens (and so their width),
-  /// what is joined for training, the tokenizer that makes tokens of text, and up to 2.25 MiB of
-  /// samples of every file (its first and last MiB, 64 pieces between). Names don't enter, nor does a
-  /// tokenizer that only shows what token files hold.
+  /// Detects changed data on resume. Covers the format, splits, sizes in tokens (and so their
+  /// width), text joined for training, the tokenizer that encodes text, and up to 2.25 MiB of
+  /// samples of every file (its first and last MiB, 64 pieces between). Doesn't cover names, or a
+  /// tokenizer that only shows token files as text.
   std::uint64_t fingerprint() const { return fingerprint_; }
 
-  /// For a person: files, tokens of each split, how many of the validation tokens are in whole
-  /// sequences (which is what an evaluation of the whole split covers), and in further lines what
-  /// is joined and what is skipped.
+  /// Text for users: files, tokens of each split, and validation tokens in whole sequences (an
+  /// evaluation of the whole split covers these). Further lines list what is joined and skipped.
   const std::string& summary() const { return summary_; }
 
  private:
@@ -134,13 +133,13 @@ class Dataset {
 
 /// Errors   DataError, one line with the path: missing, empty or unreadable files; a folder or glob
 ///          with no text; invalid UTF-8; a token id outside the vocabulary; a vocabulary of another
-///          size; a file in both splits; training text, or validation text if any is asked for,
-///          of less than seq_length + 1 tokens in all.
-/// Cost     one pass over the text where its ids must be checked (chars; bytes below 256 ids; bin
-///          below 65,536 ids, up to the first GiB of each file: the rest is checked as it is read).
+///          size; a file in both splits; training text, or requested validation text, with fewer
+///          than seq_length + 1 tokens in total.
+/// Cost     one pass over the text if its ids must be checked (chars; bytes below 256 ids; bin
+///          below 65,536 ids, up to the first GiB of each file: the rest is checked when read).
 std::shared_ptr<const Dataset> open_dataset(const DataOptions& options);
 
-/// What `chars` needs as vocab_size for the text of `path`. Errors   DataError, as open_dataset.
+/// The vocab_size that `chars` needs for the text of `path`. Errors   DataError, as open_dataset.
 std::int64_t num_distinct_characters(const std::string& path);
 
 }  // namespace sherd::data

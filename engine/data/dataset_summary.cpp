@@ -100,7 +100,7 @@ std::string of_conversations(const ChatCounts& counts) {
 std::string passed_over_text(const PassedOver& passed_over) {
   std::string text;
   if (passed_over.num_empty + passed_over.num_binary > 0) {
-    text = fmt::format("{} empty and {} binary ones passed over", passed_over.num_empty,
+    text = fmt::format("{} empty and {} binary ones skipped", passed_over.num_empty,
                        passed_over.num_binary);
   }
   if (passed_over.num_of_runs > 0) {

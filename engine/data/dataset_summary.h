@@ -1,4 +1,4 @@
-/// What a run says of its data before it begins.
+/// The summary of its data that a run prints before it begins.
 #pragma once
 
 #include <cstddef>
@@ -15,13 +15,13 @@ std::string files_text(std::size_t count);
 /// "2 longer than a sequence (first chats.jsonl:7: ...); 1 not JSON (...)", the most frequent reason first.
 std::string left_out_text(const ChatCounts& counts);
 
-/// What of a folder isn't read.
+/// Files of a folder that aren't read.
 struct PassedOver {
   int num_empty = 0, num_binary = 0;
-  int num_of_runs = 0;  ///< files and folders
+  int num_of_runs = 0;  ///< files and folders of training runs
 };
 
-/// The files of a dataset, and the texts in them; equal where each file is one text.
+/// Numbers of files in a dataset and of texts in them; equal if each file is one text.
 struct SummarisedFiles {
   std::size_t num_files = 0, num_texts = 0;
   PassedOver passed_over{};

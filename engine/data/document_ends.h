@@ -1,4 +1,4 @@
-/// Where the documents of a file of tokens end.
+/// The ends of the documents in a token file.
 #pragma once
 
 #include <cstdint>
@@ -9,9 +9,9 @@
 
 namespace sherd::data {
 
-/// One behind the last token of each, ascending: what the file says, or else behind each end token of
-/// `tokenizer` (may be null) and behind the last token.
-/// Errors   DataError: neither says it
+/// One past the last token of each document, ascending. They come from the file. Otherwise, a
+/// document ends after each end token of `tokenizer` (may be null) and after the last token.
+/// Errors   DataError: neither the file nor the tokenizer defines document ends
 std::vector<std::int64_t> document_ends_of(const TokenFile& file,
                                            const tokenizer::Tokenizer* tokenizer);
 

@@ -1,14 +1,14 @@
-/// Rows made of separate documents: which piece of which document stands where, for every epoch.
+/// Rows made of separate documents: the place of every piece of every document, for every epoch.
 ///
 ///   piece    a document of up to seq_length tokens; a longer one is cut into pieces of seq_length and
-///            a rest. The target of a token is the one behind it in its document; the document's last
-///            has none, and one that isn't trained on is no target.
-///   row      pieces one behind the other (packing.h), then padding, which has no targets
-///   epoch    every piece once. How many rows that makes is the same in every epoch.
+///            a shorter last piece. A token's target is the next token of its document. The last
+///            token of a document has no target. A token that isn't trained on is no target.
+///   row      pieces one after the other (packing.h), then padding, which has no targets
+///   epoch    every piece once. The number of rows is the same in every epoch.
 ///   order    of pieces and rows: a pure function of (seed, epoch, rows per step)
 ///
-/// Pieces without a target are left out. Any thread may call. Memory: 32 bytes a piece, and 8 more for
-/// each of two epochs.
+/// Pieces without a target are left out. Any thread may call. Memory: 32 bytes per piece, plus 8
+/// for each of two epochs.
 #pragma once
 
 #include <array>
@@ -28,7 +28,7 @@ enum class Packing : std::uint8_t { kBestFit, kNone };
 
 class DocumentRows {
  public:
-  /// `shuffled`: not in validation, which looks at rows in one order.
+  /// `shuffled`: false for validation, which reads rows in a fixed order.
   struct Order {
     bool shuffled = true;
     std::uint64_t seed = 0;
@@ -40,11 +40,11 @@ class DocumentRows {
   std::int64_t rows_per_epoch() const { return rows_per_epoch_; }
   std::int64_t num_pieces() const { return std::ssize(pieces_); }
   std::int64_t num_tokens() const { return num_tokens_; }    ///< in pieces
-  std::int64_t num_targets() const { return num_targets_; }  ///< of an epoch
+  std::int64_t num_targets() const { return num_targets_; }  ///< in one epoch
 
-  /// Row `row`, counted over all epochs.
+  /// Number of targets in row `row`, counted over all epochs.
   std::int64_t targets_of(std::int64_t row) const;
-  /// The lengths of its pieces.
+  /// The lengths of the row's pieces.
   std::vector<std::int64_t> lengths_of(std::int64_t row) const;
 
   /// Writes rows [first, first + count) as the first rows of the batch; the others become padding.
@@ -54,7 +54,7 @@ class DocumentRows {
   struct Piece {
     std::int64_t first;  ///< in the file
     std::int32_t file, count, targets;
-    bool goes_on;  ///< the token behind it is of the same document
+    bool goes_on;  ///< the next token belongs to the same document
   };
   struct Epoch {
     std::int64_t number = -1;
@@ -78,7 +78,7 @@ class DocumentRows {
   std::int64_t rows_per_epoch_ = 0, num_tokens_ = 0, num_targets_ = 0;
 
   mutable std::mutex mutex_;
-  mutable std::array<std::shared_ptr<const Epoch>, 2> epochs_;  ///< even ones and odd ones
+  mutable std::array<std::shared_ptr<const Epoch>, 2> epochs_;  ///< one even, one odd
 };
 
 }  // namespace sherd::data

@@ -15,7 +15,7 @@
 namespace sherd::data {
 
 MappedFile::MappedFile(std::string path) : path_(std::move(path)) {
-  // Without O_NONBLOCK, opening a pipe would wait for somebody to write to it.
+  // Without O_NONBLOCK, opening a pipe would wait for a writer.
   const int file = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (file < 0) {
     throw DataError("{}: can't be opened ({}); give a file that this user may read.", path_,

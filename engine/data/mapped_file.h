@@ -1,9 +1,9 @@
-/// A file's bytes in memory, read-only, without reading them in first. Or a text that was read out of a
-/// file: unpacked, or one of many in it.
+/// A file's bytes, mapped read-only into memory. Or a text read from a file, either unpacked or one
+/// of many in it.
 ///
-/// The kernel kills a process that touches a mapped page behind the end of a file that was cut
-/// short since. `check_size` turns that into an error when called before reading; it can't help if
-/// the file is cut in the middle of a read. Text must not change while it is trained on.
+/// If a file is truncated after it is mapped, the kernel kills a process that touches a page past
+/// the new end. `check_size` before reading turns that into an error. It can't help if the file is
+/// truncated during a read. Text must not change during training.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,7 @@ class MappedFile {
  public:
   /// Errors   DataError if `path` isn't a readable regular file, or is a pointer of Git LFS.
   explicit MappedFile(std::string path);
-  /// `bytes` in `memory`, which were read out of a file. `name` is what errors call them.
+  /// `bytes` in `memory`, which were read from a file. Errors name them `name`.
   MappedFile(std::string name, std::shared_ptr<const std::string> memory, std::string_view bytes);
   ~MappedFile();
   MappedFile(const MappedFile&) = delete;
@@ -31,7 +31,7 @@ class MappedFile {
     return device_ == other.device_ && inode_ == other.inode_;
   }
 
-  /// Errors   DataError if the file at `path` is still this one and is shorter than when opened.
+  /// Errors   DataError if the file at `path` is still the same file but shorter than when opened.
   void check_size() const;
 
  private:

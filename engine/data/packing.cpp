@@ -10,7 +10,7 @@
 namespace sherd::data {
 namespace {
 
-// Piece numbers by length, the longest first, those of one length in `order`: a counting sort.
+// Piece numbers sorted by length, the longest first, equal lengths in `order`: a counting sort.
 std::vector<std::int32_t> longest_first(std::span<const std::int32_t> lengths,
                                         std::span<const std::int32_t> order,
                                         std::int64_t capacity) {

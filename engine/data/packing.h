@@ -1,8 +1,8 @@
-/// Pieces of text are packed into rows, for a whole epoch at once; and the rows are put in an order in
-/// which those of one step cost about the same.
+/// Packs pieces of text into rows, for a whole epoch at once. Orders the rows so that the rows of
+/// one step cost about the same.
 ///
-/// Both are pure functions of their arguments. Costs are those of attention: the sum of the squares
-/// of a row's lengths.
+/// Both are pure functions of their arguments. A row's cost is its attention cost: the sum of the
+/// squares of its pieces' lengths.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace sherd::data {
 
-/// Row r holds pieces[begins[r]], ..., pieces[begins[r + 1] - 1], one behind the other.
+/// Row r holds pieces[begins[r]], ..., pieces[begins[r + 1] - 1], one after the other.
 struct PackedRows {
   std::vector<std::int64_t> begins{0};
   std::vector<std::int32_t> pieces;
@@ -24,9 +24,10 @@ struct PackedRows {
   }
 };
 
-/// Best fit, the longest first (Ding et al. 2024, arXiv:2404.10830, §3): each piece goes to the row
-/// that it leaves with the least room. `order` names every piece once; of pieces of one length the
-/// one that it names first goes first. How full rows get depends on the lengths alone.
+/// Best fit, longest first (Ding et al. 2024, arXiv:2404.10830, §3): each piece goes to the row
+/// that it leaves with the least room. `order` lists every piece once; among pieces of equal
+/// length, those listed first are placed first. How full the rows become depends on the lengths
+/// alone.
 /// Cost     O(n log(capacity))
 PackedRows best_fit(std::span<const std::int32_t> lengths, std::span<const std::int32_t> order,
                     std::int64_t capacity);
@@ -34,15 +35,16 @@ PackedRows best_fit(std::span<const std::int32_t> lengths, std::span<const std::
 /// One piece a row, in `order`.
 PackedRows one_each(std::span<const std::int32_t> order);
 
-/// What rows cost, and how they are dealt to steps.
+/// How rows are distributed over steps.
 struct RowsOfSteps {
   std::int64_t rows_per_step = 1;
   std::int64_t first_row =
-      0;  ///< of the epoch, counted from the run's first: where in a step it begins
+      0;  ///< the epoch's first row, counted from the run's first row: where it begins in a step
   std::uint64_t key = 0;
 };
-/// Row numbers, shuffled by the key. Of each sixteen whole steps the rows are then sorted by cost and
-/// dealt to the steps, and the steps shuffled, so that a rank seldom waits for one with dearer rows.
+/// Row numbers, shuffled by the key. The rows of each sixteen whole steps are then sorted by cost
+/// and dealt out to the steps, and the steps are shuffled. So a rank seldom waits for a rank with
+/// more expensive rows.
 std::vector<std::int32_t> order_of_rows(std::span<const std::int64_t> costs,
                                         const RowsOfSteps& steps);
 

@@ -1,5 +1,5 @@
-/// Has a rank's next micro-batch ready when it is asked for: one thread fills one buffer while the
-/// rank computes on the other.
+/// Prepares a rank's next micro-batch in advance: a thread fills one buffer while the rank computes
+/// on the other.
 #pragma once
 
 #include <array>
@@ -14,24 +14,24 @@
 
 namespace sherd::data {
 
-/// Writes a micro-batch into `batch`. Usually `Batcher::fill` of one rank.
+/// Writes a micro-batch into `batch`. Usually `Batcher::fill` for one rank.
 using FillBatch =
     std::function<void(std::int64_t step, std::int64_t micro_step, const Batch& batch)>;
 
 class BatchPrefetcher {
  public:
-  /// The thread starts at once with micro-step 0 of `first_step`. `buffers` belong to the caller,
-  /// must outlive this object, and nobody else may write them.
+  /// The thread starts at once with micro-step 0 of `first_step`. The caller owns `buffers`. They
+  /// must outlive this object, and nothing else may write to them.
   BatchPrefetcher(FillBatch fill, std::int64_t first_step, std::int64_t num_micro_steps,
                   std::array<Batch, 2> buffers);
-  /// Waits for the micro-batch being filled, not for more.
+  /// Waits only for the micro-batch being filled.
   ~BatchPrefetcher();
   BatchPrefetcher(const BatchPrefetcher&) = delete;
   BatchPrefetcher& operator=(const BatchPrefetcher&) = delete;
 
   /// The next micro-batch in order: step, micro-step 0, 1, ..., then the next step. It stays valid
-  /// until the next call, so whatever reads it must be done by then.
-  /// Errors   rethrows what `fill` threw, at the micro-batch that it threw for and ever after.
+  /// until the next call, so all reads of it must have finished by then.
+  /// Errors   rethrows what `fill` threw for a micro-batch, for that one and all later ones.
   Batch next();
   /// Whether next() would return at once.
   bool has_next();
@@ -48,7 +48,7 @@ class BatchPrefetcher {
   std::condition_variable changed_;
   std::int64_t num_filled_ = 0;    ///< batches that became ready
   std::int64_t num_given_ = 0;     ///< batches handed out
-  std::int64_t num_released_ = 0;  ///< batches nobody reads any more; their buffers are free
+  std::int64_t num_released_ = 0;  ///< batches no longer read; their buffers are free
   bool stop_ = false;
   std::exception_ptr error_;
   std::thread thread_;

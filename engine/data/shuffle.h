@@ -1,4 +1,4 @@
-/// An order of n things that is computed, not stored: a bijection of [0, n) for every key.
+/// A permutation of [0, n) for every key, computed without being stored.
 ///
 /// A Feistel network permutes the smallest even power of two that holds n; a value that falls
 /// outside [0, n) is permuted again until it falls inside ("cycle walking", Black and Rogaway,
@@ -19,7 +19,7 @@ constexpr std::uint64_t mix(std::uint64_t bits) {
   return bits ^ (bits >> 31);
 }
 
-/// 64 bits that are a pure function of what is given, in order.
+/// Hashes the words, in order, to 64 bits.
 template <class... Words>
 constexpr std::uint64_t hash_of(Words... words) {
   std::uint64_t hash = 0;
@@ -31,7 +31,7 @@ class Permutation {
  public:
   Permutation(std::uint64_t n, std::uint64_t key);
 
-  /// Where `i` goes, 0 <= i < n.
+  /// The image of `i`, 0 <= i < n.
   std::uint64_t operator()(std::uint64_t i) const;
 
  private:

@@ -1,11 +1,11 @@
-/// The texts that a recipe's `data.path` means, for the formats whose tokens are made of text.
+/// The texts that a recipe's `data.path` selects, for formats that make tokens from text.
 ///
-///   X.jsonl, X.ndjson   a line is a text: its string `field`. Empty lines and texts are passed over
-///   anything else       a file is a text; of a folder or glob, empty and binary files are passed over
+///   X.jsonl, X.ndjson   a line is a text: its string `field`. Empty lines and texts are skipped
+///   anything else       a file is a text; in a folder or glob, empty and binary files are skipped
 ///   either with .gz, .zst   the same, unpacked
 ///
-/// The same texts in any of these forms are the same data. Plain files are mapped, all others are read
-/// into memory.
+/// The same texts in any of these forms are the same data. Plain files are mapped; all others are
+/// read into memory.
 #pragma once
 
 #include <string>
@@ -17,18 +17,19 @@ namespace sherd::data {
 
 struct Texts {
   MappedFiles texts{};
-  MappedFiles files{};                ///< that they are in, as they are on disk
-  int num_empty = 0, num_binary = 0;  ///< files passed over
+  MappedFiles files{};                ///< the files of these texts, as they are on disk
+  int num_empty = 0, num_binary = 0;  ///< files skipped
   int num_of_runs = 0;                ///< files and folders left out (files/run_files.h)
 };
 
 /// `key` is the recipe's name for `path`, for messages.
-/// Errors   DataError, one line: nothing there (files/text_files.h), or nothing that is text; a line that
-///          isn't JSON or has no such string; packed files that are damaged or of another kind; a file of
-///          tokens.
+/// Errors   DataError, one line: no files (files/text_files.h) or no text; a line that isn't JSON
+///          or has no such string; packed files that are damaged or in another format; a token
+///          file.
 Texts open_texts(const std::string& path, std::string_view key, const std::string& field);
 
-/// Errors   DataError if `path` is named like a packed file or a list of texts, which hold no tokens
+/// Errors   DataError if `path` has the extension of a packed file or a list of texts, which can't
+///          hold tokens
 void require_tokens(const std::string& path);
 
 }  // namespace sherd::data

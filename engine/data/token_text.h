@@ -1,4 +1,4 @@
-/// Token ids and text, both ways: a prompt becomes ids, sampled ids become something to read.
+/// Converts between token ids and text: a prompt becomes ids, sampled ids become readable text.
 #pragma once
 
 #include <cstdint>
@@ -18,38 +18,38 @@ class TokenText {
   virtual ~TokenText() = default;
 
   /// Text that is safe on a terminal: printable UTF-8, newlines and tabs as they are, any other
-  /// byte or control character as \xNN or \uNNNN. Ids that stand for no text show as <id>.
+  /// byte or control character as \xNN or \uNNNN. Ids without text show as <id>.
   virtual std::string text(std::span<const std::int32_t> ids) const = 0;
 
-  /// The text itself, for files: nothing is escaped, and bytes that aren't UTF-8 stay as they are or
-  /// become U+FFFD. Ids that stand for no text are left out.
+  /// The exact text, for files: nothing is escaped. Bytes that aren't UTF-8 stay as they are or
+  /// become U+FFFD. Ids without text are left out.
   virtual std::string exact_text(std::span<const std::int32_t> ids) const { return text(ids); }
 
-  /// Bytes of text that a token stands for; 0 for none.
+  /// Bytes of text that a token represents; 0 for none.
   virtual std::int64_t num_bytes(std::int32_t id) const {
     return std::ssize(exact_text(std::span(&id, 1)));
   }
 
-  /// What stands before a document, whatever its text: the beginning token of some tokenizers.
+  /// Tokens before every document: the beginning token of some tokenizers.
   virtual std::vector<std::int32_t> before_document() const { return {}; }
 
-  /// Errors   UsageError for text that has no ids here (an unknown character; for `bin`, which
-  ///          knows no text, anything but ids separated by spaces).
+  /// Errors   UsageError for text without ids (an unknown character; for `bin`, which has no text,
+  ///          anything but ids separated by spaces).
   virtual std::vector<std::int32_t> ids(std::string_view text) const = 0;
 
-  /// The token that stands between two texts that are read as one: a line break where there is
-  /// one. None where no id means that (`bin`, whose files hold their own).
+  /// The token between two joined texts: a line break, if there is one. None if no id means that
+  /// (`bin`, whose files contain their own separators).
   virtual std::optional<std::int32_t> separator() const { return std::nullopt; }
 
-  /// The characters that ids 0, 1, ... stand for; empty where a token isn't a character.
+  /// The characters of ids 0, 1, ...; empty if tokens aren't characters.
   virtual std::vector<char32_t> characters() const { return {}; }
 };
 
 std::unique_ptr<const TokenText> make_byte_text(std::int64_t vocab_size);
 std::unique_ptr<const TokenText> make_character_text(std::vector<char32_t> characters);
 std::unique_ptr<const TokenText> make_id_text(std::int64_t vocab_size);
-/// Prompts may spell special tokens; in text they show as they are spelled. `separator`: see above;
-/// the tokenizer's end token where files are texts, none where they are tokens already.
+/// Prompts may spell special tokens; in text they appear as spelled. `separator`: see above. It is
+/// the tokenizer's end token if files are texts, and none if they are token files.
 std::unique_ptr<const TokenText> make_tokenizer_text(
     std::shared_ptr<const tokenizer::Tokenizer> tokenizer, std::optional<std::int32_t> separator);
 

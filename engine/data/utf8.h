@@ -1,5 +1,5 @@
-/// Unicode code points in UTF-8, strictly: no overlong forms, no surrogates, nothing above U+10FFFF
-/// (The Unicode Standard 15, table 3-7).
+/// Strict UTF-8: no overlong forms, no surrogates, nothing above U+10FFFF (The Unicode Standard 15,
+/// table 3-7).
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@ inline constexpr std::size_t kNumCodePoints = 0x110000;
 
 struct CodePoint {
   char32_t value = 0;
-  int length = 0;  ///< bytes it takes; 0 if what stands there isn't UTF-8
+  int length = 0;  ///< in bytes; 0 if the bytes there aren't UTF-8
 };
 
 /// The code point that starts at `bytes[offset]`, offset < bytes.size().

@@ -1,4 +1,4 @@
-/// Text from the model as it is: token after token, each drawn from the model's distribution.
+/// Samples text from the model, token by token.
 #pragma once
 
 #include <cstdint>
@@ -10,14 +10,14 @@
 
 namespace sherd::engine {
 
-/// Told of every token; false ends the text with it.
+/// Receives every token; returning false ends the text with it.
 using OnToken = std::function<bool(std::int32_t token)>;
 
 /// Extends `prompt` (at least one token), at most by `options.num_tokens`. The context is the last
-/// tokens that the decoder has room for: once a text is longer, every token costs a pass over all of
-/// them, since each has moved. Where parameters are sharded a collective: all ranks draw the same
-/// numbers from the same logits, so all get the same text.
-/// `before_token` is called before each token is drawn, and may throw to end the text.
+/// tokens that the decoder has room for. Once a text is longer, every token costs a pass over all
+/// of them, since each has moved. If parameters are sharded, this is a collective: all ranks draw
+/// the same numbers from the same logits, so all get the same text. `before_token` is called before
+/// each token is drawn, and may throw to end the text.
 std::vector<std::int32_t> sample(Decoder& decoder, std::vector<std::int32_t> prompt,
                                  const SamplingOptions& options, const OnToken& on_token = {},
                                  const std::function<void()>& before_token = {});

@@ -1,4 +1,5 @@
-/// Text that is shown while it is generated: whole characters only, and nothing behind a stop string.
+/// Text that is shown while it is generated: whole characters only, and nothing after a stop
+/// string.
 #pragma once
 
 #include <cstdint>
@@ -16,18 +17,18 @@ using TextOf = std::function<std::string(std::span<const std::int32_t> ids)>;
 
 class TextStream {
  public:
-  /// `prompt`: ids before the text, without which its beginning would be another (a tokenizer may drop
-  /// a text's first space). An empty stop string never stops.
+  /// `prompt`: ids before the text, which its beginning depends on (a tokenizer may drop a text's
+  /// first space). An empty stop string never stops.
   TextStream(TextOf text_of, std::vector<std::int32_t> prompt, std::vector<std::string> stops);
 
   /// Adds a token. Returns false if the text has come to a stop string.
   bool add(std::int32_t token);
-  /// The text behind the prompt so far, up to the stop string.
+  /// The text after the prompt so far, up to the stop string.
   const std::string& text() const { return text_; }
   bool stopped() const { return stopped_; }
 
-  /// What of the text can't change any more and wasn't returned before. A character that isn't whole
-  /// yet, and what may be the beginning of a stop string, is kept back until `is_end`.
+  /// The text that can't change any more and wasn't returned before. Incomplete characters, and
+  /// what may be the beginning of a stop string, are kept back until `is_end`.
   std::string take(bool is_end);
 
  private:

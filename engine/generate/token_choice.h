@@ -1,4 +1,4 @@
-/// One token out of a model's distribution.
+/// Choosing one token from a model's distribution.
 #pragma once
 
 #include <cstdint>
@@ -14,12 +14,12 @@ struct SamplingOptions {
   std::uint64_t seed = 0;
 };
 
-/// The token at `u` in [0, 1) of softmax(logits / temperature), over what top_k and then top_p leave (at
-/// least one token). Equal logits stand in the order of their ids: the choice is one function of
-/// its arguments. A NaN is never chosen unless all are.
+/// The token at `u` in [0, 1) of softmax(logits / temperature), over what top_k and then top_p
+/// leave (at least one token). Equal logits are ordered by id, so the choice is a pure function of
+/// its arguments. A NaN is never chosen unless all logits are NaN.
 std::int32_t choose_token(std::span<const float> logits, const SamplingOptions& options, double u);
 
-/// The `draw`th number in [0, 1) of a seed.
+/// Random number `draw` in [0, 1) of a seed.
 double uniform_draw(std::uint64_t seed, std::int64_t draw);
 
 /// log softmax(logits)[token], in f64.

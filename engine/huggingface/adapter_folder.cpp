@@ -45,11 +45,11 @@ bool says_nothing(const json& value) {
 }
 
 [[noreturn]] void refuse(const std::string& path, std::string_view key, const json& value) {
-  throw DataError("{}: {} is {}; LoRA and rsLoRA without it are what is read", path, key,
+  throw DataError("{}: {} is {}; only LoRA and rsLoRA without it are read", path, key,
                   printable(value.dump()));
 }
 
-// Names of models of several parts are those of their text part.
+// Names in multi-part models become the names of their text part.
 std::string name_of_text(std::string name) {
   for (const auto& [from, to] :
        {std::pair("model.language_model.", "model."), std::pair("language_model.model.", "model."),
@@ -89,7 +89,7 @@ checkpoint::SafetensorsFolder open_tensors(checkpoint::Disk& disk, const std::st
   if (!checkpoint::exists(disk, folder + "/" + kWeightsName) &&
       checkpoint::exists(disk, folder + "/" + kPickleName)) {
     throw DataError(
-        "{}/{}: is a pickle, which is a program and not read; save the adapter as safetensors "
+        "{}/{}: is a pickle, which can run code, so it isn't read; save the adapter as safetensors "
         "(PEFT: save_pretrained).",
         folder, kPickleName);
   }
@@ -128,7 +128,7 @@ void AdapterFolder::read_config(const std::string& path) {
   if (!config.is_object()) throw DataError("{}: isn't an object", path);
   const json type = config.value("peft_type", json());
   if (type != "LORA") {
-    throw DataError("{}: peft_type is {}; LORA is what is read", path, printable(type.dump()));
+    throw DataError("{}: peft_type is {}; only LORA is read", path, printable(type.dump()));
   }
   for (const std::string_view key : kForeign) {
     const auto found = config.find(key);
@@ -173,7 +173,7 @@ void AdapterFolder::sort_tensors(const Config& config) {
     } else if (kind == "lora_B.weight" || kind == "lora_embedding_B") {
       pair.b = name;
     } else {
-      throw DataError("{}: tensor \"{}\" is of an adapter that isn't read{}", path(),
+      throw DataError("{}: tensor \"{}\" belongs to an adapter that isn't supported{}", path(),
                       printable(name), kind.starts_with("lora_magnitude") ? " (DoRA)" : "");
     }
     pair.is_embedding = pair.is_embedding || kind.starts_with("lora_embedding");

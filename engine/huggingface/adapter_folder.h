@@ -1,10 +1,12 @@
-/// An adapter's folder as PEFT saves it: adapter_config.json and adapter_model.safetensors.
+/// An adapter folder as PEFT saves it: adapter_config.json and adapter_model.safetensors.
 ///
-/// Read      LoRA and rsLoRA of any matrices, the embedding and the head among them, in all layers or some, with a rank
-///           and an alpha for each; modules that are trained whole; biases.
-/// Refused   by name: other kinds of adapters, DoRA, beginnings that change the base (PiSSA, OLoRA, CorDA, LoftQ), biases
-///           of B, single rows of an embedding, alpha_pattern with regular expressions, pickles.
-/// What has an adapter follows from the tensors; target_modules, which may be an expression, isn't read.
+/// Read      LoRA and rsLoRA of any matrices, including the embedding and the head, in all or some
+///           layers, each with its own rank and alpha; fully trained modules; biases.
+/// Refused   by name: other kinds of adapters, DoRA, initialisations that change the base (PiSSA,
+///           OLoRA, CorDA, LoftQ), biases of B, single rows of an embedding, alpha_pattern with
+///           regular expressions, pickles.
+/// The tensors determine which modules have adapters; target_modules, which may be a regular
+/// expression, isn't read.
 /// Errors    DataError naming the file and the key or tensor.
 #pragma once
 
@@ -19,12 +21,12 @@ namespace sherd::huggingface {
 
 inline constexpr const char* kAdapterConfigName = "adapter_config.json";
 
-/// Whether somebody may mean this folder as an adapter's.
+/// Whether this folder looks like an adapter folder.
 bool is_adapter_folder(checkpoint::Disk& disk, const std::string& folder);
 
-/// A and B of one matrix.
+/// The adapter matrices A and B of one matrix.
 struct AdapterPair {
-  std::string module;  ///< "model.layers.0.self_attn.q_proj", of a model of text
+  std::string module;  ///< "model.layers.0.self_attn.q_proj", as in a text model
   std::string a,
       b;  ///< names in the file: [r, inputs], [outputs, r]; of an embedding [r, V], [D, r]
   bool is_embedding = false;
@@ -32,9 +34,9 @@ struct AdapterPair {
   double alpha = 0.0;
 };
 
-/// A tensor that takes the place of the model's.
+/// A tensor that replaces the model's.
 struct WholeTensor {
-  std::string name;     ///< "lm_head.weight", of a model of text
+  std::string name;     ///< "lm_head.weight", as in a text model
   std::string in_file;  ///< "base_model.model.lm_head.weight"
 };
 
@@ -43,7 +45,7 @@ class AdapterFolder {
   AdapterFolder(checkpoint::Disk& disk, const std::string& folder);
 
   const std::string& path() const { return tensors_.path(); }
-  /// base_model_name_or_path as it stands; may be empty, or a name that is no folder here.
+  /// base_model_name_or_path, unchanged; may be empty, or a name that isn't a local folder.
   const std::string& base() const { return base_; }
   bool rslora() const { return rslora_; }
   double dropout() const { return dropout_; }
@@ -70,7 +72,7 @@ class AdapterFolder {
   std::vector<WholeTensor> whole_;
 };
 
-/// Rows of the vocabulary, where the embedding or the head is trained whole; 0: neither is.
+/// Rows of the vocabulary if the embedding or the head is fully trained; 0 if neither is.
 std::int64_t vocabulary_rows(const AdapterFolder& adapter, const Family& family);
 
 }  // namespace sherd::huggingface

@@ -1,17 +1,20 @@
-/// Adapters as PEFT stores them: which elements of its tensors are which of ours, and adapter_config.json.
+/// Adapters as PEFT stores them: maps elements of PEFT's tensors to ours, and writes
+/// adapter_config.json.
 ///
 ///   ours                              theirs: base_model.model. + the module's name
 ///   block.0.attention.query.lora_a    ...layers.0.self_attn.q_proj.lora_A.weight   [r, inputs]
 ///   block.0.attention.query.lora_b    ...layers.0.self_attn.q_proj.lora_B.weight   [rows, r]
 ///   head.weight (trained whole)       base_model.model.lm_head.weight
 ///
-/// A's rows and columns stand as ours. B's rows stand as the module's own do: stacked, by head, or in the
-/// family's order of rotary pairs. B is never transposed, whatever the family does with matrices.
+/// A's rows and columns are in our order. B's rows are in the order of the module's rows: stacked,
+/// by head, or in the family's order of rotary pairs. B is never transposed, even if the family
+/// transposes its matrices.
 ///
-/// An adapter of all three of query, key and value becomes three where the family stores three matrices,
-/// each with the same A. One of a part can't be stored where the family has one matrix: that is refused.
-/// A trained embedding that is the head too is stored for both: PEFT gives each a copy of its own. A trained module
-/// that versions of transformers call differently is stored under each name; PEFT takes the one that it finds.
+/// If the family stores query, key and value as three matrices, an adapter for all three becomes
+/// three adapters with the same A. If the family stores one matrix, an adapter for only a part of
+/// it is refused. A trained embedding that is tied to the head is stored for both: PEFT makes a
+/// copy for each. If versions of transformers name a trained module differently, it is stored under
+/// each name; PEFT uses the one that it finds.
 #pragma once
 
 #include <string>
@@ -21,33 +24,34 @@
 
 namespace sherd::huggingface {
 
-/// A kind of adapter: the same in all blocks.
+/// A kind of adapter, the same in all blocks.
 struct AdapterKind {
   std::string target;  ///< "attention.query"
-  std::string site;    ///< "attention.qkv", whose matrix has
+  std::string site;    ///< "attention.qkv": the adapted matrix
   std::int64_t site_rows = 0, first_row = 0, rows = 0, inputs = 0;
 };
 
 struct AdapterWeights {
   std::vector<AdapterKind> kinds;
-  std::vector<std::string> modules;  ///< that are trained whole, by our names
+  std::vector<std::string> modules;  ///< fully trained modules, by our names
   std::int64_t num_blocks = 0;
   std::int64_t rank = 0;
   double alpha = 0.0, dropout = 0.0;
   bool rslora = false;
   bool gated = false, tied = false;
-  std::string base;  ///< the folder that the adapter is for
+  std::string base;  ///< folder of the base model
 };
 
-/// The target that is exactly a family's module: "attention.query" for a row of attention.qkv with kQuery.
+/// The target that matches a family's module: "attention.query" for a table row of attention.qkv
+/// with kQuery.
 std::string target_of(std::string_view ours, Part part, bool gated);
 
 struct AdapterMap {
   WeightMap weights;
-  std::string config;  ///< text of adapter_config.json
+  std::string config;  ///< contents of adapter_config.json
 };
-/// `model` has the model's own parameters; of those the trained ones are taken.
-/// Errors   UsageError for what PEFT can't store of this family.
+/// `model` has all parameters of the model; the trained ones are used.
+/// Errors   UsageError for adapters of this family that PEFT can't store.
 AdapterMap adapter_map(const Family& family, const ModelWeights& model,
                        const AdapterWeights& adapter);
 

@@ -42,7 +42,7 @@ std::optional<DType> dtype_of(const json& config) {
 const Family& family_of(const json& config, const std::string& path) {
   const auto type = config.find("model_type");
   if (type == config.end() || !type->is_string()) {
-    throw DataError("{}: has no model_type, so what model this is can't be known", path);
+    throw DataError("{}: has no model_type, so the kind of model is unknown", path);
   }
   const auto& name = type->get_ref<const std::string&>();
   const Family* family = find_family(name);
@@ -91,7 +91,7 @@ ModelConfig parse_config(std::string_view text, const std::string& path) {
   try {
     reader.read_tables(*result.family);
   } catch (const json::exception&) {
-    throw DataError("{}: a value inside of rope_parameters is of another kind than expected", path);
+    throw DataError("{}: a value in rope_parameters is of an unexpected type", path);
   }
   const std::vector<std::string> unused = reader.unused();
   result.unused.insert(result.unused.end(), unused.begin(), unused.end());

@@ -1,9 +1,9 @@
-/// Translates config.json of a folder into recipe keys of its model.
+/// Translates a folder's config.json into the recipe's model keys.
 ///
-/// Both spellings are read: transformers 4's (rope_theta, rope_scaling, torch_dtype) and 5's
-/// (rope_parameters, dtype). Settings that change the model and aren't supported are errors;
-/// unknown settings are listed.
-/// Errors   DataError naming file and key; for a folder of another kind, it names that kind.
+/// Reads both spellings: transformers 4's (rope_theta, rope_scaling, torch_dtype) and 5's
+/// (rope_parameters, dtype). Unsupported settings that change the model are errors; unknown
+/// settings are listed.
+/// Errors   DataError naming file and key; for an unsupported model type, it names the type.
 #pragma once
 
 #include <cstdint>
@@ -24,20 +24,19 @@ inline constexpr const char* kConfigName = "config.json";
 struct ConfigValue {
   std::string key;    ///< "model.num_layers"
   std::string value;  ///< as YAML
-  std::string from;   ///< the key of config.json; "model_type" for what the family implies
+  std::string from;   ///< the key of config.json; "model_type" if the family implies the value
 };
 
 struct ModelConfig {
   std::string path;  ///< of config.json
   const Family* family = nullptr;
   std::vector<ConfigValue> values;
-  std::vector<std::string>
-      unused;                  ///< keys that we don't know, and those that are the recipe's own
-  std::optional<DType> dtype;  ///< of the weights, if it says
-  std::string whole;           ///< model_type of the model of several parts whose text part this is
-  /// The longest context that we compute; beyond it the model does what we haven't.
+  std::vector<std::string> unused;  ///< unknown keys, and keys that the recipe sets instead
+  std::optional<DType> dtype;       ///< of the weights, if given
+  std::string whole;                ///< model_type of the multi-part model whose text part this is
+  /// The longest supported context; beyond it the model does something unsupported.
   std::optional<std::int64_t> most_positions;
-  std::string beyond;  ///< what that is: "queries grow with their position"
+  std::string beyond;  ///< what it does: "queries grow with their position"
 };
 
 ModelConfig parse_config(std::string_view text, const std::string& path);

@@ -1,4 +1,4 @@
-/// Changes to the files that a run has kept of a folder, where the run says something else.
+/// Edits the files that a run has kept of a folder, where the run's settings differ.
 #pragma once
 
 #include <cstdint>
@@ -12,26 +12,28 @@ namespace sherd::huggingface {
 std::string with_vocab_size(std::string_view config, const std::string& path,
                             std::int64_t vocab_size);
 
-/// config.json of the same model that reads longer texts. Lengths that follow from the old one where the file says
-/// nothing are written down, so that rotary positions stay as they are. longrope's factor follows from both lengths,
-/// so such a file stays as it is; so does one that is longer already.
+/// config.json of the same model with a longer context. Original lengths that the file doesn't give
+/// are written explicitly, so that rotary positions don't change. A file with longrope stays
+/// unchanged, since its factor depends on both lengths; so does a file whose context is already
+/// long enough.
 std::string with_positions(std::string_view config, const std::string& path,
                            std::int64_t positions);
 
-/// tokenizer_config.json for texts as long; one that cuts them sooner, or not at all, stays as it is.
+/// tokenizer_config.json for texts of that length. It stays unchanged unless its limit is the
+/// model's old context.
 std::string tokenizer_with_positions(std::string_view tokenizer_config, std::string_view config,
                                      std::int64_t positions);
 
-/// What tells others where a text ends.
+/// Tokens that mark the end and the beginning of a text for other programs.
 struct EndTokens {
-  std::vector<std::int32_t> ids;        ///< of a text, the likeliest first
+  std::vector<std::int32_t> ids;        ///< end tokens, the likeliest first
   std::vector<std::int32_t> beginning;  ///< one or none
 };
-/// config.json with them: where it names others, or none.
+/// config.json with these tokens in place of its own.
 std::string with_end_tokens(std::string_view config, const std::string& path,
                             const EndTokens& tokens);
-/// generation_config.json with them. `generation`: the file that there was, empty if there was none; `config`: the
-/// model's config.json, whose numbers of tokens a new file repeats, as transformers would have it.
+/// generation_config.json with these tokens. `generation`: the existing file, or empty. `config`:
+/// the model's config.json; a new file repeats its token ids, as in transformers.
 std::string generation_config(std::string_view generation, std::string_view config,
                               const EndTokens& tokens);
 /// tokenizer_config.json whose eos_token is `token`.

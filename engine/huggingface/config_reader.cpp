@@ -19,7 +19,7 @@ using nlohmann::json;
 const json kNull;
 constexpr std::string_view kWindow = "sliding_window";
 
-// Settings of every model that say nothing about what it computes.
+// Settings of every model that don't affect what it computes.
 constexpr auto kHarmless = std::to_array<std::string_view>({
     "model_type",
     "architectures",
@@ -51,7 +51,7 @@ constexpr auto kHarmless = std::to_array<std::string_view>({
     "unsloth_fixed",
     "transformers.js_config",
 });
-// A training's own: the recipe says what they are.
+// Training settings, which the recipe sets.
 constexpr auto kRecipes = std::to_array<std::string_view>({
     "attention_dropout",
     "hidden_dropout",
@@ -183,14 +183,13 @@ std::optional<std::string> ConfigReader::layer_types() {
     // "attention" is what older files call it.
     if (name != "full_attention" && name != "sliding_attention" && name != "attention") {
       refuse("layer_types", fmt::format("holds \"{}\"; full_attention and sliding_attention are "
-                                        "what we have",
+                                        "supported",
                                         printable(name)));
     }
     mask += name == "sliding_attention" ? '1' : '0';
   }
   if (std::ssize(mask) != layers("num_hidden_layers", 0)) {
-    refuse("layer_types",
-           fmt::format("has {} layers, another number than num_hidden_layers", mask.size()));
+    refuse("layer_types", fmt::format("has {} layers, but num_hidden_layers differs", mask.size()));
   }
   return mask;
 }
@@ -209,7 +208,7 @@ void ConfigReader::windows(const std::string& mask, std::optional<std::string> m
 void ConfigReader::window(std::optional<std::string> missing) {
   const auto window = value(kWindow, std::move(missing));
   if (!window) return;
-  if (*window == "0") refuse(kWindow, "is 0; a query sees one key at least, its own");
+  if (*window == "0") refuse(kWindow, "is 0; a query sees at least one key, its own");
   set("model.window", *window, kWindow);
 }
 
@@ -247,7 +246,7 @@ void ConfigReader::read_tables(const Family& family) {
   }
   for (const ConfigWord& word : family.words) {
     if (known_words.contains(word.theirs)) continue;
-    refuse(word.theirs, fmt::format("is {}, which this family isn't read with",
+    refuse(word.theirs, fmt::format("is {}, which isn't supported for this family",
                                     text(word.theirs).value_or("missing")));
   }
   for (const std::span<const Demand> demands :

@@ -1,4 +1,4 @@
-/// Walks config.json and collects the recipe's values: what the families' tables and functions use.
+/// Reads config.json and collects the recipe's values; used by the families' tables and functions.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -12,20 +12,20 @@
 
 namespace sherd::huggingface {
 
-/// The settings of the text part of a parsed config.json, those that the whole model says for it
-/// included; nothing if it is a model of text alone (text_part.h).
+/// The settings of the text part of a parsed config.json, including those given for the whole
+/// model; nothing for a text-only model (text_part.h).
 /// Errors   DataError: there is no text_config, or the two disagree.
 std::optional<nlohmann::json> text_part(const nlohmann::json& config, const std::string& path);
 
 class RotaryTable;
 
-/// What a class makes of rotary positions where the file leaves it open.
+/// A class's defaults for rotary positions.
 struct RotaryClass {
-  double theta = 10000.0;  ///< 0: versions of transformers differ, so the file must say
+  double theta = 10000.0;  ///< 0: versions of transformers differ, so the file must give it
   std::optional<double>
-      fraction{};  ///< the part of a head that is turned; nothing: whole heads, whatever the file says
-  std::optional<double> length{};  ///< of the first training, whatever the table says
-  bool longrope_alone = false;     ///< su and yarn are names of it, too
+      fraction{};  ///< part of a head that is rotated; nothing: whole heads, whatever the file says
+  std::optional<double> length{};  ///< original context length, overrides the table's
+  bool longrope_alone = false;     ///< su and yarn are also names of longrope
 };
 
 class ConfigReader {
@@ -38,19 +38,19 @@ class ConfigReader {
   /// The value, or null where it is missing or null. Counts as used.
   const nlohmann::json& at(std::string_view key);
   bool has(std::string_view key);
-  /// There, and null.
+  /// Whether the key exists and is null.
   bool is_null(std::string_view key);
-  /// A number, a truth or a text as YAML; nothing where it is missing or null.
+  /// A number, a bool or a text as YAML; nothing if it is missing or null.
   std::optional<std::string> text(std::string_view key);
-  /// The same of a number or a truth; `missing` where it is missing, but nothing where it is null.
+  /// The same for a number or a bool; `missing` if it is missing, but nothing if it is null.
   std::optional<std::string> value(std::string_view key,
                                    std::optional<std::string> missing = std::nullopt);
   std::optional<double> number(std::string_view key);
   std::optional<bool> truth(std::string_view key);
-  /// How many layers; `missing` where it is missing or null. From `least` to kMostLayers: texts as long
-  /// as that are made of it.
+  /// A number of layers; `missing` if it is missing or null. From `least` to kMostLayers, since
+  /// texts of that length are built from it.
   std::int64_t layers(std::string_view key, std::int64_t missing, std::int64_t least = 0);
-  /// For keys that have no meaning for us.
+  /// Marks a key without meaning for Sherd as used.
   void use(std::string_view key) { used_.insert(std::string(key)); }
 
   void set(std::string_view key, std::string value, std::string_view from = "model_type");
@@ -58,25 +58,27 @@ class ConfigReader {
   /// The text set so far, or "".
   std::string value_of(std::string_view key) const;
 
-  /// Rotary positions: theta, scaling, the part that is turned.
+  /// Rotary positions: theta, scaling, the part that is rotated.
   void rotary(const RotaryClass& of_class = {});
-  /// The same of models whose windowed layers have a table of their own, without scaling, and with a theta that
-  /// the file may leave to the class. `window_is_class_s`: there it is the full layers' key that versions of
-  /// transformers read differently.
+  /// The same for models whose windowed layers have their own table, without scaling.
+  /// `window_theta`: the class's theta for these layers if the file gives none.
+  /// `window_is_class_s`: only the class sets it, and versions of transformers differ in whether
+  /// the full layers' key applies to windowed layers.
   void rotary_by_layer(const RotaryClass& of_class, double window_theta, bool window_is_class_s);
-  /// head_dim, where it isn't hidden_size / num_attention_heads; `missing`: the class's default, 0:
+  /// head_dim, if it isn't hidden_size / num_attention_heads. `missing`: the class's default; 0:
   /// that quotient.
   void head_width(std::int64_t missing = 0);
-  /// Of classes whose heads are hidden_size / num_attention_heads wide, whatever the file says.
+  /// For classes whose heads always have the width hidden_size / num_attention_heads.
   void plain_heads();
-  /// layer_types: a mask with 1 for layers that see sliding_window keys; nothing if there is no such list.
+  /// layer_types as a mask with 1 for layers with a sliding window; nothing if there is no such
+  /// list.
   std::optional<std::string> layer_types();
-  /// The layers of `mask` see sliding_window keys; `missing`: the class's window.
+  /// The layers of `mask` have a window of sliding_window keys; `missing`: the class's window.
   void windows(const std::string& mask, std::optional<std::string> missing = std::nullopt);
-  /// All layers see sliding_window keys, if there is such a number.
+  /// All layers have a window of sliding_window keys, if that key has a value.
   void window(std::optional<std::string> missing = std::nullopt);
 
-  /// A key of tables of rotary frequencies that only some families have.
+  /// Accepts a key in tables of rotary frequencies that only some families have.
   void know_in_rope(std::string_view key) { rope_keys_.emplace_back(key); }
   /// The run's context may have no more positions than this; `why`: what happens beyond them.
   void limit_positions(std::int64_t most, std::string why);
@@ -87,7 +89,7 @@ class ConfigReader {
   std::vector<std::string> unused() const;
 
  private:
-  /// Where frequencies are counted from: the length of the first training, and the longest.
+  /// Lengths that frequency scaling depends on: the original context and the longest.
   struct Length {
     double original = 0.0, longest = 0.0;
     bool by_layer = false;
@@ -95,7 +97,7 @@ class ConfigReader {
 
   std::string scalar(std::string_view key, const nlohmann::json& value) const;
   const nlohmann::json& table(std::string_view key);
-  /// Nothing where the key is missing; null is refused.
+  /// Nothing if the key is missing; null is refused.
   std::optional<double> present_number(std::string_view key);
   double turned_part(RotaryTable& rope, const RotaryClass& of_class);
   Length original_length(RotaryTable& rope, const RotaryClass& of_class);

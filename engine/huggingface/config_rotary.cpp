@@ -1,4 +1,5 @@
-// Rotary positions in config.json: two spellings, six scalings. What stands where counts as transformers 5 has it.
+// Rotary positions in config.json: two spellings, six scalings. The precedence of keys is that of
+// transformers 5.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -31,7 +32,7 @@ const json& member(const json& table, const char* key) {
   return found == table.end() ? kNull : *found;
 }
 
-// A table that isn't taken, where the one that is says the same of all that stands in it.
+// Whether an unused table agrees with the table that is used, in all of its keys.
 bool says_the_same(const json& table, const json& taken) {
   return std::all_of(table.items().begin(), table.items().end(), [&](const auto& item) {
     return item.key() == "type" || item.value().is_null() ||
@@ -54,7 +55,7 @@ std::optional<double> ConfigReader::present_number(std::string_view key) {
   return value;
 }
 
-// rope_scaling is taken where it says anything.
+// rope_scaling is used if it isn't empty.
 void ConfigReader::rotary(const RotaryClass& of_class) {
   const json &parameters = table(kParameters), &old = table(kScaling);
   const bool is_old = !old.empty();
@@ -77,7 +78,8 @@ void ConfigReader::rotary(const RotaryClass& of_class) {
   }
 }
 
-// Classes that turn whole heads read the part only where a scaling counts frequencies: then they have too few.
+// Classes that rotate whole heads read the fraction only if a scaling counts frequencies; then they
+// get too few frequencies.
 double ConfigReader::turned_part(RotaryTable& rope, const RotaryClass& of_class) {
   if (!of_class.fraction && std::ranges::find(kScalings, rope.type()) == kScalings.end())
     return 1.0;
@@ -86,13 +88,13 @@ double ConfigReader::turned_part(RotaryTable& rope, const RotaryClass& of_class)
                               ? rope.needed(kFraction)
                               : present_number(old).value_or(of_class.fraction.value_or(1.0));
   if (!of_class.fraction && fraction != 1.0) {
-    refuse(kFraction, fmt::format("is {}, but models of type {} turn whole heads", fraction,
+    refuse(kFraction, fmt::format("is {}, but models of type {} rotate whole heads", fraction,
                                   result_.family->model_type));
   }
   return fraction;
 }
 
-// The class's own or the file's beside the table is taken before the table's.
+// The file's own key comes first, then the class's length, then the table's.
 ConfigReader::Length ConfigReader::original_length(RotaryTable& rope, const RotaryClass& of_class) {
   Length length;
   if (rope.type() != "llama3" && rope.type() != "yarn" && rope.type() != "longrope") return length;
@@ -117,7 +119,7 @@ void ConfigReader::rotary_by_layer(const RotaryClass& of_class, double window_th
   }
   json full = given.is_null() ? json::object() : given;
   if (!full.is_object() || !(windowed.is_null() || windowed.is_object())) {
-    refuse(kParameters, "holds something else than tables");
+    refuse(kParameters, "holds a value that isn't a table");
   }
   if (!old.empty()) full.update(old);
   RotaryTable rope(*this, full, std::string(old.empty() ? kParameters : kScaling));
@@ -140,7 +142,7 @@ void ConfigReader::rotary_by_layer(const RotaryClass& of_class, double window_th
     window_theta = in_windows.needed(kTheta);
   } else if (window_is_class_s && beside && !rope.has(kTheta) && *beside != window_theta) {
     refuse(kTheta, fmt::format("is {}: transformers 4 takes it for windowed layers too, 5 takes {} "
-                               "there; say both in {}",
+                               "there; give both in {}",
                                *beside, window_theta, kParameters));
   } else if (window_is_class_s && beside) {
     window_theta = *beside;
@@ -175,7 +177,7 @@ void ConfigReader::scaling(RotaryTable& rope, const RotaryClass& of_class) {
   } else if (type != "default") {
     refuse(rope.name(),
            fmt::format("has rope_type {}; default, linear, dynamic, llama3, yarn and longrope are "
-                       "what we have",
+                       "supported",
                        checkpoint::printable(type)));
   }
   rope.require_known(rope_keys_);

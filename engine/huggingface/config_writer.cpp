@@ -45,7 +45,7 @@ std::string updated_config(std::string_view kept, const std::string& path, DType
     set_types(config, *family, dtype);
     add_both_spellings(config, *family);
   } catch (const ordered_json::exception&) {
-    throw DataError("{}: a value inside of rope_parameters is of another kind than expected", path);
+    throw DataError("{}: a value in rope_parameters is of an unexpected type", path);
   }
   return text_of(config);
 }

@@ -1,4 +1,4 @@
-/// The tokens at which a model's text ends, as its folder says.
+/// The tokens that end a model's text, read from its folder.
 #pragma once
 
 #include <cstdint>
@@ -9,9 +9,9 @@
 
 namespace sherd::huggingface {
 
-/// `eos_token_id`, an id or a list of them, of generation_config.json; without it, or without that file,
-/// of config.json. Empty if neither names one, or there is no such folder.
-/// Errors   DataError for a file that isn't JSON, or another kind of value.
+/// `eos_token_id`, an id or a list of ids, from generation_config.json. If it is missing there,
+/// from config.json. Empty if neither names one, or there is no such folder.
+/// Errors   DataError for a file that isn't JSON, or a value of another type.
 std::vector<std::int32_t> end_tokens(checkpoint::Disk& disk, const std::string& folder);
 
 }  // namespace sherd::huggingface

@@ -1,7 +1,7 @@
-/// What is known of a family of models: how Hugging Face's files call its tensors and its settings.
+/// A family of models: the names of its tensors and settings in Hugging Face's files.
 ///
-/// Families are data, one file for each group in families/; nothing else names one. A family's table
-/// of tensors names modules: "block.{}.attention.qkv" stands for .weight and, where the model has it,
+/// Families are data, one file for each group in families/; no other code names one. A family's
+/// table of tensors names modules: "block.{}.attention.qkv" means .weight and, if the model has it,
 /// .bias; {} is the block's number. Rows for modules that a model doesn't have aren't used.
 #pragma once
 
@@ -13,19 +13,19 @@ namespace sherd::huggingface {
 class ConfigReader;
 class FamilyWriter;
 
-/// Which rows of our tensor a module of theirs holds.
+/// Which rows of our tensor a Hugging Face module holds.
 enum class Part {
   kWhole,
   kQuery,  ///< of attention.qkv
   kKey,
   kValue,
-  kQkv,        ///< all three one after the other, as ours
-  kQkvByHead,  ///< [heads, 3, head width]: as many key as query heads
+  kQkv,        ///< all three, one after the other, as ours
+  kQkvByHead,  ///< [heads, 3, head width]: as many key heads as query heads
   kGate,       ///< of mlp.up of a gated model
   kUp,
   kHeads,       ///< all, row by row of each head (weights of QK-norms)
   kHeadMatrix,  ///< the same as [heads, head width]
-  kEachHead,    ///< the same in a tensor for each head: "q_layernorm.norms.3.weight"
+  kEachHead,    ///< the same with one tensor per head: "q_layernorm.norms.3.weight"
 };
 
 struct Module {
@@ -33,19 +33,19 @@ struct Module {
   std::string_view theirs;
   Part part = Part::kWhole;
   bool transposed = false;       ///< theirs is [inputs, outputs]
-  bool outside_prefix = false;   ///< the family's prefix doesn't stand before it
-  std::string_view each_head{};  ///< of kEachHead: "norms.{}", by the head's number
+  bool outside_prefix = false;   ///< its name doesn't begin with the family's prefix
+  std::string_view each_head{};  ///< for kEachHead: "norms.{}", with the head's number
   std::string_view
-      in_memory{};  ///< what some versions of transformers call it; their files say `theirs`
+      in_memory{};  ///< its name in memory in some versions of transformers; files use `theirs`
 };
 
-/// A setting that is a value of the recipe.
+/// A setting that becomes a recipe value.
 struct ConfigKey {
   std::string_view theirs;
   std::string_view ours;       ///< "model.num_layers"
-  std::string_view missing{};  ///< what it is where config.json hasn't got it; empty: an error
+  std::string_view missing{};  ///< the value if config.json lacks the key; empty: an error
 };
-/// A setting of words.
+/// A setting whose word becomes a recipe value.
 struct ConfigWord {
   std::string_view theirs;
   std::string_view word;
@@ -57,13 +57,13 @@ struct Fixed {
   std::string_view ours;
   std::string_view value;
 };
-/// A setting that must have this value (or be missing): with another, it is a model that we haven't.
+/// A setting that must have this value or be missing; other values are unsupported models.
 struct Demand {
   std::string_view theirs;
   std::string_view value;
 };
 
-/// Another name of a setting, which counts before it.
+/// Another name of a setting, which takes precedence.
 struct Alias {
   std::string_view name, theirs;
 };
@@ -71,8 +71,8 @@ struct Alias {
 struct Family {
   std::string_view model_type{};
   std::string_view architecture{};  ///< the class that config.json names
-  std::string_view prefix{};        ///< before the names of all modules but the head; files of the
-                                    ///< model without its head have none
+  std::string_view prefix{};        ///< of the names of all modules except the head; files of the
+                                    ///< model without its head have no prefix
   std::span<const std::span<const Module>> modules{};
   std::span<const std::string_view> buffers{};  ///< of old files, to be ignored
   std::span<const Fixed> fixed{};
@@ -80,25 +80,25 @@ struct Family {
   std::span<const ConfigWord> words{};
   std::span<const Demand> demands{};
   std::span<const Alias> aliases{};
-  std::span<const std::string_view> harmless{};  ///< settings without a meaning for us, not listed
-  void (*more)(ConfigReader&) = nullptr;         ///< what tables can't say
-  /// The same for a model that a recipe describes; none: no model is written as this family, as long as no
-  /// folder of it began the run.
+  std::span<const std::string_view> harmless{};  ///< settings without meaning for us, not listed
+  void (*more)(ConfigReader&) = nullptr;         ///< reads what tables can't express
+  /// Writes the settings of a model that a recipe describes. Null: a model is exported as this
+  /// family only if the run started from a folder of the family.
   void (*write)(FamilyWriter&) = nullptr;
-  /// How transformers 4 calls what transformers 5 has in rope_parameters.
+  /// Names in transformers 4 of settings that transformers 5 has in rope_parameters.
   std::string_view old_theta = "rope_theta", old_fraction = "partial_rotary_factor";
-  bool two_rotary_tables = false;   ///< windowed layers have one of their own
-  bool interleaved_rotary = false;  ///< elements 2 j and 2 j + 1 of a head are turned together
+  bool two_rotary_tables = false;   ///< windowed layers have their own table
+  bool interleaved_rotary = false;  ///< elements 2 j and 2 j + 1 of a head are rotated together
 };
 
 /// A model of several parts, one of them text (text_part.h).
 struct Whole {
   std::string_view model_type{};
-  std::span<const std::string_view> others{};  ///< how names of the other parts' tensors begin
+  std::span<const std::string_view> others{};  ///< prefixes of the other parts' tensor names
 };
 std::span<const Whole> models_of_parts();
 
-/// A kind of model that isn't read, and what of it is missing here.
+/// An unsupported kind of model, and the feature that isn't supported.
 struct Lacking {
   std::string_view model_type, why;
 };

@@ -93,7 +93,7 @@ void FamilyWriter::write() {
     if (config_.contains(key) || text(word.ours) != word.value) continue;
     config_[key] = as_json(word.ours, std::string(word.word));
   }
-  // Classes have token numbers of their own where a file says nothing, such as 128,004.
+  // Without these keys, classes use token ids of their own, such as 128,004.
   for (const char* token : {"bos_token_id", "eos_token_id", "pad_token_id"}) set_null(token);
   family_.write(*this);
 }

@@ -1,8 +1,9 @@
-/// Writes config.json of a model that a recipe describes: what the families' `write` functions use, the
-/// counterpart of config_reader.h.
+/// Writes config.json of a model that a recipe describes; used by the families' `write` functions.
+/// The counterpart of config_reader.h.
 ///
-/// A function writes what its class in transformers reads, and nothing else. A setting that the class doesn't know
-/// is left out, so that the file means another model then: whoever asks reads it back and compares.
+/// A function writes only what its class in transformers reads. Settings unknown to the class are
+/// left out. The file then describes a different model, so the caller must read it back and
+/// compare.
 #pragma once
 
 #include <cstdint>
@@ -23,16 +24,16 @@ class FamilyWriter {
   FamilyWriter(const Family& family, const ModelTexts& values, nlohmann::ordered_json& config)
       : family_(family), values_(values), config_(config) {}
 
-  /// Sizes, words and the rest of the family's tables, then what its `write` says.
+  /// Writes sizes, words and the rest of the family's tables, then calls its `write`.
   void write();
 
-  // What the recipe says. A text without its quotes; 0 and false for a key that it lacks.
+  // Values of the recipe. A text without its quotes; 0 and false for a missing key.
   std::string text(std::string_view ours) const;
   double number(std::string_view ours) const;
   std::int64_t whole(std::string_view ours) const;
   bool truth(std::string_view ours) const;
 
-  // What the file says.
+  // Values of the file.
   void set(std::string_view theirs, std::int64_t value);
   void set(std::string_view theirs, int value) { set(theirs, std::int64_t{value}); }
   void set(std::string_view theirs, double value);
@@ -42,29 +43,30 @@ class FamilyWriter {
   /// A list of the same text for each layer.
   void set_layers(std::string_view theirs, std::string_view value);
 
-  /// hidden_size is a multiple of num_attention_heads; some classes of transformers 5 take nothing else.
+  /// Whether hidden_size is a multiple of num_attention_heads, as some classes of transformers 5
+  /// require.
   bool heads_divide_width() const;
   void kv_heads();
-  /// head_dim, also where it is hidden_size / num_attention_heads.
+  /// head_dim, even if it is hidden_size / num_attention_heads.
   void head_width();
-  /// attention_bias: of query, key, value and output.
+  /// attention_bias: biases of query, key, value and output.
   void attention_bias();
   /// The same, and mlp_bias.
   void biases();
 
-  /// rope_parameters, and the same as transformers 4 spells it.
+  /// rope_parameters, also in the spelling of transformers 4.
   void rotary();
-  /// The same of a class that turns a part of each head.
+  /// The same for a class that rotates a part of each head.
   void rotary_of_part();
-  /// The same of a class whose windowed layers have a table of their own.
+  /// The same for a class whose windowed layers have their own table.
   void rotary_by_layer();
 
   bool has_windows() const;
   bool is_windowed(std::int64_t layer) const;
   bool is_turned(std::int64_t layer) const;
-  /// A list of 1 and 0, for each layer.
+  /// A list with 1 or 0 for each layer: whether it rotates queries and keys.
   void turned_layers(std::string_view theirs);
-  /// sliding_window of a class in which all layers have it, or none.
+  /// sliding_window of a class in which all layers have a window, or none has.
   void window();
   /// sliding_window and layer_types.
   void window_layers();

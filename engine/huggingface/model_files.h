@@ -1,12 +1,12 @@
 /// The files of a model's folder that aren't weights: config.json, tokenizer, generation settings.
 ///
-/// A run keeps them in its own folder, so that it can go on, be sampled from and exported when the
-/// folder that it came from is gone:
+/// A run keeps them in its own folder, so that it can be resumed, sampled from and exported even if
+/// the original folder no longer exists:
 ///
 ///   <output_dir>/huggingface/    the files, byte for byte, and
-///                from.json       {"from": "FOLDER", "tokenizer": "FOLDER"}: as model.from and data.tokenizer name
-///                                them. The tokenizer's files, chat template included, are those of the second
-///                                where it is another folder, or the only one.
+///                from.json       {"from": "FOLDER", "tokenizer": "FOLDER"}: as in model.from and
+///                                data.tokenizer. If the second folder differs or is the only one,
+///                                the tokenizer's files (with the chat template) come from it.
 #pragma once
 
 #include <string>
@@ -21,7 +21,7 @@ std::vector<std::string> model_files(checkpoint::Disk& disk, const std::string& 
 bool is_tokenizer_file(const std::string& name);
 
 std::string kept_folder(const std::string& output_dir);
-/// What `keep_files` may leave in a run's folder, if it is cut off, too.
+/// Names that `keep_files` may leave in a run's folder, also if it is interrupted.
 std::vector<std::string> kept_names();
 /// Whether `output_dir` keeps the files of the folder `from`.
 bool keeps(checkpoint::Disk& disk, const std::string& output_dir, const std::string& from);
@@ -31,13 +31,13 @@ bool keeps_tokenizer(checkpoint::Disk& disk, const std::string& kept, const std:
 /// Whether two folders have the same tokenizer.json, or one of them has none.
 bool have_same_tokenizer(checkpoint::Disk& disk, const std::string& a, const std::string& b);
 
-/// What a run's files come from. Either may be empty.
+/// The folders that a run's files come from. Either may be empty.
 struct KeptFolders {
   std::string from;
   std::string tokenizer;
 };
-/// Copies them, durably; what was kept of other folders goes. The files that are there stay untouched where they
-/// are of the same folders already.
+/// Copies the files durably, and removes files kept from other folders. If the kept files already
+/// come from these folders, they stay untouched.
 void keep_files(checkpoint::Disk& disk, const std::string& output_dir, const KeptFolders& folders);
 
 }  // namespace sherd::huggingface

@@ -42,7 +42,7 @@ class OverlayBuilder {
     const auto found = std::ranges::find_if(
         modules_, [&](const MatrixModule& one) { return one.is_called(pair.module); });
     if (found == modules_.end()) {
-      throw DataError("{}: has an adapter of {}, which the model hasn't{}", adapter_.path(),
+      throw DataError("{}: has an adapter of {}, which the model lacks{}", adapter_.path(),
                       printable(pair.module),
                       is_tied() ? " (its head is tied to its embedding)" : "");
     }
@@ -83,7 +83,7 @@ class OverlayBuilder {
                    all.begin() + (delta.first_row + delta.rows) * delta.rank);
   }
 
-  // Of an embedding both are turned over: its row v gets B (column v of A).
+  // For an embedding both are transposed: its row v gets B (column v of A).
   void add_embedding(const AdapterPair& pair, const NamedShape& ours) {
     if (is_tied()) {
       throw DataError("{}: has an adapter of {} alone, but the model's head is tied to it",
@@ -131,14 +131,14 @@ class OverlayBuilder {
     const auto known = std::ranges::find(map_.theirs, name, &NamedShape::name);
     const bool is_head = is_tied() && name == head_name();
     if (known == map_.theirs.end() && !is_head) {
-      throw DataError("{}: holds {}, which the model hasn't", adapter_.path(),
+      throw DataError("{}: holds {}, which the model lacks", adapter_.path(),
                       printable(tensor.name));
     }
     if (!is_head) require_shape(tensor.in_file, known->shape);
     std::vector<float> values = adapter_.read(tensor.in_file);
     const auto [at, is_new] = overlay_->replaced.emplace(name, std::move(values));
     if (is_new || at->second == adapter_.read(tensor.in_file)) return;
-    throw DataError("{}: holds {} twice, with other values", adapter_.path(), printable(name));
+    throw DataError("{}: holds {} twice, with different values", adapter_.path(), printable(name));
   }
 
   std::string head_name() const {
@@ -159,7 +159,7 @@ class OverlayBuilder {
     const bool both = head != replaced.end() && embedding != replaced.end();
     if (!both || head->second != embedding->second) {
       throw DataError(
-          "{}: trains the embedding and the head apart, but the model's head is tied to its "
+          "{}: trains the embedding and the head separately, but the model's head is tied to its "
           "embedding; merge the adapter into an untied model with PEFT",
           adapter_.path());
     }

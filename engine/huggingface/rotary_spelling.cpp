@@ -24,7 +24,7 @@ void spell_longrope(ordered_json& config, ordered_json& scaling) {
   }
 }
 
-// transformers 4 has theta and the turned part beside the table of a scaling.
+// transformers 4 has theta and the rotated part outside the table of a scaling.
 void add_old_spelling(ordered_json& config, const Family& family, const ordered_json& table) {
   ordered_json scaling = table;
   for (const auto& [key, old] : {std::pair("rope_theta", family.old_theta),

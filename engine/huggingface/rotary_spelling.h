@@ -1,5 +1,5 @@
-/// Rotary positions in config.json as transformers 5 spells them (rope_parameters) and as 4 does (rope_theta,
-/// rope_scaling, partial_rotary_factor), side by side.
+/// Writes rotary positions in config.json in both spellings: that of transformers 5
+/// (rope_parameters) and that of transformers 4 (rope_theta, rope_scaling, partial_rotary_factor).
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -9,7 +9,7 @@
 namespace sherd::huggingface {
 
 /// Adds the spelling that `config` lacks.
-/// Errors   nlohmann's, where a value is of another kind than expected.
+/// Errors   nlohmann's exceptions, if a value has an unexpected type.
 void add_both_spellings(nlohmann::ordered_json& config, const Family& family);
 
 }  // namespace sherd::huggingface

@@ -1,4 +1,5 @@
-/// A table of rotary frequencies in config.json: which of its keys are read, and which stand idle in it.
+/// A table of rotary frequencies in config.json: which of its keys are read, and which have no
+/// effect.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -12,25 +13,25 @@ namespace sherd::huggingface {
 
 class ConfigReader;
 
-/// Errors   DataError by ConfigReader::refuse, in the name of the table.
+/// Errors   DataError from ConfigReader::refuse, naming the table.
 class RotaryTable {
  public:
-  /// `table`: an object, or null where there is none; `name`: its key in config.json.
+  /// `table`: an object, or null if there is none; `name`: its key in config.json.
   RotaryTable(ConfigReader& config, const nlohmann::json& table, std::string name);
 
   const std::string& name() const { return name_; }
-  /// rope_type, or what older files call type.
+  /// rope_type, which older files name type.
   const std::string& type() const { return type_; }
-  /// The key is there, null or not. What is asked for counts as read.
+  /// Whether the key exists, null or not. Keys passed to these functions count as read.
   bool has(const char* key);
-  std::optional<double> number(const char* key);  ///< nothing where it is missing or null
-  double needed(const char* key);                 ///< an error where it is missing or null
+  std::optional<double> number(const char* key);  ///< nothing if it is missing or null
+  double needed(const char* key);                 ///< an error if it is missing or null
   std::optional<bool> truth(const char* key);
   std::string list(const char* key);  ///< of numbers, as YAML
 
-  /// Refuses keys that neither we nor transformers know; `more`: those of the family's own.
+  /// Refuses keys unknown to both Sherd and transformers; `more`: the family's own keys.
   void require_known(const std::vector<std::string>& more) const;
-  /// Keys with values that were not read.
+  /// Keys whose values were not read.
   std::vector<std::string> idle(const std::vector<std::string>& more) const;
 
  private:

@@ -1,7 +1,9 @@
-/// Special tokens that a run adds to its tokenizer (model.add_special_tokens), in the files that others read.
+/// Writes the special tokens that a run adds to its tokenizer (model.add_special_tokens) into the
+/// files that other programs read.
 ///
-/// Each gets the id that Hugging Face's library gives a token that it adds: the next one behind all
-/// others. engine/data/tokenizer reads the same files with the same tokens added, and counts alike.
+/// Each token gets the id that Hugging Face's library gives an added token: one more than all
+/// others. engine/data/tokenizer reads the same files with the same tokens added, and gives the
+/// same ids.
 #pragma once
 
 #include <cstdint>
@@ -15,12 +17,12 @@
 namespace sherd::huggingface {
 
 /// One more than the largest id of the tokenizer in `folder` with `tokens`.
-/// Errors   UsageError if it has one of them already; DataError for a tokenizer.json that isn't one.
+/// Errors   UsageError if it already has one of them; DataError for an invalid tokenizer.json.
 std::int64_t num_ids_with(checkpoint::Disk& disk, const std::string& folder,
                           const std::vector<std::string>& tokens);
 
-/// Writes them into tokenizer.json, and into tokenizer_config.json where that lists added tokens too.
-/// `files` are names and contents; without a tokenizer.json nothing changes.
+/// Writes `tokens` into tokenizer.json, and into tokenizer_config.json if it lists added tokens.
+/// `files` maps names to contents; without a tokenizer.json nothing changes.
 void add_special_tokens(const std::vector<std::string>& tokens,
                         std::map<std::string, std::string>& files);
 

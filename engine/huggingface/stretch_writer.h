@@ -1,9 +1,9 @@
-/// The tensors of a folder to be written, cut into stretches that ranks share among themselves.
+/// Cuts the tensors of a folder to be written into stretches, and distributes them over ranks.
 ///
-/// A stretch is a piece of one tensor: some elements that stand side by side in one file, whose bytes and
-/// checksum one rank writes and nobody else. Each rank has a row of stretches, of as many bytes as the others'
-/// to within one; how they are cut follows from the model alone, so the folder's bytes and checksums are the
-/// same on any number of ranks.
+/// A stretch is a contiguous part of one tensor in one file. Exactly one rank writes its bytes and
+/// checksum. Each rank has a sequence of consecutive stretches; the ranks' bytes are equal to
+/// within one stretch. The cuts depend on the model alone, so the folder's bytes and checksums are
+/// the same on any number of ranks.
 #pragma once
 
 #include <cstdint>
@@ -21,26 +21,27 @@ struct Stretch {
   int tensor = 0;                     ///< index into WeightMap::theirs
   std::int64_t first = 0, count = 0;  ///< elements of the tensor
   std::int64_t offset = 0;            ///< of its bytes in the file
-  std::int64_t bytes_before = 0;      ///< of all stretches before it
+  std::int64_t bytes_before = 0;      ///< bytes of all earlier stretches
 };
 
-/// Bytes of a stretch, the last one of a tensor excepted: a 256th of all, 4 KiB to 64 MiB, in steps of 4 KiB.
+/// Bytes of a stretch, except a tensor's last one: a 256th of all bytes, a multiple of 4 KiB from 4
+/// KiB to 64 MiB.
 std::int64_t stretch_bytes(std::int64_t bytes_of_all);
 
-/// All stretches, in the order of files and of bytes in them.
+/// All stretches, in the order of files and of bytes within files.
 std::vector<Stretch> stretches_of(const checkpoint::SafetensorsPlan& plan,
                                   const std::vector<NamedShape>& theirs, DType dtype);
 
 /// The rank that writes a stretch. `bytes`: of all stretches.
 int rank_of(const Stretch& stretch, std::int64_t bytes, int num_ranks);
 
-/// Writes stretches of theirs from elements of ours. Memory: two chunks of 1 MiB.
+/// Writes stretches of Hugging Face tensors from our elements. Memory: two chunks of 1 MiB.
 class StretchWriter {
  public:
   StretchWriter(const WeightMap& map, DType dtype, ReadElements read);
 
   /// Calls `before_chunk` before each part of the work. Returns the checksum (XXH3-64) of the stretch.
-  /// Errors   DataError where a weight is beyond what f16 holds, or the disk refuses.
+  /// Errors   DataError if a weight exceeds f16's range, or writing fails.
   std::uint64_t write(const Stretch& stretch, const checkpoint::File& file,
                       const std::function<void()>& before_chunk);
 
@@ -50,7 +51,7 @@ class StretchWriter {
   const WeightMap& map_;
   DType dtype_;
   ReadElements read_;
-  std::vector<std::vector<Source>> links_;  // by tensor of theirs
+  std::vector<std::vector<Source>> links_;  // by Hugging Face tensor
   std::vector<float> chunk_, run_;
 };
 

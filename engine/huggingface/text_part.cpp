@@ -55,7 +55,7 @@ std::optional<json> text_part(const json& config, const std::string& path) {
     if (inner == text.end() || inner->is_null()) {
       text[key] = *outer;
     } else if (std::string_view(key) == "tie_word_embeddings" && *inner != *outer) {
-      throw DataError("{}: tie_word_embeddings is {} and in {} {}; which counts can't be known",
+      throw DataError("{}: tie_word_embeddings is {} and in {} {}; which one applies is unknown",
                       path, outer->dump(), kTextConfig, inner->dump());
     }
   }

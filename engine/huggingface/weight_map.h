@@ -1,12 +1,13 @@
-/// Which elements of a Hugging Face folder's tensors are which elements of our parameters.
+/// Maps elements of a Hugging Face folder's tensors ("theirs") to elements of our parameters
+/// ("ours").
 ///
-/// Every element of ours and of theirs is in exactly one box. Rows of theirs are stacked in ours
-/// (query, key and value; gate and up), matrices are turned over, rows stand in another order within
-/// each head: all of that is in the boxes, and nobody ever holds a whole tensor for it.
+/// Every element of ours and of theirs is in exactly one box. Boxes express that ours stacks
+/// matrices of theirs (query, key and value; gate and up), that matrices are transposed, and that
+/// rows are permuted within each head. So no whole tensor is ever held for the conversion.
 ///
-/// Partial rotary positions: of each head we turn pairs (j, j + K/2), their files pairs (j, j + r/2)
-/// among the first r of K, or (2 j, 2 j + 1); so rows of query and key are in another order, and weights
-/// of norms per head too.
+/// Partial rotary positions: in each head, ours rotates pairs (j, j + K/2). Theirs rotates pairs
+/// (j, j + r/2) among the first r of K elements, or (2 j, 2 j + 1). So rows of query and key, and
+/// weights of norms per head, are permuted.
 #pragma once
 
 #include <cstdint>
@@ -25,12 +26,12 @@ struct NamedShape {
   bool operator==(const NamedShape&) const = default;
 };
 
-/// A model as far as names and rows depend on it.
+/// The properties of a model that names and rows depend on.
 struct ModelWeights {
   std::vector<NamedShape> parameters;  ///< ours, in the model's order
   std::int64_t query_heads = 0, kv_heads = 0, head_width = 0;
-  std::int64_t rotary_width = 0;  ///< of a head's elements, those that are turned
-  /// Embedding and head may have rows that a folder lacks, of tokens that the run has added.
+  std::int64_t rotary_width = 0;  ///< number of rotated elements in a head
+  /// Embedding and head may have rows that the folder lacks, for tokens added by the run.
   bool adds_tokens = false;
 };
 
@@ -44,33 +45,34 @@ struct WeightMap {
   std::vector<Link> links;  ///< ascending in ours
 };
 
-/// Names with or without the family's prefix.
-/// Errors   UsageError where the family has no name for a parameter: a model of other settings.
+/// `with_prefix`: whether names have the family's prefix.
+/// Errors   UsageError if the family has no name for a parameter, because the model's settings
+///          differ.
 WeightMap weight_map(const Family& family, const ModelWeights& model, bool with_prefix);
 
-/// The same tensors of theirs, made of `ours` alone: those that have no element of ours are zero where they are
-/// written.
+/// The same tensors of theirs, made only from `ours`; elements without a source in `ours` are
+/// written as zero.
 WeightMap map_of_part(WeightMap whole, const std::vector<NamedShape>& ours);
 
-/// The rows of a family's table for a module of ours: the first one, and where that is a part of it,
-/// those of the others.
+/// The rows of a family's table for a module of ours: the first one and, if that is only a part of
+/// the module, the rows of the other parts.
 std::vector<const Module*> modules_of(const Family& family, const std::string& ours);
 
-/// A module of theirs that holds a matrix of ours, or rows of it.
+/// A module of theirs that holds a matrix of ours, or some of its rows.
 struct MatrixModule {
   std::string name;  ///< "model.layers.0.self_attn.q_proj"
   const Module* module = nullptr;
   int ours = 0;  ///< index into ModelWeights::parameters
 
-  /// By its name, or the one that some versions of transformers have.
+  /// Whether `other` is its name, or its name in some versions of transformers.
   bool is_called(std::string_view other) const {
     return other == name || other == module->in_memory;
   }
 };
 std::vector<MatrixModule> matrices_of(const Family& family, const ModelWeights& model);
 
-/// Where a module of theirs has the rows of `ours`, a matrix with as many rows as the module's own and
-/// any columns; not turned over. Sets the shape of theirs.
+/// The boxes of `ours` in a module of theirs. `ours` is a matrix with as many rows as the module's
+/// own and any number of columns; it isn't transposed. Sets the shape of theirs.
 std::vector<StridedBox> boxes_of(const Family& family, const ModelWeights& model,
                                  const NamedShape& ours, const Module& module,
                                  std::vector<std::int64_t>& theirs);

@@ -212,7 +212,7 @@ void FolderWeights::check_folder() const {
       extra += fmt::format("{}\"{}\"", extra.empty() ? "" : ", ", printable(name));
   }
   if (num_extra == 0) return;
-  throw DataError("{}: holds {}{}, which the model hasn't", folder_.path(), extra,
+  throw DataError("{}: holds {}{}, which the model lacks", folder_.path(), extra,
                   num_extra > 3 ? fmt::format(" and {} more tensors", num_extra - 3) : "");
 }
 

@@ -1,15 +1,15 @@
-/// Fills a rank's state from a Hugging Face folder: of every tensor, the bytes that the rank owns and
-/// no others.
+/// Fills a rank's state from a Hugging Face folder. Of every tensor, it reads only the bytes that
+/// the rank owns.
 ///
-/// Opening compares the folder with the model: each tensor once, of the right shape, f32, bf16 or
-/// f16; nothing else in the folder but buffers that old files hold.
-/// A tied model's head may be stored beside the embedding: then its bytes are read too, and must be
-/// equal.
+/// Opening compares the folder with the model: each tensor exists once, with the right shape, as
+/// f32, bf16 or f16. The folder has no other tensors except buffers of old files. A tied model's
+/// head may be stored in addition to the embedding; its bytes are then read too, and must be equal.
 ///
-/// With an overlay (overlay.h) the weights are those of the model with an adapter in it.
+/// With an overlay (overlay.h), the adapter is merged into the model's weights.
 ///
-/// Rows of tokens that the run has added, which the folder lacks, are the mean of those that it has: added
-/// up in f64 in their order, rounded once to f32. Each rank that owns a part of them reads the tensor.
+/// Rows for tokens that the run has added are missing in the folder. They are the mean of the
+/// existing rows: summed in f64 in order, and rounded once to f32. Each rank that owns a part of
+/// them reads the tensor.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +29,7 @@ namespace sherd::huggingface {
 
 class FolderWeights {
  public:
-  /// Errors   DataError naming the first tensor that is missing, too many, or another.
+  /// Errors   DataError naming the first tensor that is missing, unexpected or different.
   FolderWeights(checkpoint::Disk& disk, const std::string& folder, const ModelWeights& model);
   FolderWeights(checkpoint::Disk& disk, const std::string& folder, const ModelWeights& model,
                 const ModelConfig& config, std::shared_ptr<const Overlay> overlay = nullptr);
@@ -38,11 +38,11 @@ class FolderWeights {
   const Family& family() const { return *family_; }
 
   struct Statistics {
-    std::int64_t bytes_read = 0;  ///< of tensors
+    std::int64_t bytes_read = 0;  ///< bytes of tensors
   };
-  /// `wanted` are parameters of the model as f32, any ranges of them. `buffer`: u8, at least 4 MiB;
-  /// nothing else of the tensors' size is held.
-  /// Errors   DataError where bytes are missing or a value isn't finite.
+  /// `wanted`: any ranges of the model's parameters, as f32. `buffer`: u8, at least 4 MiB; no other
+  /// memory of a tensor's size is used.
+  /// Errors   DataError if bytes are missing or a value isn't finite.
   Statistics load(const sharding::State& wanted, Tensor buffer,
                   const sharding::CopyState& copy = {}) const;
 
@@ -58,10 +58,10 @@ class FolderWeights {
   checkpoint::SafetensorsFolder folder_;
   const Family* family_ = nullptr;
   TensorNames names_;
-  WeightMap map_;                           ///< with names as the folder has them
+  WeightMap map_;                           ///< with the folder's names
   int tied_head_ = -1;                      ///< index into map_.theirs: a copy of the embedding
   std::shared_ptr<const Overlay> overlay_;  ///< null: the folder's weights alone
-  std::vector<const std::vector<float>*> replaced_;  ///< by tensor of theirs; null: the folder's
+  std::vector<const std::vector<float>*> replaced_;  ///< by tensor of theirs; null: not replaced
 };
 
 }  // namespace sherd::huggingface

@@ -69,14 +69,13 @@ class Chat {
     }
     if (std::ssize(ids) > room) {
       throw UsageError(
-          "the message has {} tokens with what stands around it, and an answer may have {}: "
-          "together "
-          "more than the model's {}. Ask for shorter answers (--tokens).",
+          "the message has {} tokens with its template, and an answer may have {}: together more "
+          "than the model's {}. Ask for shorter answers (--tokens).",
           ids.size(), options_.sampling.num_tokens, context);
     }
     if (forgotten > 0 && request_.on_note) {
       request_.on_note(fmt::format(
-          "the oldest {} left out: the model reads {} tokens.",
+          "the oldest {} dropped: the model reads {} tokens.",
           forgotten == 1 ? "turn is" : fmt::format("{} turns are", forgotten), context));
     }
     return ids;

@@ -13,22 +13,23 @@ namespace sherd::engine {
 
 struct ChatRequest {
   TrainedModelRequest model;    ///< used on one rank
-  GenerationOptions options{};  ///< sampling.num_tokens: of an answer, at most
+  GenerationOptions options{};  ///< sampling.num_tokens: maximum per answer
   std::string system{};         ///< the conversation's first message, unless empty
 
-  /// What the user says next; nothing: the conversation is over.
+  /// The user's next message; nothing ends the conversation.
   std::function<std::optional<std::string>()> next_message;
-  std::function<void()> on_begin{};  ///< the model is there, and the first message can come
+  std::function<void()> on_begin{};  ///< the model is loaded: ready for the first message
   std::function<void(const std::string&)> on_note{};
   std::function<void(std::string_view)> on_text{};  ///< pieces of an answer as they come
-  /// The answer is complete; null: Ctrl-C has stopped it, and what was said of it stays in the conversation.
+  /// The answer is complete. null: Ctrl-C stopped it, and its text so far stays in the
+  /// conversation.
   std::function<void(const GeneratedText*)> on_answer{};
 };
 
-/// Messages go through the model's own template, so special tokens that they spell stay text. The whole
-/// conversation stands before each answer; where it grows longer than the model's context, its oldest turns
-/// are left out, which on_note is told. Ctrl-C (install_stop_handlers) stops an answer, not the
-/// conversation.
+/// Messages go through the model's own template, so special tokens spelled out in them stay text.
+/// The whole conversation precedes each answer. If it grows longer than the model's context, its
+/// oldest turns are dropped, and on_note is called. Ctrl-C (install_stop_handlers) stops an answer,
+/// not the conversation.
 /// Errors   as generate; DataError: the model has no tokenizer or no chat template; UsageError: a message
 ///          and an answer that don't fit into the context
 void chat(const ChatRequest& request);

@@ -173,7 +173,7 @@ class Export {
     folder_.num_ranks = num_ranks(request_.ranks);
     folder_.check = [] {
       if (const StopRequest asked = stop_request(); asked != StopRequest::kNone) {
-        throw_stopped(asked, "during the export; nothing of it is left");
+        throw_stopped(asked, "during the export; its files are removed");
       }
     };
     install_stop_handlers();
@@ -222,8 +222,8 @@ class Export {
   void add_adapter() {
     if (config_.adds_biases && !trained_.recipe.adapter.modules_to_save.empty()) {
       throw UsageError(
-          "{}: the model's family has biases that it lacks, so PEFT has no place for its modules "
-          "that are trained whole; export with --merge",
+          "{}: the model's family has biases that this model lacks, so PEFT can't store its "
+          "modules that are trained whole; export with --merge",
           request_.checkpoint);
     }
     folder_ = adapter_folder(trained_, folder_, request_.dtype.value_or(DType::kF32));

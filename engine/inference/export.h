@@ -1,13 +1,14 @@
-/// A checkpoint becomes a Hugging Face folder (`sherd export --to-hf`); one of an adapter becomes PEFT's
-/// files, or with `merge` the model with the adapter in it (engine/inference/adapter_export.h).
+/// Exports a checkpoint as a Hugging Face folder (`sherd export --to-hf`). An adapter's checkpoint
+/// becomes PEFT's files, or with `merge` the merged model (engine/inference/adapter_export.h).
 ///
-/// An adapter's folder becomes the merged model, too.
+/// An adapter's folder is exported as the merged model, too.
 ///
-/// config.json is the one that the run has kept of the folder it came from, with what the run has changed: rows of the
-/// vocabulary, a longer context, the type. Of a model that a recipe describes it is made
-/// (engine/recipe/written_family.h). Either way it is read back before anything is written: it must mean exactly the
-/// model that the checkpoint holds. The tokenizer's files, chat template included, are those that the run reads with.
-/// generation_config.json, and config.json where the run has a new one, name every token at which `sherd chat` stops.
+/// config.json is the copy that the run kept from its source folder, with the run's changes: rows
+/// of the vocabulary, a longer context, the type. For a model that a recipe describes, it is
+/// generated (engine/recipe/written_family.h). Either way it is read back before anything is
+/// written, and must describe exactly the model in the checkpoint. The tokenizer's files, including
+/// the chat template, are those that the run reads with. generation_config.json, and config.json if
+/// the run generates one, name every token at which `sherd chat` stops.
 #pragma once
 
 #include <cstdint>
@@ -22,10 +23,10 @@ namespace sherd::engine {
 struct ExportRequest {
   std::string checkpoint;
   std::string to;
-  std::optional<DType> dtype;  ///< none: the type in config.json, f32 where it names none
+  std::optional<DType> dtype;  ///< none: the type in config.json, f32 if it names none
   std::int64_t shard_bytes = huggingface::kDefaultShardBytes;
-  bool merge = false;  ///< the model that the adapter is for, with the adapter in it
-  std::optional<std::int64_t> ranks = {};  ///< that write; none: the machine's cores, up to 8
+  bool merge = false;  ///< export the base model with the adapter merged into it
+  std::optional<std::int64_t> ranks = {};  ///< writers; none: the machine's cores, up to 8
 };
 
 struct ExportSummary {
@@ -33,7 +34,7 @@ struct ExportSummary {
   DType dtype = DType::kF32;
 };
 
-/// Errors   UsageError for a model that no family of Hugging Face's has, or a folder that exists;
+/// Errors   UsageError for a model that fits no Hugging Face family, or a folder that exists;
 ///          DataError; Interrupted by Ctrl-C, which leaves nothing behind.
 ExportSummary export_checkpoint(const ExportRequest& request);
 

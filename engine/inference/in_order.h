@@ -1,4 +1,4 @@
-/// Results that ranks have in any order, told in the order of what they answer.
+/// Delivers results in the order of their numbers, although ranks produce them in any order.
 #pragma once
 
 #include <functional>
@@ -14,7 +14,8 @@ class InOrder {
   using Tell = std::function<void(std::size_t number, const Result& result)>;
   explicit InOrder(Tell tell) : tell_(std::move(tell)) {}
 
-  /// Any rank, once for each number from 0 on. Tells it, and those that waited for it.
+  /// Called by any rank, once for each number from 0 on. Delivers the result, and those that waited
+  /// for it.
   void add(std::size_t number, Result result) {
     std::lock_guard lock(mutex_);
     waiting_.emplace(number, std::move(result));

@@ -1,5 +1,5 @@
-/// Questions to a trained model, a line each, and its answers in the same order: what an evaluation harness
-/// asks of one.
+/// Answers questions to a trained model, one per line, in the same order: the requests of
+/// evaluation harnesses.
 ///
 ///   {"context": T, "continuation": T}       {"log_likelihood": x, "is_greedy": b, "tokens": n}
 ///   {"text": T}                             {"log_likelihood": x, "tokens": n, "bytes": n}
@@ -9,11 +9,11 @@
 ///   {"messages": [...], "add_generation_prompt": b}
 ///                                           {"prompt": s}, by the model's chat template
 ///
-/// T is a text or a list of token ids. Log-likelihoods are sums of natural logarithms. A context and its
-/// continuation are encoded together, so that a word that both share is cut where the context ends;
-/// spaces at the end of a context count as the continuation's. Of a prompt nothing else must be given; 256 tokens and
-/// temperature 0 are taken otherwise. What stands before a document (a beginning token) isn't added to a text that
-/// begins with it, as templates' do.
+/// T is a text or a list of token ids. Log-likelihoods are sums of natural logarithms. A context
+/// and its continuation are encoded together, so a word that both share is split where the context
+/// ends. Spaces at the end of a context belong to the continuation. Only "prompt" is required for
+/// generation; the defaults are 256 tokens and temperature 0. A beginning-of-document token isn't
+/// added to a text that already begins with it, as texts from templates do.
 #pragma once
 
 #include <cstdint>
@@ -27,17 +27,16 @@ namespace sherd::engine {
 
 struct ScoringRequest {
   TrainedModelRequest model;
-  std::int64_t context =
-      0;  ///< tokens of a text at most; 0: 2,048, or what the model knows if less
+  std::int64_t context = 0;  ///< most tokens per text; 0: 2,048, or the model's maximum if less
   std::istream* questions = nullptr;
-  std::string name;  ///< of where they come from, for messages: "requests.jsonl"
+  std::string name;  ///< of the source, for messages: "requests.jsonl"
   std::function<void(const std::string&)> on_note{};
   std::function<void(const std::string& line)> on_answer;  ///< one JSON object, no line break
 };
 
-/// Until the questions end. With several ranks they are dealt to ranks, as they come.
-/// Errors   DataError for a line that is none of these; UsageError for text without ids, or too long, and for a
-///          context that is longer than what the model reads.
+/// Answers until the questions end. With several ranks, questions are distributed as they arrive.
+/// Errors   DataError for a line that is none of these; UsageError for text without ids or too
+///          long, and for a context that is longer than the model supports.
 void answer(const ScoringRequest& request);
 
 }  // namespace sherd::engine

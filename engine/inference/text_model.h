@@ -1,6 +1,7 @@
-/// A trained model that text goes into and comes out of, one text at a time on each rank.
+/// A trained model for text input and output, one text at a time on each rank.
 ///
-/// A cache of keys and values (kernels/kv_cache.h) makes each token cost a pass over itself.
+/// A cache of keys and values (kernels/kv_cache.h) limits the cost of each token to a pass over
+/// itself.
 #pragma once
 
 #include <functional>
@@ -17,41 +18,43 @@ namespace sherd::engine {
 
 class TextModel {
  public:
-  /// When the tokenizer is opened: at once, or where text is first asked for. Ids need none.
+  /// When the tokenizer is opened: at once, or when text is first needed. Token ids need no
+  /// tokenizer.
   enum class Text { kNow, kWhenNeeded };
 
   /// Errors   as evaluate_checkpoint.
   explicit TextModel(const TrainedModelRequest& request, Text when = Text::kNow);
 
-  /// Errors   those of a folder without tokenizer, where it was left for later.
+  /// Errors   with kWhenNeeded, those of a folder without a tokenizer.
   const data::TokenText& text() const;
-  /// Behind what the tokenizer puts before a document, unless it begins with that; at least one id.
+  /// The prompt's ids, after the tokenizer's beginning-of-document tokens unless it begins with
+  /// them; at least one id.
   std::vector<std::int32_t> prompt_ids(const std::string& prompt) const;
-  /// The token that a text begins with where nothing stands before it: the tokenizer's beginning, else the
-  /// model's end, else 0.
+  /// The token that a text begins with if nothing precedes it: the tokenizer's beginning token,
+  /// else the model's end token, else 0.
   std::int32_t first_token() const;
   bool is_end(std::int32_t token) const;
 
   /// The folder of the model's tokenizer and chat template; empty: its tokens are bytes, characters or ids.
   const std::string& tokenizer_folder() const { return trained_.recipe.data.tokenizer; }
-  /// Those that its run has added to them.
+  /// The tokens that its run has added.
   const std::vector<std::string>& added_tokens() const {
     return trained_.recipe.model.add_special_tokens;
   }
 
-  /// Tokens of a text at most: model.max_seq_length, which is what a folder's config.json says.
+  /// Maximum tokens of a text: model.max_seq_length, for a folder from its config.json.
   std::int64_t longest_context() const;
-  /// Those that a conversation is kept in: what a checkpoint was trained with, or all that a folder reads.
+  /// Context length for a conversation: a checkpoint's training length, or a folder's maximum.
   std::int64_t usual_context() const;
 
   using Use = std::function<void(const sharding::Rank& rank, Decoder& decoder)>;
-  /// Plans memory for texts of at most `positions` tokens, loads the weights and runs `use` on every
-  /// rank. `on_note` is told what is worth knowing of it, once, before.
+  /// Plans memory for texts of at most `positions` tokens, loads the weights and runs `use` on
+  /// every rank. `on_note` receives notes for the user, once, before that.
   void run(std::int64_t positions, const Use& use,
            const std::function<void(const std::string&)>& on_note);
 
-  /// No rank has room for all parameters: all ranks work on the same text and gather each unit for each
-  /// token. Otherwise each works for itself. Known in `run`.
+  /// True if no rank has room for all parameters: all ranks work on the same text and gather each
+  /// unit for each token. Otherwise each rank works independently. Known in `run`.
   bool ranks_work_together() const { return trained_.options.placement.parameters_sharded(); }
 
  private:

@@ -156,8 +156,8 @@ TrainedModel model_of_checkpoint(const Checkpoint& checkpoint, const TrainedMode
     for (const char* axis : {"pipeline_", "tensor_", "sequence_", "context_"}) {
       if (!set.starts_with(std::string("parallelism.") + axis)) continue;
       throw UsageError(
-          "--set {}: pipelines, tensor and context ranks are for training; whoever uses a model "
-          "has all of it.",
+          "--set {}: pipeline, tensor and context ranks are for training only; here the model "
+          "isn't cut.",
           set);
     }
     recipe.sets.push_back(set);
@@ -211,7 +211,7 @@ std::string base_of(const huggingface::AdapterFolder& adapter, const TrainedMode
   }
   if (!base.empty() && checkpoint::exists(checkpoint::posix_disk(), base)) return base;
   throw UsageError(
-      "{}: the adapter is for {}, which is no folder here. Say where it is with --set "
+      "{}: the adapter is for {}, which isn't a folder here. Set its location with --set "
       "model.from=FOLDER.",
       adapter.path(), base.empty() ? "a model that it doesn't name" : base);
 }

@@ -1,5 +1,5 @@
-/// A model whose weights are there: a checkpoint of ours, a Hugging Face folder, or an adapter's folder, whose base is
-/// another folder.
+/// A model with weights: a Sherd checkpoint, a Hugging Face folder, or an adapter's folder, whose
+/// base is another folder.
 #pragma once
 
 #include <cstdint>
@@ -19,28 +19,29 @@ namespace sherd::engine {
 struct TrainedModel {
   std::string path;
   Recipe recipe;
-  std::int64_t batch_size = 0;  ///< sequences of one step of its training, on however many ranks
+  std::int64_t batch_size = 0;  ///< sequences of one of its training steps, over all ranks
   TrainingOptions options;      ///< without gradients
   std::vector<char32_t> vocabulary;
-  /// One of the two.
+  /// Exactly one of the two is set.
   std::shared_ptr<const checkpoint::Checkpoint> checkpoint;
   std::shared_ptr<const huggingface::FolderWeights> folder;
-  /// Of an adapter's folder: the model's, and what the adapter changes. The model has no adapter then; `folder` reads
-  /// its weights with the adapter in them.
+  /// For an adapter's folder: the base model's folder, and what the adapter changes. The model
+  /// itself then has no adapter; `folder` reads the merged weights.
   std::string base{};
   std::shared_ptr<huggingface::Overlay> overlay{};
 };
 
-/// Reads no weights yet. A checkpoint's recipe is compared with its tensors, a folder's config.json with
-/// its own. Without `request.ranks` a folder is used on one. An adapter's base is what adapter_config.json names, or
-/// model.from of `request.sets`.
-/// Errors   UsageError if that is no folder here.
+/// Reads no weights yet. A checkpoint's recipe is compared with its tensors, a folder's config.json
+/// with the folder's tensors. Without `request.ranks` a folder is used on one rank. An adapter's
+/// base is what adapter_config.json names, or model.from of `request.sets`.
+/// Errors   UsageError if the base isn't a folder on this machine.
 TrainedModel trained_model(const TrainedModelRequest& request);
 
-/// Fills `model`, which was made of `trained.options`. A collective.
+/// Fills `model`, which was constructed from `trained.options`. A collective.
 void load_weights(const TrainedModel& trained, ShardedModel& model);
 
-/// Where the run that wrote a checkpoint keeps the files of a Hugging Face folder, if it has any.
+/// Where the run that wrote a checkpoint keeps its copies of a Hugging Face folder's files, if it
+/// has any.
 std::string kept_beside(const checkpoint::Checkpoint& checkpoint);
 
 }  // namespace sherd::engine

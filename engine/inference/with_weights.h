@@ -1,4 +1,4 @@
-/// A trained model on ranks, for whatever only reads its weights.
+/// Runs a trained model on ranks, for code that only reads its weights.
 #pragma once
 
 #include <functional>
@@ -8,7 +8,7 @@
 
 namespace sherd::engine {
 
-/// Whether `trained` fits the memory that this machine's ranks have.
+/// Whether `trained` fits into the memory of this machine's ranks.
 bool fits(const TrainedModel& trained, const Machine& machine);
 
 /// Runs `use(rank, model)` on every rank of `machine`, with the weights in the model.

@@ -1,4 +1,4 @@
-/// What a recipe says about where its ranks run.
+/// Where a recipe's ranks run.
 #pragma once
 
 #include <memory>
@@ -10,14 +10,15 @@
 
 namespace sherd::engine {
 
-/// What `run.device` means on this machine; auto takes a GPU if there is one that this program can
-/// use. Doesn't ask whether what is named exists: plans are made on machines without it.
+/// The device that `run.device` means on this machine; auto is a GPU if this program can use one.
+/// Doesn't check that a named device exists, since plans are also made on machines without it.
 DeviceTraits device_traits(const Recipe& recipe);
 
-/// How it wants GPUs to be used.
+/// The recipe's options for GPUs.
 CudaMachineOptions cuda_options(const Recipe& recipe);
 
-/// A step of the recipe on that device (TrainingOptions::adds_in_matmuls: on GPUs that needn't repeat their bits).
+/// A step of the recipe on that device. (TrainingOptions::adds_in_matmuls: on GPUs without
+/// run.deterministic.)
 TrainingOptions options_on_device(const Recipe& recipe);
 
 /// Errors   as cpu_machine and cuda_machine.
@@ -26,7 +27,7 @@ std::shared_ptr<const Machine> choose_machine(const Recipe& recipe);
 /// Compute threads of each rank, as a run on this machine would share its cores.
 int compute_threads(const Recipe& recipe);
 
-/// Everything of a launch on `machine` but its memory plans.
+/// Launch options for `machine`, without memory plans.
 LaunchOptions launch_options(const Recipe& recipe, std::shared_ptr<const Machine> machine);
 
 /// "2 ranks with 4 compute threads each on 8 cores", "2 ranks on a GPU each: NVIDIA H200".

@@ -1,13 +1,14 @@
-/// Signals that ask a run to end before it has begun: while the program starts, processes join, and texts are encoded.
-/// Nothing is there to be saved, so all processes end at once, with code 75 and one line.
+/// Signals that ask a run to end before it has begun: while the program starts, processes join, and
+/// texts are encoded. There is nothing to save, so all processes end at once, with code 75 and one
+/// line.
 ///
 ///   alone           the signal's handler ends the process (engine/launch/stop_signals.h)
-///   joining         the same in each process; only one speaks
-///   joined          a thread tells the others, and calls `leave`; so does the thread of each of them
-///   the run goes on engine/launch/stop_signals.h
+///   joining         the same in each process; only one prints
+///   joined          a thread tells the others and calls `leave`; so do their threads
+///   training        engine/launch/stop_signals.h
 ///
-/// The thread also looks after who has started this process: where mpirun has gone, nobody would end it, so it ends as
-/// if SIGTERM had come.
+/// The thread also watches the process that started this one. If mpirun has ended, nothing else
+/// would end this process, so it ends as after SIGTERM.
 #pragma once
 
 #include <atomic>
@@ -23,14 +24,15 @@ namespace sherd::engine {
 
 /// For the first line of `main`.
 void begin_early_stop();
-/// From now on the others would notice that this process ends: an EarlyStop is about to look after signals.
+/// From now on, the others notice if this process ends; an EarlyStop is about to handle signals.
 void note_early_stops();
 
 class EarlyStop {
  public:
-  /// Says to the others how this process ends, and ends it. On this object's thread.
+  /// Tells the others how this process ends, and ends it. Called on this object's thread.
   using Leave = std::function<void(const sharding::ProcessEnd& end)>;
-  /// `parent`: the process that has started this one, 0 if its end doesn't matter. `noted`: take_noted_stop.
+  /// `parent`: the process that started this one, 0 if its end doesn't matter. `noted`:
+  /// take_noted_stop.
   struct Options {
     Leave leave;
     std::function<int()> parent;

@@ -18,7 +18,7 @@
 namespace sherd::engine {
 namespace {
 
-// Remembers who failed first; everybody else's error is only a consequence.
+// Remembers the first failure; other ranks' errors are only consequences.
 class FirstError {
  public:
   void set(std::exception_ptr error) {
@@ -75,7 +75,7 @@ std::unique_ptr<sharding::Rank> make_rank(const LaunchOptions& options, int r,
   return rank;
 }
 
-// In a rank's thread nobody would catch what this throws.
+// Must not throw: in a rank's thread, nothing would catch it.
 std::string reason_of_stop(int rank, const char* error) try {
   return fmt::format("rank {} stopped: {}", rank, error);
 } catch (const std::bad_alloc&) {
@@ -135,11 +135,11 @@ void run_ranks(const LaunchOptions& options, const std::function<void(sharding::
                                      [&run_rank, r] { run_rank(r); }));
     }
   } catch (const std::exception& error) {
-    // Those that have started would wait for those that never will.
+    // Ranks that have started would wait for ranks that never will.
     first_error.set(std::current_exception());
     rendezvous->abort(error.what());
   }
-  const KeptCores kept;  // this thread goes on after its rank
+  const KeptCores kept;  // this thread continues after its rank
   if (started == here.count) run_rank(here.first);
   for (std::thread& thread : threads) thread.join();
   first_error.rethrow();

@@ -10,7 +10,7 @@
 namespace sherd::engine {
 namespace {
 
-// Addresses, without memory behind them until somebody reads or writes there: a step's few numbers.
+// Address space; memory is only used where a step reads or writes its few numbers.
 class ReservedMemory final : public ArenaMemory {
  public:
   explicit ReservedMemory(std::int64_t bytes) : bytes_(std::max<std::int64_t>(bytes, 1)) {

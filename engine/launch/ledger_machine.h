@@ -1,5 +1,5 @@
-/// A machine on which one rank of a world takes its steps on GPUs that aren't there: kernels and collectives are noted
-/// in a ledger (core/ledger.h), memory is reserved and never touched.
+/// A machine that simulates GPUs for one rank of a world: kernels and collectives are recorded in a
+/// ledger (core/ledger.h), memory is reserved and never touched.
 #pragma once
 
 #include "core/ledger.h"
@@ -7,7 +7,7 @@
 
 namespace sherd::engine {
 
-/// `ledger` outlives it.
+/// `ledger` must outlive it.
 std::shared_ptr<const Machine> ledger_machine(int rank, const CudaStreamOptions& stream,
                                               Ledger& ledger);
 

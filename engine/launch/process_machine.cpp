@@ -48,7 +48,7 @@ int cores_of_host(sharding::Processes& processes) {
   return std::max(1, usable < count(own) ? usable : count(together));
 }
 
-// run.device: auto may mean another thing on another machine.
+// run.device: auto may mean different devices on different machines.
 void require_one_kind(sharding::Processes& processes, DeviceKind own) {
   const auto kinds =
       processes.links().all_gather("kinds of devices", own == DeviceKind::kCuda ? "a GPU" : "CPUs");
@@ -142,7 +142,8 @@ std::shared_ptr<const Machine> process_machine(std::shared_ptr<sharding::Process
   }
   if (!processes->carries_tensors()) {
     throw UsageError(
-        "{} processes were started by the variables RANK and WORLD_SIZE, which serves GPUs alone. "
+        "{} processes were started by the variables RANK and WORLD_SIZE, which only works for "
+        "GPUs. "
         "Ranks on CPUs in several processes need MPI: sherd launch -n {} -- train RECIPE.",
         count, count);
   }

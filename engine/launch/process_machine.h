@@ -1,8 +1,8 @@
-/// What ranks of several processes run on. On CPUs, started by mpirun: the processors of one machine or more;
-/// each process has as many ranks as the others, as threads. On GPUs: one rank in each process.
+/// The machine for ranks in several processes. On CPUs, mpirun starts the processes on one or more
+/// machines; each has the same number of ranks, as threads. On GPUs, each process has one rank.
 ///
-/// Processes on one machine share its cores and its memory. Where mpirun has bound them to cores, these
-/// are shared.
+/// Processes on one machine share its cores and memory; if mpirun has bound them to cores, those
+/// cores.
 #pragma once
 
 #include "engine/launch/machine.h"
@@ -10,9 +10,9 @@
 
 namespace sherd::engine {
 
-/// Every process calls it.
-/// Errors   UsageError: the recipe's ranks can't be shared evenly by the processes, or these can't do what they
-///          were started for.
+/// Called by every process.
+/// Errors   UsageError: the recipe's ranks can't be divided evenly among the processes, or the
+///          processes were started in a way that doesn't support the recipe.
 std::shared_ptr<const Machine> process_machine(std::shared_ptr<sharding::Processes> processes,
                                                const Recipe& recipe);
 

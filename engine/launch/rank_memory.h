@@ -1,4 +1,4 @@
-/// The memory of a rank as its plan and its device want it.
+/// The memory of a rank, for its plan and its device.
 #pragma once
 
 #include <memory>
@@ -7,9 +7,9 @@
 
 namespace sherd::engine {
 
-/// On the GPU that the calling thread talks to.
+/// On the calling thread's current GPU.
 std::unique_ptr<Arena> cuda_arena(MemoryPlan plan);
-/// Page-locked host memory, which GPUs copy from and to without a stop.
+/// Page-locked host memory, for asynchronous copies to and from GPUs.
 std::unique_ptr<Arena> pinned_arena(MemoryPlan plan);
 
 }  // namespace sherd::engine

@@ -49,7 +49,7 @@ void RankWatch::ended(int rank) {
 void RankWatch::failed(const std::exception_ptr& error) {
   std::lock_guard lock(mutex_);
   if (failed_ || ends_as_asked_) return;
-  // Failures of others, which miss it, come of that.
+  // After a requested end, failures of ranks that miss this one are only consequences.
   if (is_asked_for(error)) {
     ends_as_asked_ = true;
     return;
@@ -75,7 +75,7 @@ void RankWatch::run() {
   }
 }
 
-// Texts are made while no rank can end, and told while any may.
+// Texts are made while no rank can end, and reported while any may.
 void RankWatch::tell_calls(std::unique_lock<std::mutex>& lock) {
   std::map<int, std::string> texts;
   for (const auto& [rank, recorder] : ranks_) texts[rank] = recorder->text();

@@ -1,9 +1,9 @@
-/// Looks after the ranks of a process, from a thread of its own.
+/// Watches the ranks of a process, from its own thread.
 ///
-///   stuck    a rank has failed, which ends the world, but others don't come to their end: they loop, or wait for
-///            what never comes. No other thread can end them, so whoever listens should end the process.
-///   stop     a signal asks the run to end and it hasn't for a while: what each rank's communicators were asked for
-///            last is told, before somebody loses patience and kills the process.
+///   stuck    a rank has failed, which ends the world, but others don't end: they loop, or wait
+///            forever. No other thread can end them, so the listener should end the process.
+///   stop     a signal has asked the run to end, and after some time it hasn't: reports each rank's
+///            last collectives, before the process is killed.
 #pragma once
 
 #include <chrono>
@@ -23,11 +23,12 @@ namespace sherd::engine {
 
 class RankWatch {
  public:
-  /// From a failure to `on_stuck`, and from a signal to `on_calls`. mpirun kills a second after its signal.
+  /// From a failure to `on_stuck`, and from a signal to `on_calls`. mpirun kills a second after its
+  /// signal.
   static constexpr std::chrono::milliseconds kForOthers{5000}, kForAStop{500};
 
   struct Options {
-    /// The ranks that haven't ended, and why they should have.
+    /// The ranks that haven't ended, and the failure that should have ended them.
     std::function<void(const std::vector<int>& ranks, std::exception_ptr failure)> on_stuck;
     std::function<bool()> stop_asked;
     std::function<void(int rank, const std::string& calls)> on_calls;
@@ -37,10 +38,10 @@ class RankWatch {
   explicit RankWatch(Options options);
   ~RankWatch();
 
-  /// The recorder lives until `ended`.
+  /// The recorder must live until `ended`.
   void began(int rank, const sharding::FlightRecorder& recorder);
   void ended(int rank);
-  /// The first counts. A run that ends as it was asked to has not failed.
+  /// Only the first failure counts. A run that ends on request has not failed.
   void failed(const std::exception_ptr& error);
 
  private:
@@ -53,7 +54,7 @@ class RankWatch {
   const Options options_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::map<int, const sharding::FlightRecorder*> ranks_;  ///< that are there
+  std::map<int, const sharding::FlightRecorder*> ranks_;  ///< that run
   std::exception_ptr failure_;
   std::optional<Clock::time_point> failed_, stop_seen_;
   bool ends_as_asked_ = false;

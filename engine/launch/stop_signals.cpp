@@ -71,7 +71,7 @@ extern "C" void note(int signal) {
 void install(int signal, void (*handler)(int), int flags) {
   struct sigaction action {};
   action.sa_handler = handler;
-  action.sa_flags = flags | SA_RESTART;  // reads and writes stay whole
+  action.sa_flags = flags | SA_RESTART;  // reads and writes aren't interrupted
   sigemptyset(&action.sa_mask);
   SHERD_CHECK(::sigaction(signal, &action, nullptr) == 0);
 }

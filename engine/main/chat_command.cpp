@@ -30,7 +30,7 @@ class ChatCommand {
 ChatCommand::ChatCommand(CLI::App& command) {
   add_trained_model(command, path_, sets_);
   command.add_option("--system", system_, "The conversation's first message");
-  add_sampling(command, sampling_, "Tokens of an answer at most (256)");
+  add_sampling(command, sampling_, "Maximum tokens of an answer (default 256)");
 }
 
 void ChatCommand::run() const {

@@ -20,7 +20,7 @@ void add_checkpoint(CLI::App& command, std::string& path) {
   command
       .add_option(
           "checkpoint", path,
-          "A checkpoint's folder, or a run's for its newest, e.g. runs/x; runs/x/best: its best")
+          "Checkpoint folder, or run folder for its newest, e.g. runs/x; runs/x/best: its best")
       ->type_name("CKPT")
       ->required();
 }
@@ -102,7 +102,7 @@ class EvalCommand {
  public:
   explicit EvalCommand(CLI::App& command) {
     add_trained_model(command, path_, sets_);
-    add_ranks(command, ranks_, "Number of ranks (the recipe's)");
+    add_ranks(command, ranks_, "Number of ranks (default: the recipe's)");
     command.add_flag("--json", json_, "One JSON object instead of a sentence");
   }
   void run() const { evaluate({checkpoint_path(path_), sets_, ranks_}, json_); }
@@ -133,17 +133,17 @@ ExportCommand::ExportCommand(CLI::App& command) {
       ->excludes(file);
   command.add_flag(
       "--merge", merge_,
-      "With --to-hf, of an adapter: the whole model with the adapter in it, not PEFT's files");
+      "With --to-hf, for an adapter: write the whole model with it merged, not PEFT's files");
   command
       .add_option(
           "--dtype", dtype_,
           "f32, bf16 or, with --to-hf, f16 (default f32; --to-hf: type of the original model, or "
           "param_dtype of a model from scratch)")
       ->check(CLI::IsMember({"f32", "bf16", "f16"}));
-  command.add_option("--shard-size", shard_size_, "A folder's largest file of weights (5GB)")
+  command.add_option("--shard-size", shard_size_, "Maximum size of a weight file (default 5GB)")
       ->type_name("SIZE");
   add_ranks(command, ranks_,
-            "Ranks that write a folder, each its range (as many as cores, up to 8)");
+            "Ranks that write a folder, each its own range (default: cores, up to 8)");
 }
 
 void ExportCommand::run() const {
@@ -187,8 +187,8 @@ Command verify_command(CLI::App& program) {
 }
 
 Command export_command(CLI::App& program) {
-  return make_command<ExportCommand>(
-      program, "export", "Write the weights for others: one HDF5 file, or a Hugging Face folder");
+  return make_command<ExportCommand>(program, "export",
+                                     "Write the weights to one HDF5 file or a Hugging Face folder");
 }
 
 Command eval_command(CLI::App& program) {

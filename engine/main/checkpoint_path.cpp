@@ -11,7 +11,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The newest that opens; how good its bytes are is found out by whoever reads them.
+// The newest that opens; its bytes are verified when they are read.
 std::string newest_in(const std::string& folder) {
   checkpoint::Newest newest = checkpoint::newest_checkpoint(checkpoint::posix_disk(), folder);
   if (newest.checkpoint) return newest.checkpoint->path();

@@ -1,4 +1,4 @@
-/// Which checkpoint a person means.
+/// Finds the checkpoint that a path means.
 #pragma once
 
 #include <string>
@@ -14,8 +14,9 @@ namespace sherd::main {
 ///   runs/x/best                          the one there with the lowest validation loss
 ///   runs/x/checkpoints/best              the same
 ///
-/// Whatever is none of them is returned as it is: opening it says what is wrong.
-/// Errors   DataError if a run's folder holds no checkpoint that opens, or for best none with a loss.
+/// Any other path is returned unchanged; opening it reports the error.
+/// Errors   DataError if a run's folder contains no checkpoint that opens, or, for best, none with
+///          a loss.
 std::string checkpoint_path(const std::string& path);
 
 }  // namespace sherd::main

@@ -1,5 +1,4 @@
-/// What is wrong with a command line, before CLI11 reads it: commands that don't exist, options
-/// without a value.
+/// Checks a command line before CLI11 reads it: commands that don't exist, options without a value.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -13,22 +12,22 @@
 
 namespace sherd::main {
 
-/// Errors   UsageError: the first word is no command (with the one that may be meant), or an option's
-///          value is empty.
+/// Errors   UsageError: the first word isn't a command (suggests one), or an option's value is
+///          empty.
 void check_words(const CLI::App& app, int argc, const char* const* argv);
 
-/// What CLI11 says, with the option that may be meant in place of one that doesn't exist.
+/// CLI11's message, with a suggestion for an option that doesn't exist.
 std::string explain(const CLI::App& app, const CLI::ParseError& error, int argc,
                     const char* const* argv);
 
 /// CKPT and --set of the commands that use a trained model.
 void add_trained_model(CLI::App& command, std::string& path, std::vector<std::string>& sets);
 
-/// --tokens, --temperature, --top-k, --top-p and --seed of the commands that draw text. `tokens` says what --tokens
-/// limits.
+/// --tokens, --temperature, --top-k, --top-p and --seed of the commands that sample text. `tokens`
+/// is the help of --tokens.
 void add_sampling(CLI::App& command, engine::SamplingOptions& sampling, const std::string& tokens);
 
-/// Errors   UsageError if `path`, the value of `option`, is a folder where a file is read.
+/// Errors   UsageError if `path`, the value of `option`, is a folder instead of a file.
 void require_no_folder(const std::string& path, const std::string& option);
 
 /// RECIPE, --set, --ranks and --share-device of the commands that read a recipe; returns RECIPE.

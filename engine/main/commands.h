@@ -1,7 +1,8 @@
-/// The program's commands: one function for each adds its words to the command line and returns what runs it.
+/// The program's commands. One function for each adds it to the command line and returns what runs
+/// it.
 ///
-/// A command is a class in its own source file. Its constructor adds options to the subcommand, its members hold what
-/// was written there, and `run` does the work: it returns nothing, or an exit code.
+/// A command is a class in its own source file. Its constructor adds options to the subcommand, its
+/// members hold their values, and `run` does the work: it returns nothing, or an exit code.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -37,7 +38,7 @@ Command tokenize_command(CLI::App& program);
 Command launch_command(CLI::App& program);
 Command info_command(CLI::App& program);
 
-/// For the first line of `main`, before `launch` runs: a signal that comes early isn't lost.
+/// For the first line of `main`, before `launch` runs: catches signals that come early.
 void take_launch_signals();
 
 /// All of them, in the order of `sherd --help`.

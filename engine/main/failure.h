@@ -1,4 +1,4 @@
-/// What the program says and returns when a command has failed.
+/// Messages and exit code of a command that has failed.
 #pragma once
 
 #include <exception>
@@ -11,8 +11,7 @@ inline constexpr int kUnexpected = 1;
 
 struct Failure {
   int exit_code = 0;
-  std::vector<std::string>
-      lines{};  ///< one for each thing that is wrong, without control characters
+  std::vector<std::string> lines{};  ///< one per problem, without control characters
 };
 Failure failure_of(const std::exception_ptr& error);
 

@@ -13,7 +13,7 @@
 namespace sherd::main {
 namespace {
 
-// Somebody's file is never overwritten, nor is a link followed.
+// Never overwrites an existing file, and never follows a link.
 void write_new(const std::string& path, const std::string& text) {
   const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
   if (file < 0 && errno == EEXIST) {

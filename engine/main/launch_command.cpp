@@ -48,7 +48,7 @@ std::string name_of_signal(int signal) {
   return name ? fmt::format("SIG{}", name) : fmt::format("signal {}", signal);
 }
 
-// What is ignored stays so, as nohup wants it.
+// An ignored signal stays ignored, as nohup requires.
 void install(int signal, void (*handler)(int)) {
   struct sigaction before {};
   SHERD_CHECK(::sigaction(signal, nullptr, &before) == 0);
@@ -128,8 +128,8 @@ class Mpirun {
   bool has_spoken() const { return has_spoken_; }
 
  private:
-  // mpirun passes SIGUSR1 on to every process; at SIGTERM it would kill them soon. Until it can, SIGUSR1 mustn't end
-  // it. And it goes with this process, whatever ends that.
+  // mpirun passes SIGUSR1 on to every process; after SIGTERM it would soon kill them. Until it
+  // handles SIGUSR1, that must not end it. It ends when this process does, for any reason.
   [[noreturn]] void become_mpirun(char* const* arguments, pid_t launcher, const Pipe& failure,
                                   const sigset_t& mask) const {
     ::signal(SIGUSR1, SIG_IGN);
@@ -153,7 +153,7 @@ class Mpirun {
     while (true) {
       const ssize_t got = ::read(errors_.ends[0], bytes.data(), bytes.size());
       if (got < 0 && errno == EINTR) continue;
-      if (got == 0) errors_.close_end(0);  // mpirun may go on without
+      if (got == 0) errors_.close_end(0);  // mpirun may continue without it
       if (got <= 0) return;
       const std::string_view text(bytes.data(), static_cast<std::size_t>(got));
       std::fwrite(text.data(), 1, text.size(), stderr);
@@ -180,8 +180,8 @@ class Mpirun {
   bool has_spoken_ = false;
 };
 
-// mpirun's exit code, or 75 where processes have ended because they were asked to before they could do it themselves.
-// What no process has said is said here.
+// mpirun's exit code, or 75 if processes were ended by a request before they could handle it
+// themselves. Prints a message if no process has printed one.
 int run_mpirun(std::vector<std::string> words) {
   Mpirun mpirun(std::move(words));
   const int code = mpirun.wait();
@@ -201,8 +201,8 @@ int run_mpirun(std::vector<std::string> words) {
   return code;
 }
 
-// A process has died or hung: what may not happen again. Wrong recipes, full disks and losses that aren't
-// finite would.
+// Whether a process has died or hung, which a restart may fix. Wrong recipes, full disks and
+// non-finite losses would recur.
 bool is_retryable(int code) {
   constexpr int kPeer = 4;           // CONTRIBUTING.md: exit codes
   constexpr int kLostMachine = 205;  // mpirun's, where its helper on another machine has gone
@@ -217,9 +217,9 @@ class LaunchCommand {
  public:
   explicit LaunchCommand(CLI::App& command);
   /// Waits for mpirun and returns its exit code. SIGTERM, SIGUSR1 and SIGHUP reach every process as
-  /// SIGUSR1, so that a run saves and ends (engine/launch/stop_signals.h); whenever they come, the code is then 75.
-  /// mpirun ends when this process does, even by SIGKILL.
-  /// A restart leaves out machines that don't answer, as far as --min-processes allows.
+  /// SIGUSR1, so that a run saves and ends (engine/launch/stop_signals.h); the code is then always
+  /// 75. mpirun ends when this process does, even by SIGKILL. A restart leaves out machines that
+  /// don't answer, as far as --min-processes allows.
   /// Errors   UsageError: there is no mpirun, or no command.
   int run() const;
 
@@ -243,7 +243,7 @@ class LaunchCommand {
 };
 
 LaunchCommand::LaunchCommand(CLI::App& command) {
-  command.add_option("-n,--processes", num_processes_, "How many processes")
+  command.add_option("-n,--processes", num_processes_, "Number of processes")
       ->type_name("N")
       ->check(CLI::Range(1, 65536))
       ->required();
@@ -303,7 +303,7 @@ LaunchCommand::World LaunchCommand::first_world() const {
   return world;
 }
 
-// Asked by mpirun itself, so in the way in which it would start a process there.
+// Uses mpirun itself, so it starts a process there in the same way as a run.
 LaunchCommand::World LaunchCommand::without_lost_hosts(const World& world) const {
   World left;
   for (const Host& host : world.hosts) {
@@ -330,7 +330,8 @@ std::vector<std::string> LaunchCommand::mpirun_arguments(const World& world) con
   // Processes share a machine's cores themselves, and a machine may have fewer than processes.
   for (const char* word : {"--oversubscribe", "--bind-to", "none", "--quiet"})
     words.emplace_back(word);
-  // Time for last words, before mpirun kills processes that others have left; a second otherwise.
+  // Time for final messages, before mpirun kills processes that others have left; otherwise a
+  // second.
   words.insert(words.end(), {"--mca", "odls_base_sigkill_timeout", "2"});
   // A machine that has gone is noticed after 25 s, instead of some minutes.
   for (const auto& [name, value] :

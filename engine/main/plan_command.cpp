@@ -101,7 +101,7 @@ void PlanCommand::run() const {
 
 Command plan_command(CLI::App& program) {
   return make_command<PlanCommand>(program, "plan",
-                                   "Say what a recipe needs and sends, and whether it fits");
+                                   "Show what a recipe needs and sends, and whether it fits");
 }
 
 }  // namespace sherd::main

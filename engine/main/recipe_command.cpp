@@ -8,7 +8,7 @@
 namespace sherd::main {
 namespace {
 
-// `sherd recipe`: a recipe as it is resolved, or what recipes can say.
+// `sherd recipe`: a resolved recipe, or all possible keys.
 class RecipeCommand {
  public:
   explicit RecipeCommand(CLI::App& command) {

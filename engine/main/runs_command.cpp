@@ -21,9 +21,9 @@ class RunsCommand {
 };
 
 RunsCommand::RunsCommand(CLI::App& command) {
-  command.add_option("folder", folder_, "A folder of runs, or a run's own (runs)")
+  command.add_option("folder", folder_, "Folder of runs, or of one run (default runs)")
       ->type_name("FOLDER");
-  command.add_flag("--json", json_, "A JSON object for each run, a line each");
+  command.add_flag("--json", json_, "Print one JSON object per run, one per line");
 }
 
 void RunsCommand::run() const {

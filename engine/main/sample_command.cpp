@@ -79,8 +79,8 @@ class SampleCommand {
 
 SampleCommand::SampleCommand(CLI::App& command) {
   add_trained_model(command, path_, sets_);
-  add_ranks(command, ranks_, "Number of ranks (1)");
-  CLI::Option* prompt = command.add_option("--prompt", prompt_, "What the text begins with");
+  add_ranks(command, ranks_, "Number of ranks (default 1)");
+  CLI::Option* prompt = command.add_option("--prompt", prompt_, "Beginning of the text");
   command
       .add_option(
           "--prompts", prompts_file_,
@@ -88,12 +88,12 @@ SampleCommand::SampleCommand(CLI::App& command) {
           "printed as JSON lines; ranks divide the prompts")
       ->type_name("FILE.jsonl")
       ->excludes(prompt);
-  add_sampling(command, sampling_, "Tokens to add at most (200)");
-  command.add_option("--stop", stops_, "The text ends in front of this; may be repeated")
+  add_sampling(command, sampling_, "Maximum tokens to add (default 200)");
+  command.add_option("--stop", stops_, "End the text before this string; may be repeated")
       ->allow_extra_args(false);
   command.add_flag("--ignore-end", ignores_end_tokens_,
-                   "Go on behind a token that ends a text (eos_token_id of a folder)");
-  command.add_flag("--speed", shows_speed_, "Say on standard error how fast it was");
+                   "Continue after a token that ends a text (eos_token_id of a folder)");
+  command.add_flag("--speed", shows_speed_, "Print the speed to standard error");
 }
 
 void SampleCommand::run() const {
@@ -137,7 +137,8 @@ void SampleCommand::run() const {
 }  // namespace
 
 Command sample_command(CLI::App& program) {
-  return make_command<SampleCommand>(program, "sample", "Print text from the model, as it comes");
+  return make_command<SampleCommand>(program, "sample",
+                                     "Generate text with the model, and print it as it comes");
 }
 
 }  // namespace sherd::main

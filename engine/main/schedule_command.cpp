@@ -89,7 +89,7 @@ ScheduleCommand::ScheduleCommand(CLI::App& command) {
       ->type_name("N")
       ->check(CLI::Range(1, 4096))
       ->required();
-  command.add_option("--schedule", schedule_, "Which to draw; without it all are compared")
+  command.add_option("--schedule", schedule_, "Schedule to draw (default: compare all)")
       ->type_name("NAME");
   command.add_option("--chunks-per-rank", chunks_per_rank_, "Chunks of layers on each rank")
       ->type_name("N")
@@ -102,10 +102,11 @@ ScheduleCommand::ScheduleCommand(CLI::App& command) {
       ->delimiter(',')
       ->expected(3, 3 * kMostChunks)
       ->check(between(kShortest, kLongest));
-  command.add_option("--message", message_, "Milliseconds that a message takes (0)")
+  command.add_option("--message", message_, "Milliseconds that a message takes (default 0)")
       ->type_name("MS")
       ->check(between(0.0, kLongest));
-  command.add_option("--overlap", overlap_, "Share that a pair hides of its shorter half (0)")
+  command
+      .add_option("--overlap", overlap_, "Share of a pair's shorter half that overlaps (default 0)")
       ->type_name("SHARE")
       ->check(between(0.0, 1.0));
   command.add_flag("--lists", lists_, "Print each rank's list of actions instead");
@@ -123,10 +124,10 @@ void ScheduleCommand::run() const {
   if (times.size() > 1) question.of_chunks = times;
   if (schedule_.empty()) {
     if (times.size() > 1) {
-      throw UsageError("--times of single chunks are of one schedule: name it with --schedule.");
+      throw UsageError("--times per chunk needs one schedule: name it with --schedule.");
     }
     if (lists_ || !trace_.empty()) {
-      throw UsageError("--lists and --trace are of one schedule: name it with --schedule.");
+      throw UsageError("--lists and --trace need one schedule: name it with --schedule.");
     }
     fmt::print("{}", schedule::comparison_text(question));
     return;

@@ -45,7 +45,7 @@ class ScoreCommand {
 
 ScoreCommand::ScoreCommand(CLI::App& command) {
   add_trained_model(command, path_, sets_);
-  add_ranks(command, ranks_, "Number of ranks (1), which share the questions");
+  add_ranks(command, ranks_, "Number of ranks, which share the questions (default 1)");
   command
       .add_option("--questions", questions_,
                   "File with one question per line: {\"context\": ..., \"continuation\": ...}, "

@@ -61,10 +61,11 @@ TokenizeCommand::TokenizeCommand(CLI::App& command) {
       .add_option("--tokenizer", options_.tokenizer, "A folder with a Hugging Face tokenizer.json")
       ->required();
   command.add_option("--to", options_.to, "The file to write; must not exist")->required();
-  command.add_option("--field", options_.field, "The text in a line of .jsonl (text)");
+  command.add_option("--field", options_.field,
+                     "Key of the text in a line of .jsonl (default text)");
   command.add_flag("--jsonl", options_.stdin_is_jsonl, "Standard input is .jsonl");
   command.add_flag("--bos", options_.bos, "Put the beginning-of-text token before every document");
-  command.add_flag("--eos", options_.eos, "Put the end-of-text token behind every document");
+  command.add_flag("--eos", options_.eos, "Put the end-of-text token after every document");
   command.add_flag("--special-tokens", special_tokens_,
                    "Encode text that spells a special token as that token");
   command.add_flag("--skip-bad", options_.skip_bad,

@@ -63,7 +63,7 @@ bool all_say(const std::vector<std::optional<ProcessEnd>>& ends, const std::stri
                      [&](const auto& end) { return end && end->message == message; });
 }
 
-// A recipe that says nothing of ranks has one in each process.
+// A recipe that doesn't set ranks gets one in each process.
 engine::ResolvedRecipe recipe_for(const engine::RecipeRequest& request, int num_processes) {
   engine::ResolvedRecipe recipe = engine::resolve_recipe(request);
   const engine::Origin& degree = recipe.origin("parallelism.data_parallel_shard_degree");
@@ -84,7 +84,7 @@ bool speaks_of_stop(const std::vector<std::optional<ProcessEnd>>& ends, std::siz
                       [](const auto& end) { return end && is_stop(end->exit_code); });
 }
 
-// What rank 0 ends a stopped run with is everybody's code: its farewell may look like a failure to ranks
+// All processes of a stopped run use rank 0's exit code: its end may look like a failure to ranks
 // that were about to leave.
 int stop_code(const std::vector<std::optional<ProcessEnd>>& ends) {
   int code = 0;
@@ -106,7 +106,7 @@ int leave(sharding::Processes& processes, ProcessEnd end, const std::string& lab
   ::signal(SIGTERM, SIG_IGN);
   if (is_failure(end)) processes.links().abort(label + end.message);
   const bool aborted_before = processes.links().aborted();
-  // Those that have ended well wait for the others, however long these write.
+  // Processes that have succeeded wait for the others, however long these write.
   const auto ends =
       processes.end(end, aborted_before ? milliseconds(kForLastWords) : std::chrono::hours(24));
   const auto own = static_cast<std::size_t>(processes.index());
@@ -114,7 +114,7 @@ int leave(sharding::Processes& processes, ProcessEnd end, const std::string& lab
     if (is_stop(end.exit_code) && speaks_of_stop(ends, own)) print(end.message, "");
     return code;
   }
-  // Only among processes that have all said their last word does MPI end: it waits for every one.
+  // MPI only ends after every process has sent its last message, since it waits for all.
   const bool all_are_here =
       std::all_of(ends.begin(), ends.end(), [](const auto& x) { return !!x; });
   if (!processes.links().aborted() && all_are_here) {
@@ -128,11 +128,12 @@ int leave(sharding::Processes& processes, ProcessEnd end, const std::string& lab
     }
     return kPeer;
   }
-  // What others have failed with is said by them.
+  // Other processes report their own failures.
   const bool reason_is_said =
       end.consequence && std::any_of(ends.begin(), ends.end(),
                                      [](const auto& other) { return other && is_failure(*other); });
-  // Those who have given this process up have said why; mpirun's processes all print to one place.
+  // Processes that gave up on this one have printed why; all of mpirun's processes print to one
+  // place.
   const bool given_up = processes.links().given_up() && by_mpirun();
   const bool is_said = end.consequence && (reason_is_said || death_is_said || given_up);
   if (end.exit_code != 0 && speaks(ends, own, end) && !is_said) {
@@ -143,7 +144,7 @@ int leave(sharding::Processes& processes, ProcessEnd end, const std::string& lab
   return end.exit_code != 0 ? end.exit_code : kPeer;
 }
 
-// While processes join, nobody else can be told.
+// While processes join, other processes can't be notified.
 void end_late(const std::string& sentence) {
   if (!sentence.empty()) print(sentence, "");
   std::_Exit(kPeer);
@@ -151,7 +152,7 @@ void end_late(const std::string& sentence) {
 
 // `patience`: the recipe's.
 std::unique_ptr<sharding::Processes> other_processes(milliseconds patience) {
-  // Slurm's PMIx may be there beside RANK and WORLD_SIZE, which say what is meant; mpirun's own don't.
+  // With Slurm, PMIx may exist alongside RANK and WORLD_SIZE; these decide, except under mpirun.
   if (const auto world = sharding::environment_world(); world && !by_mpirun()) {
     return sharding::join_environment(*world, kToConnectMachines);
   }
@@ -160,8 +161,8 @@ std::unique_ptr<sharding::Processes> other_processes(milliseconds patience) {
                                          .connecting = engine::note_early_stops});
 }
 
-// A thread that computes or waits for ever can't be ended, so the process ends as it is: for its files that is a
-// crash like any other.
+// A thread that computes or waits forever can't be ended, so the process exits at once. For its
+// files, this is like any other crash.
 [[noreturn]] void end_without(const std::string& ranks, const std::exception_ptr& error) {
   const Failure failure = failure_of(error);
   print(joined(failure.lines), "");
@@ -171,7 +172,7 @@ std::unique_ptr<sharding::Processes> other_processes(milliseconds patience) {
   std::_Exit(failure.exit_code);
 }
 
-// What the recipe says, or why it says nothing: told to the others when they are there.
+// The resolved recipe, or its error, which is sent to the others once they have joined.
 struct EarlyRecipe {
   std::optional<engine::ResolvedRecipe> recipe{};
   std::exception_ptr error{};
@@ -255,7 +256,7 @@ class TrainCommand {
 }  // namespace
 
 Command train_command(CLI::App& program) {
-  return make_command<TrainCommand>(program, "train", "Train as a recipe says");
+  return make_command<TrainCommand>(program, "train", "Train according to a recipe");
 }
 
 }  // namespace sherd::main

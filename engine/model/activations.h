@@ -1,15 +1,15 @@
 /// Every buffer that flows between kernels on one rank: what the forward keeps for the backward,
-/// and the scratch of both. All are acquired once, before step 0; each is alive in the phases that
-/// use it, so that logits and the backward's scratch share memory.
+/// and the scratch of both. All are acquired once, before step 0. Each is alive only in the phases
+/// that use it, so logits and the backward's scratch share memory.
 ///
 /// Kept per block: its input (the residual stream, D), and the outputs and statistics of its sites
 /// (engine/model/sites.h). With `selective` recompute all blocks share one buffer for the cheap
-/// outputs of a name; with `full` all blocks share everything but the residual.
+/// outputs of a name; with `full` all blocks share everything except the residual.
 ///
-/// Where layers differ, what several of them share is as large as the largest of them needs.
+/// If layers differ, a shared buffer has the size that the largest layer needs.
 ///
-/// On a rank of a pipeline, which has some of the blocks and several micro-batches under way, what is kept
-/// stands in slots of a pool instead: any block of any micro-batch may have any of them.
+/// A pipeline rank has some of the blocks and several micro-batches in flight. There, kept
+/// activations are in slots of a pool instead: any block of any micro-batch may use any slot.
 #pragma once
 
 #include <functional>
@@ -25,7 +25,7 @@
 
 namespace sherd::model {
 
-/// What a site keeps.
+/// Buffers for what a site keeps.
 struct SiteBuffers {
   Buffer output, mean, statistic;
 };
@@ -37,11 +37,12 @@ struct BlockTensors : PerSite<SiteTensors> {
   Tensor x_TD;  ///< the block's input
 };
 
-/// Gives a buffer; or, where a run is only planned, notes it and gives an empty one.
+/// Returns a buffer; or, if a run is only planned, records it and returns an empty one.
 using Acquire = std::function<Buffer(const BufferSpec&)>;
 
-/// What a block's weight gradients still need behind its input gradient: the gradients of its
-/// projections' outputs. The gradients of norms arise with the input gradient, and wait here, too.
+/// What a block's weight gradients still need after its input gradient: the gradients of its
+/// projections' outputs. The gradients of norms are computed with the input gradient, and wait here
+/// too.
 struct WaitingBuffers {
   Buffer d_qkv, d_attention_output, d_up, d_down;
   PerSite<Buffer> norm_weight, norm_bias;
@@ -52,7 +53,7 @@ struct Activations {
   Activations(const ModelShape& shape, const kernels::ComputeDevice& device,
               const Acquire& acquire_buffer, const ModelPart* part = nullptr);
 
-  /// All that the constructor acquires.
+  /// Everything that the constructor acquires.
   static std::vector<BufferSpec> list(const ModelShape& shape, const kernels::ComputeDevice& device,
                                       const ModelPart* part = nullptr);
 
@@ -67,38 +68,41 @@ struct Activations {
   PerSite<Buffer> shared;  ///< `selective`: the cheap outputs, at the first site of each name
   SiteBuffers final_norm_buffers;
   Buffer logits_CV;  ///< one chunk of C tokens; becomes its gradient in place
-  /// Of a head's matrix whose gradient is a tree over chunks: of each level the upper half's sum, the smallest first.
+  /// If the gradient of the head's matrix is a tree over chunks: the sum of the upper half at each
+  /// level, the smallest first.
   std::vector<Buffer> head_sums;
   Buffer losses_T;  ///< f32, one per token
-  /// Of a cut model, or one whose sums are canonical, f32: the largest logits of a chunk on every rank, and sums [2, C].
+  /// For a cut model or canonical sums, f32: the largest logits of a chunk on every rank, and sums
+  /// [2, C].
   Buffer loss_maxima_RC, loss_sums_2C;
   std::int64_t chunk_tokens = 0;  ///< C
 
-  /// Of residual_tokens() as all of the residual stream.
+  /// With residual_tokens() rows, as the whole residual stream.
   Buffer branch_TD;  ///< forward: a branch before it joins; backward: gradient of a norm's output
   Buffer d_residual_TD;  ///< gradient of the residual stream, carried from block to block
-  Buffer d_branch_TD;    ///< gradient of a branch, where it isn't d_residual_TD's
-  /// With sequence parallelism: rows of all tokens that ranks have given one another, or this rank's addends of
-  /// sums over ranks; and of branches that read one norm, the addends of its output's gradient.
+  Buffer d_branch_TD;    ///< gradient of a branch, if it differs from d_residual_TD
+  /// With sequence parallelism: gathered rows of all tokens, or this rank's addends of sums over
+  /// ranks. If branches read one norm, also the addends of its output's gradient.
   Buffer all_rows_TD, d_normed_TD;
   Buffer d_wide;                        ///< [T, max(E, largest U)]
   Buffer d_narrow;                      ///< [T, max(H K, largest F)]
   std::vector<WaitingBuffers> waiting;  ///< slots, on a rank of a pipeline
   std::vector<Buffer> rotary_SK;        ///< the tables that layers name
-  std::vector<Buffer> kv_cache;         ///< L, f32, where keys and values are kept
-  Buffer sum_TD;                        ///< f32, where sums are canonical: one of them
+  std::vector<Buffer> kv_cache;         ///< L, f32, if keys and values are cached
+  Buffer sum_TD;                        ///< f32, one sum, if sums are canonical
   Buffer
       qk_norm_sums;  ///< and [2, groups, K]: the gradients of norms of heads, of each group of tokens
-  Buffer d_kv;       ///< [T, 2 G K] f32, where ranks add up those of keys and values
-  Buffer row_sums_4T;  ///< f32, where rows of queries' and keys' norms are cut
-  /// Of a part of every sequence: what goes to the other ranks and comes from them, and what attention reads and
-  /// writes of all positions, [B S, width / C] or before that [T, width].
+  Buffer d_kv;       ///< [T, 2 G K] f32, if ranks add up gradients of keys and values
+  Buffer row_sums_4T;  ///< f32, if rows of queries' and keys' norms are cut
+  /// Ulysses: buffers for what is sent to the other ranks and received from them, and what
+  /// attention reads and writes for all positions, [B S, width / C] or, before that, [T, width].
   Buffer deal_send, deal_received, deal_qkv, deal_out, deal_d_out;
   Buffer keys_values,
-      d_keys_values;  ///< or of all positions, [B S, 2 G K]; the second f32, gathered_key_sums() of it
-  /// Or those of one rank after the other, [T, 2 G K]: two, of which one is read while the other comes. Their gradients,
-  /// f32: one goes, one comes, and with more than two ranks one is computed. And f32 [T, H K], what queries have
-  /// attended to, or their gradients.
+      d_keys_values;  ///< all_gather: [B S, 2 G K]; the second f32, gathered_key_sums() of them
+  /// Ring: keys and values of one rank after the other, [T, 2 G K], in two buffers: one is read
+  /// while the other is received. Gradients of these, f32: one is sent, one received, and with more
+  /// than two ranks one computed. ring_sum_TD: f32 [T, H K], the attention output of queries, or
+  /// their gradients.
   std::vector<Buffer> ring_keys, d_ring_keys;
   Buffer ring_sum_TD;
   Buffer workspace;  ///< the largest that any kernel asks for
@@ -121,11 +125,12 @@ inline Tensor rows(const Buffer& buffer, std::int64_t tokens, std::int64_t width
   return buffer ? buffer.tensor().part(0, tokens * width) : Tensor{};
 }
 
-/// Tokens in one chunk of logits: fixed by the shape and the kind of device, so that bits don't depend
-/// on anything else.
+/// Tokens in one chunk of logits: fixed by the shape and the kind of device, so that results depend
+/// on nothing else.
 std::int64_t logits_chunk_tokens(const ModelShape& shape, DeviceKind device);
-/// Canonical sums: 2^n chunks, each of as many groups of tokens. The gradient of the head's matrix is a tree over them,
-/// for which n sums of its size wait: n is what takes least memory, logits included.
+/// Canonical sums: 2^n chunks with equally many groups of tokens. The gradient of the head's matrix
+/// is a tree over them, for which n sums of its size are stored. n minimises memory, including
+/// logits.
 int logits_chunks_of_groups(const ModelShape& shape);
 
 }  // namespace sherd::model

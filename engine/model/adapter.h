@@ -1,12 +1,12 @@
-/// Low-rank adapters beside frozen matrices: LoRA (Hu et al., arXiv:2106.09685), rsLoRA (Kalajdzievski,
-/// arXiv:2312.03732).
+/// Low-rank adapters for frozen matrices: LoRA (Hu et al., arXiv:2106.09685), rsLoRA
+/// (Kalajdzievski, arXiv:2312.03732).
 ///
 ///   y += s B (A dropout(x)),      A [r, I], B [O, r]
 ///   dz = s dy,  h = A dropout(x):    dB = dz^T h,  dh = dz B,  dA = dh^T dropout(x),
 ///                                    dx += dropout mask of (dh A)
 ///
-/// A target is a matrix, or some rows of one that is stacked: an adapter of `attention.query` reads what
-/// attention.qkv reads and adds to the queries alone.
+/// A target is a matrix, or some rows of a stacked one: an adapter of `attention.query` reads the
+/// input of attention.qkv and adds only to the queries.
 ///
 ///   target             rows of the site
 ///   attention.qkv      all of attention.qkv: one A and B for the three
@@ -17,17 +17,19 @@
 ///   mlp.gate_up        both, of a gated mlp.up: one A and B
 ///   mlp.down           all
 ///
-/// Parameters: block.N.TARGET.lora_a and .lora_b, behind the model's own ones. B begins at zero, A
-/// uniform in +-1/sqrt(I): Kaiming's uniform with a = sqrt(5), as PEFT begins.
-/// h isn't kept: the backward computes it again, so no mode of recompute changes what is kept.
+/// Parameters: block.N.TARGET.lora_a and .lora_b, after the model's own parameters. B starts at
+/// zero, A uniform in +-1/sqrt(I): Kaiming's uniform with a = sqrt(5), as in PEFT. h isn't kept:
+/// the backward computes it again, so no mode of recompute changes what is kept.
 ///
-/// On tensor ranks (tensor_cut.h) the matrix's cut is its adapter's:
+/// On tensor ranks (tensor_cut.h) the adapter is cut like its matrix:
 ///
-///   rows of the matrix      B's rows are cut, A is whole: each rank's dA is of its part of dz, and summed over ranks
-///   columns                 A's columns are cut, B is whole: each rank's h is of its part of x; z joins the sum that
-///                           the matrix's output is, and dB is summed over ranks
+///   rows of the matrix      B's rows are cut, A is whole: each rank computes dA from its part of
+///                           dz; the sum is over ranks
+///   columns                 A's columns are cut, B is whole: each rank computes h from its part of
+///                           x. z is part of the sum over ranks that forms the matrix's output. dB
+///                           is summed over ranks
 ///
-/// So nothing is exchanged but one gradient per target and block.
+/// So the only exchange is one gradient per target and block.
 #pragma once
 
 #include <functional>
@@ -52,25 +54,25 @@ struct AdapterTarget {
   SiteId site{};
   std::int64_t first_row = 0, rows = 0;  ///< of the site's matrix
   std::int64_t inputs = 0;               ///< its columns
-  /// Where ranks have columns of the matrix: the first one's number, of so many.
+  /// If ranks have columns of the matrix: the index of the first one, and the number of all.
   std::int64_t first_input = 0, all_inputs = 0;
 
-  int part = 0;  ///< of the layer: the unit with the site's matrix
-  /// A is cut then, and B where the matrix's rows are.
+  int part = 0;  ///< part of the layer whose unit has the site's matrix
+  /// If so, A is cut; B is cut if the matrix's rows are.
   bool cuts_inputs() const { return inputs < all_inputs; }
 };
 
-/// Every target that some layer has, as the largest of these has it.
+/// Every target that some layer has, in its largest size.
 std::vector<AdapterTarget> possible_targets(const ModelShape& shape);
-/// Those of shape.adapter in layer `layer`, in the order of the block's sites and rows.
+/// The targets of shape.adapter in layer `layer`, in the order of the block's sites and rows.
 std::vector<AdapterTarget> adapter_targets(const ModelShape& shape, std::int64_t layer);
 
 /// Whether a parameter is an adapter's A or B.
 bool is_adapter(std::string_view parameter);
 /// Whether a parameter of the model's table is trained. Without an adapter all are; with one, the
-/// adapter's own and those of adapter.trained_modules.
+/// adapter's own parameters and those of adapter.trained_modules.
 bool is_trained(const ModelShape& shape, std::string_view parameter);
-/// "block.3.mlp.up.weight" is of module "mlp.up", as "head.weight" is of "head".
+/// "block.3.mlp.up.weight" belongs to module "mlp.up", and "head.weight" to "head".
 std::string_view module_of(std::string_view parameter);
 /// The modules that adapter.trained_modules may name.
 std::vector<std::string> possible_modules(const ModelShape& shape);
@@ -81,44 +83,45 @@ std::optional<float> uniform_bound(const ParameterSpec& parameter);
 /// How far down the backward of a block has to go.
 struct BackwardReach {
   bool attention = true;  ///< its attention, or the norm before the MLP, has something to train
-  bool input = true;      ///< something below reads the gradient of the block's input
+  bool input = true;      ///< something before it needs the gradient of the block's input
 };
 BackwardReach backward_reach(const ModelShape& shape, std::int64_t block);
 /// Whether the embedding has something to train.
 bool trains_embedding(const ModelShape& shape);
 
-/// A and B of one target, or where their gradients go.
+/// A and B of one target, or their gradients.
 struct AdapterTensors {
   std::size_t target = 0;  ///< in the layer's adapter_targets
   Tensor a, b;
 };
 
-/// The products of all adapters of a model, on scratch that they share.
+/// The matmuls of all adapters of a model, which share scratch.
 class AdapterProducts {
  public:
   using Acquire = std::function<Buffer(const BufferSpec&)>;
   /// Acquires nothing where the shape has no adapter.
   AdapterProducts(const ModelShape& shape, const Acquire& acquire);
 
-  /// Which block and pass the next products belong to: what dropout draws.
+  /// Sets the block and pass of the next calls, which dropout depends on.
   void begin(const ModelShape& shape, std::int64_t block, const Pass& pass);
   /// y, the site's output, already has the frozen product.
   void forward(Stream& stream, const Affine& parameters, ConstTensor x, Tensor y,
                Tensor workspace) const;
-  /// dx already has the frozen product's share; empty: nobody needs it. Where a rank's share of dy isn't what B's
-  /// gradient is of, or dx takes the place of x, the parts are calls of their own, in this order.
+  /// dx already has the frozen matrix's share; empty: it isn't needed. The parts are separate
+  /// calls, in this order, if B's gradient needs more than a rank's share of dy, or if dx
+  /// overwrites x.
   struct Parts {
     bool b = true, a = true, input = true;
   };
   void backward(Stream& stream, const Affine& parameters, const Affine& gradients, ConstTensor x,
                 ConstTensor dy, Tensor dx, Tensor workspace, const Parts& parts) const;
 
-  /// Of the layer that `begin` named.
+  /// The target in the layer given to `begin`.
   const AdapterTarget& target_of(const AdapterTensors& adapter) const {
     return layers_[static_cast<std::size_t>(block_)][adapter.target].target;
   }
 
-  /// Where gradients of frozen norms go: their kernels always write them.
+  /// A place for gradients of frozen norms, which are discarded: the kernels always write them.
   Tensor discarded(std::int64_t numel) const { return discarded_.tensor().part(0, numel); }
 
  private:
@@ -140,7 +143,7 @@ class AdapterProducts {
   Buffer h_TR_, d_h_TR_, z_TC_;
   Buffer dropped_TI_;  ///< with dropout
   Buffer discarded_;
-  // Of `begin`.
+  // Set by `begin`.
   std::int64_t tokens_ = 0, block_ = 0, first_token_ = 0;
   kernels::DropoutPart rows_{};  ///< of the sequences
   kernels::RandomAddress address_{};

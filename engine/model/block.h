@@ -3,11 +3,11 @@
 ///   h       = x + s dropout(attention(norm1(x)))
 ///   output  = h + s dropout(mlp(norm2(h)))                       sequential, norms before
 ///
-/// Other forms are data (engine/model/shape.h): norms after the branches instead or as well; branches side by side; a
-/// layer that is its attention alone.
+/// The shape selects other forms (engine/model/shape.h): norms after the branches instead or in
+/// addition; parallel branches; a layer with attention only.
 ///
-/// The backward: d_residual_TD is the gradient of the residual stream, of the layer's output at first, of its input
-/// in the end. branch_TD holds the gradient of what a branch read.
+/// The backward: d_residual_TD is the gradient of the residual stream: first of the layer's output,
+/// at the end of its input. branch_TD holds the gradient of a branch's input.
 #pragma once
 
 #include "engine/model/attention/attention.h"
@@ -22,11 +22,11 @@ class Block : protected Part {
   void forward(std::int64_t block, const BlockParameters& parameters, const Pass& pass);
   void backward(std::int64_t block, const BlockParameters& parameters,
                 const BlockParameters& gradients, const Pass& pass);
-  /// The two halves of `backward`, whose bits they have; Transformer.
+  /// The two halves of `backward`, bit-identical to it; see Transformer.
   void input_gradient(std::int64_t block, const BlockParameters& parameters, const Pass& pass);
   void weight_gradient(std::int64_t block, const BlockParameters& parameters,
                        const BlockParameters& gradients);
-  /// Activations belong to no block any more: another micro-batch is under way.
+  /// Forgets which block's activations are computed: another micro-batch follows.
   void forget_filled() { filled_block_ = -1; }
 
  private:
@@ -51,7 +51,7 @@ class Block : protected Part {
   Attention attention_;
   Mlp mlp_;
   const bool may_join_in_matmul_;
-  std::int64_t filled_block_ = -1;  ///< with full recompute: whose activations are there
+  std::int64_t filled_block_ = -1;  ///< with full recompute: whose activations exist
 };
 
 }  // namespace sherd::model

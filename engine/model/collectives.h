@@ -1,20 +1,24 @@
-/// What a model exchanges with the ranks among which its matrices are cut (engine/model/cut/tensor_cut.h). The
-/// model is written as if one device held everything; where a cut needs an exchange, it calls this page.
+/// The exchanges among the ranks that a model's matrices are cut over
+/// (engine/model/cut/tensor_cut.h). The model is written as if one device held everything; where a
+/// cut needs an exchange, the model calls this interface.
 ///
 ///   where                              forward             backward
 ///   embedding                          sum
 ///   attention.output, mlp.down         sum
-///   what attention and MLP read                            sum of its gradient
+///   input of attention and MLP                             sum of its gradient
 ///   key/value heads with copies                            sum_copies of their gradients
 ///   norms of heads                                         sum of their weights' gradients
-///   adapters                                               sum of the gradient of A or B, whichever is whole
+///   adapters                                               sum of the gradient of A or B,
+///                                                          whichever is uncut
 ///   norms of projections               sum of squares      sum of what a row's gradient needs
 ///   head and loss                      gather, sum         sum of its input's gradient
 ///
-/// with sequence parallelism (engine/model/cut/residual_rows.h), where a rank has rows of the residual stream
+/// with sequence parallelism (engine/model/cut/residual_rows.h), where a rank has part of the rows
+/// of the residual stream:
 ///
 ///   embedding                          reduce_scatter      gather of its gradient
-///   what attention, MLP, head read     gather              gather again; reduce_scatter of its gradient
+///   input of attention, MLP, head      gather              gather again;
+///                                                          reduce_scatter of its gradient
 ///   attention.output, mlp.down         reduce_scatter      gather of its gradient
 ///   norms of the residual stream                           sum of their weights' gradients
 ///
@@ -26,19 +30,22 @@
 ///   attention, ring                    C - 1 pass_on       C - 1 pass_on of keys and values,
 ///                                                          C - 1 of their gradients
 ///
-/// All gradients that leave the model are therefore those of the whole model: of the boxes that a rank
-/// holds. Nothing is left to be summed over tensor ranks afterwards.
+/// So all gradients that leave the model are complete, for the boxes that a rank holds. No sum over
+/// tensor ranks remains.
 ///
-/// Order    calls are enqueued on the compute stream, but those of a ring, which go on beside it. All ranks make the
-///          same calls in the same order. Sums are in rank order, or canonical ones as a balanced tree; between GPUs in an
-///          order of NCCL's, which rounds 16-bit sums on the way. Every rank gets the same bits.
-/// Cost     of b sequences: 4 sums of [tokens, width] per block (forward and backward, 2 each), 1 for the
-///          embedding, 1 for the head, 2 + R numbers per token for the loss. A block whose branches read one norm
-///          needs 3. Canonical sums are always 4, and f32 but for the embedding's, which is exact in any type. Of
-///          sequence parallelism 6 gathers and 4 reduce_scatters, each of which costs half of a sum. With degree 1
-///          nothing. Over context ranks, per block the rows of query, key and value twice, and those of
-///          queries three times; in a ring those of key and value C - 1 times each way, and their gradients in f32.
-/// Errors   PeerError as the communicators behind it.
+/// Order    calls are enqueued on the compute stream, except a ring's, which run concurrently. All
+///          ranks make the same calls in the same order. Sums are in rank order; canonical ones are
+///          balanced trees. Between GPUs NCCL chooses the order, and rounds 16-bit sums on the way.
+///          Results are bit-identical on every rank.
+/// Cost     for b sequences: 4 sums of [tokens, width] per block (forward and backward, 2 each), 1
+///          for the embedding, 1 for the head, and 2 + R numbers per token for the loss. A block
+///          whose branches read one norm needs 3. Canonical sums are always 4, and f32 except for
+///          the embedding's, which is exact in any type. Sequence parallelism: 6 gathers and 4
+///          reduce_scatters, each at half the cost of a sum. Degree 1 costs nothing. Over context
+///          ranks, per block: the rows of query, key and value twice, and those of queries three
+///          times. In a ring: the rows of key and value C - 1 times each way, and their gradients
+///          in f32.
+/// Errors   PeerError, from the communicators below.
 #pragma once
 
 #include "core/tensor.h"
@@ -49,32 +56,34 @@ class Collectives {
  public:
   virtual ~Collectives() = default;
 
-  /// x = the sum of all tensor ranks' x. f32, bf16 or f16, added in f32 and rounded once. `what` names it in
-  /// errors and traces.
+  /// x = the sum of all tensor ranks' x. f32, bf16 or f16, added in f32 and rounded once. `what`
+  /// names the tensor in errors and traces.
   virtual void sum(const char* what, const Tensor& x) = 0;
   /// x = the sum over the ranks that hold copies of this rank's key/value heads.
   virtual void sum_copies(const char* what, const Tensor& x) = 0;
-  /// out = row r of the sum of all ranks' x [R, n] on rank r, in the bits of `sum`. They don't overlap, or out is
-  /// this rank's row of x.
+  /// out = row r of the sum of all ranks' x [R, n] on rank r, bit-identical to `sum`. x and out
+  /// don't overlap, or out is this rank's row of x.
   virtual void reduce_scatter(const char* what, const Tensor& x, const Tensor& out) = 0;
-  /// x [R, n]: row r of every rank is what rank r has there.
+  /// x [R, n]: every rank receives row r from rank r.
   virtual void gather(const char* what, const Tensor& x) = 0;
-  /// Over context ranks: row r of `to` [C, n] is this rank's row of rank r's `from`. They don't overlap.
+  /// Over context ranks: row r of `to` [C, n] becomes this rank's row of rank r's `from`. The two
+  /// don't overlap.
   virtual void all_to_all(const char* what, const Tensor& from, const Tensor& to) = 0;
   /// `gather` and `reduce_scatter` over context ranks.
   virtual void gather_positions(const char* what, const Tensor& x) = 0;
   virtual void reduce_scatter_positions(const char* what, const Tensor& x, const Tensor& out) = 0;
-  /// Over context ranks in a ring: `to` becomes the `from` of the rank before, and the one behind gets this rank's. It
-  /// begins when what is enqueued so far is done, and goes on beside what follows. Until it is awaited `to` isn't
-  /// touched, and until `await_sent` `from` isn't written, but by a later call as its `to`.
+  /// Over context ranks in a ring: `to` receives the previous rank's `from`, and the next rank
+  /// receives this rank's. The transfer begins when the work enqueued so far is done, and overlaps
+  /// what follows. Don't access `to` before `await_passed`. Don't write `from` before `await_sent`,
+  /// except as the `to` of a later call.
   virtual void pass_on(const char* what, const Tensor& from, const Tensor& to) = 0;
-  /// What is enqueued from now on finds the `to` of the first call that hasn't been awaited.
+  /// Work enqueued from now on may read the `to` of the first call not awaited yet.
   virtual void await_passed() = 0;
-  /// What is enqueued from now on may write every `from`.
+  /// Work enqueued from now on may write every `from`.
   virtual void await_sent() = 0;
 };
 
-/// Of a model that is whole: does nothing.
+/// For a model that isn't cut: does nothing.
 Collectives& no_collectives();
 
 }  // namespace sherd::model

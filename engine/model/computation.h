@@ -1,11 +1,13 @@
-/// What the parts of a transformer (attention, MLP, embedding, head) compute with: one shape, one stream, the buffers, the
-/// place of the micro-batch under way, and how the model is cut over ranks.
+/// Shared state of a transformer's parts (attention, MLP, embedding, head): one shape, one stream,
+/// the buffers, the slots of the current micro-batch, and how the model is cut over ranks.
 ///
-/// How it is cut is chosen once, when this is made, as three strategies of engine/model/cut:
+/// The cut is chosen once, at construction, as three strategies of engine/model/cut:
 ///
 ///   rows     which tokens of the residual stream are here       residual_rows.h   (sequence parallelism)
-///   sums     in which order sums are formed                     sums.h            (rank order, or canonical)
-///   shares   what tensor ranks add up inside of attention       tensor_shares.h   (heads, norms, adapters)
+///   sums     the order of sums                                  sums.h            (rank order, or
+///            canonical)
+///   shares   what tensor ranks add up inside attention          tensor_shares.h   (heads, norms,
+///            adapters)
 ///
 /// and one of engine/model/attention: which positions a rank attends from and to (sequences.h).
 #pragma once
@@ -32,25 +34,26 @@ struct Computation {
               const ModelPart* part);
   ~Computation();
 
-  ModelShape shape;  ///< of this rank's part; `sequences` and `seq_length` are the pass's
+  ModelShape shape;  ///< this rank's part; `sequences` and `seq_length` of the pass
   Stream& stream;
   Collectives& collectives;
   Activations activations;
-  bool interleaved = false;  ///< matrices that the forward multiplies by are interleaved
+  bool interleaved = false;  ///< the forward's matrices are interleaved
 
-  // Where the micro-batch under way is: slots of Activations, by block.
+  // Slots of the current micro-batch in Activations, by block.
   std::vector<int> residuals;  ///< L + 1
   std::vector<int> kept;       ///< L
   std::vector<int> waiting;    ///< L
-  Tensor output_TD;            ///< of the last block here, where it isn't a slot
-  /// Where the block's weight gradients wait whose input gradient is computed alone; else null.
+  Tensor output_TD;            ///< of the last block here, if it isn't in a slot
+  /// Set while only a block's input gradient is computed: where its weight gradients wait.
+  /// Otherwise null.
   const WaitingBuffers* puts_off = nullptr;
 
   std::unique_ptr<ResidualRows> rows;
   std::unique_ptr<Sums> sums;
   std::unique_ptr<TensorShares> shares;
 
-  /// The residual stream before a block, or after the last one of those that are here.
+  /// The residual stream before a block, or after the last block on this rank.
   Tensor residual_TD(std::int64_t block) const;
   Tensor residual_slot(int slot) const {
     return activations.residual_TD[static_cast<std::size_t>(slot)].tensor();
@@ -59,7 +62,7 @@ struct Computation {
   const WaitingBuffers& waiting_of(std::int64_t block) const;
 };
 
-/// Columns of a matrix's outputs.
+/// A range of columns of a matrix's outputs.
 struct OutputColumns {
   std::int64_t first = 0, count = 0;
 };
@@ -68,15 +71,16 @@ struct OutputColumns {
 struct InputGradient {
   ConstTensor x, dy;
   std::int64_t inputs = 0, outputs = 0;
-  Tensor dx;         ///< empty: nobody needs it
-  bool add = false;  ///< to dx
+  Tensor dx;         ///< empty: not needed
+  bool add = false;  ///< add to dx
   ConstTensor gelu_input{};
-  Tensor dy_of_copies{};  ///< dy, where several ranks have the same of keys and values
-  /// Where the outputs are cut over ranks: the columns in dy of each fused matrix.
+  Tensor dy_of_copies{};  ///< dy, if several ranks have copies of key/value heads
+  /// If the outputs are cut over ranks: the columns in dy of each fused matrix.
   std::vector<OutputColumns> fused{};
 };
 
-/// A part of a transformer: the kernels that all parts call, on one Computation that outlives them.
+/// Base of a transformer's parts: the kernels that all parts call, on one Computation that outlives
+/// them.
 class Part {
  public:
   explicit Part(Computation& computation);
@@ -86,26 +90,26 @@ class Part {
                const Tensor& y, const Tensor& residual = {});
   void project_backward(const Affine& parameters, const Affine& gradients,
                         const InputGradient& args, const Buffer WaitingBuffers::*waits);
-  /// logits_CV = the head's product, of `tokens` tokens.
+  /// logits_CV = the head's matmul, for `tokens` tokens.
   void head_product(const HeadParameters& parameters, const Tensor& normed_CD, std::int64_t tokens,
                     const Tensor& logits_CV);
   /// A norm's output: in the forward, and again in a selective backward.
   void normalise(const Affine& parameters, const Tensor& r_TD, const SiteTensors& site,
                  const Tensor& y_TD);
-  /// Where a norm's kernel writes gradients: frozen norms have a place that nobody reads.
+  /// Where a norm's kernel writes gradients; those of frozen norms are discarded.
   Affine norm_gradients(const Affine& parameters, const Affine& gradients) const;
-  /// What a branch read, where its weight gradient is formed now.
+  /// A branch's input, if its weight gradient is computed now.
   ConstTensor read_again(const Tensor& input_TD);
 
   /// Dropout over all tokens; over those of the residual stream; over attention's weights.
   kernels::Dropout dropout(const Pass& pass, std::uint32_t site) const;
   kernels::Dropout branch_dropout(const Pass& pass, std::uint32_t site) const;
   kernels::Dropout attention_dropout(const Pass& pass, std::uint32_t site) const;
-  /// The row of tables of positions with which those that kernels are given begin. Documents give all positions, and
-  /// runs of neighbours theirs.
+  /// First row of the position tables that are passed to kernels. Documents give all positions
+  /// themselves, and so do runs of consecutive positions.
   std::int64_t first_table_row(const Pass& pass) const;
-  /// Calls `each(first token, its position, number of tokens)` for runs of tokens whose positions are neighbours, where
-  /// a row has two; else once for all tokens, with position 0 for the first.
+  /// Calls `each(first token, its position, number of tokens)` for runs of tokens with consecutive
+  /// positions, if a row has two runs; else once for all tokens, with position 0 for the first.
   template <class Each>
   void for_each_run(const Pass& pass, const Each& each) const;
 

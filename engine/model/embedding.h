@@ -11,10 +11,10 @@ class Embedding : protected Part {
  public:
   using Part::Part;
 
-  /// Into the residual stream before block 0.
+  /// Writes the residual stream before block 0.
   void forward(const EmbeddingParameters& parameters, const Pass& pass);
-  /// From the residual stream's gradient. `add_to_tokens`: `gradients.token_weight` holds the head's contribution, or
-  /// earlier micro-batches', which is added to.
+  /// From the residual stream's gradient. `add_to_tokens`: adds to `gradients.token_weight`, which
+  /// holds the head's contribution or earlier micro-batches'.
   void backward(const EmbeddingParameters& gradients, const Pass& pass, bool add_to_tokens);
 };
 

@@ -2,8 +2,8 @@
 ///
 ///   logits = final_norm(x_L) head_weight^T, scaled and capped       [T, V], chunk by chunk of tokens
 ///
-/// Head and loss run forward and backward in one call: a chunk of logits is turned into its gradient in place and used
-/// up before the next one is computed.
+/// Head and loss run forward and backward in one call: a chunk of logits is overwritten with its
+/// gradient, which is consumed before the next chunk is computed.
 #pragma once
 
 #include "engine/model/computation.h"
@@ -18,12 +18,12 @@ class Head : protected Part {
   void evaluate(const HeadParameters& parameters, const Pass& pass);
   /// Losses, and the gradients of the head's parameters and of the last block's output.
   void train(const HeadParameters& parameters, const HeadParameters& gradients, const Pass& pass);
-  /// Logits of the last pass's tokens [first, first + count), in the logits buffer: [count, V], V being this rank's part
-  /// of the vocabulary.
+  /// Logits of the last pass's tokens [first, first + count), in the logits buffer: [count, V],
+  /// where V is this rank's part of the vocabulary.
   Tensor logits(const HeadParameters& parameters, std::int64_t first, std::int64_t count);
 
  private:
-  /// What the head reads, of all tokens.
+  /// The head's input, for all tokens.
   Tensor final_norm(const HeadParameters& parameters);
 };
 

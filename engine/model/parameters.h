@@ -1,4 +1,4 @@
-/// The parameter table: which parameters a model has, in which units, and how they start.
+/// The parameter table: a model's parameters, their units and initial values.
 ///
 ///   unit         parameters
 ///   embedding    embedding.token.weight [V, D], embedding.position.weight [max, D] (learned)
@@ -7,13 +7,14 @@
 ///   block.i.PART the same of the sites in one of ModelShape::layer_parts
 ///   head         final_norm.*, head.weight [V, D]   (untied)
 ///
-/// With an adapter, a unit has the parameters of its sites' targets after its own; their indices come after those of
-/// the whole model, whose initial values are the same with and without.
+/// With an adapter, a unit has the parameters of its sites' targets after its own. Their indices
+/// follow those of the whole model, so the model's initial values are the same with and without
+/// adapter.
 ///
-/// A tied matrix belongs to one unit, which is then used at both ends.
+/// A tied matrix belongs to one unit, which is used at both ends.
 ///
-/// Initial values (Radford et al. 2019; nanoGPT): matrices normal(0, init_std), those that write to
-/// the residual stream divided by sqrt(2 L); norms 1, their offset included; biases 0.
+/// Initial values (Radford et al. 2019; nanoGPT): matrices normal(0, init_std), divided by sqrt(2
+/// L) if they write to the residual stream; norms 1, including their offset; biases 0.
 #pragma once
 
 #include <span>
@@ -26,11 +27,11 @@
 
 namespace sherd::model {
 
-/// Weight and bias of a projection or norm; the bias is empty where the model has none.
+/// Weight and bias of a projection or norm; the bias is empty if the model has none.
 struct Affine {
   Tensor weight, bias;
   std::vector<AdapterTensors> adapters{};
-  bool adds = false;  ///< of gradients: added to what stands there
+  bool adds = false;  ///< for gradients: add to the existing values
 };
 
 struct EmbeddingParameters {
@@ -39,18 +40,18 @@ struct EmbeddingParameters {
 using BlockParameters = PerSite<Affine>;
 struct HeadParameters {
   Affine final_norm;
-  Tensor weight;      ///< [V, D]; the token embedding's where tied
-  bool adds = false;  ///< of the weight's gradient: added to what stands there
+  Tensor weight;      ///< [V, D]; the token embedding's if tied
+  bool adds = false;  ///< for the weight's gradient: add to the existing values
 };
 
 std::vector<UnitSpec> parameter_table(const ModelShape& shape);
 
-/// The same table's order, back from a unit's views (of parameters or gradients) to names.
+/// Maps a unit's views (of parameters or gradients), in the table's order, to names.
 EmbeddingParameters embedding_parameters(const ModelShape& shape, std::span<const Tensor> views);
-/// `views`: of each of the layer's parts, in the order of their numbers; empty for a part that the layer doesn't have.
+/// `views`: for each of the layer's parts, by index; empty for a part that the layer doesn't have.
 BlockParameters block_parameters(const ModelShape& shape, std::int64_t layer,
                                  std::span<const std::vector<Tensor>> views);
-/// Of a layer that has one part.
+/// For a layer with one part.
 BlockParameters block_parameters(const ModelShape& shape, std::int64_t layer,
                                  const std::vector<Tensor>& views);
 HeadParameters head_parameters(const ModelShape& shape, std::span<const Tensor> views);

@@ -1,4 +1,4 @@
-/// A part of a model, on a rank of a pipeline: how much room it has, and where a micro-batch stands in it.
+/// A part of a model, on a rank of a pipeline: its slots, and which of them a micro-batch uses.
 #pragma once
 
 #include <cstdint>
@@ -8,25 +8,25 @@
 
 namespace sherd::model {
 
-/// What a rank of a pipeline computes of a model, and how much of what is kept it has room for.
+/// The blocks that a pipeline rank computes, and its numbers of slots for kept activations.
 struct ModelPart {
   bool embedding = true, head = true;
-  int num_residuals = 0;  ///< of the residual stream, [T, D] each
+  int num_residuals = 0;  ///< slots of the residual stream, [T, D] each
   int num_kept =
       0;  ///< sets of what a block's sites keep; with `full` recompute one serves all forwards
-  int num_waiting = 0;  ///< blocks that wait for their weight gradients at a time
+  int num_waiting = 0;  ///< most blocks whose weight gradients wait at a time
   DType gradients = DType::kF32;
 };
 
-/// Where a micro-batch of consecutive blocks stands, as numbers of slots in Activations: the residual stream
-/// before each of them and behind the last, and what each one's sites keep.
+/// The slots in Activations that a micro-batch uses for consecutive blocks: the residual stream
+/// before each of them and after the last, and what each block's sites keep.
 struct Standing {
-  static constexpr int kElsewhere = -1;  ///< `write_output_to` says where
+  static constexpr int kElsewhere = -1;  ///< set by `write_output_to`
   std::int64_t first_block = 0;
   std::vector<int> residuals;
   std::vector<int> kept;
   std::vector<int>
-      waiting{};  ///< of each block, where its weight gradients will wait; empty: they don't
+      waiting{};  ///< per block, where its weight gradients will wait; empty: they don't
 };
 
 }  // namespace sherd::model

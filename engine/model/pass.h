@@ -6,16 +6,16 @@
 
 namespace sherd::model {
 
-/// What one pass over one micro-batch is about.
+/// The inputs of one pass over one micro-batch.
 struct Pass {
   ConstTensor inputs, targets;     ///< i32 [T]
   kernels::Documents documents{};  ///< empty: each row is one
   bool training = false;           ///< dropout on
-  std::uint64_t seed = 0;          ///< of dropout
+  std::uint64_t seed = 0;          ///< for dropout
   std::uint32_t step = 0;
-  std::int64_t first_row = 0;       ///< of the global batch: where this micro-batch begins
-  std::int64_t first_position = 0;  ///< with a cache: how many positions it holds already
-  /// Loss scale / tokens of the whole step, over all ranks, that have a target.
+  std::int64_t first_row = 0;       ///< where this micro-batch begins in the global batch
+  std::int64_t first_position = 0;  ///< with a cache: positions it already holds
+  /// Loss scale / number of tokens with a target in the whole step, over all ranks.
   float gradient_scale = 1.0f;
 };
 

@@ -1,4 +1,4 @@
-/// The random addresses of a model: every place that draws has a site number of its own.
+/// The random addresses of a model: every place that draws random numbers has its own site number.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace sherd::model {
 
-/// Dropout sites, at the training step's number.
+/// Dropout sites, addressed with the training step's number.
 inline std::uint32_t embedding_site() {
   return 0;
 }
@@ -21,14 +21,15 @@ inline std::uint32_t mlp_branch_site(std::int64_t block) {
   return attention_site(block) + 2;
 }
 
-/// Dropout before the adapter of a target (engine/model/adapter.h), at the training step's number.
+/// Dropout before the adapter of a target (engine/model/adapter.h), addressed with the training
+/// step's number.
 inline std::uint32_t adapter_site(std::int64_t block, std::size_t target) {
   constexpr std::int64_t kFirst = std::int64_t{1} << 31, kMostTargets = 16;
   return static_cast<std::uint32_t>(kFirst + block * kMostTargets +
                                     static_cast<std::int64_t>(target));
 }
 
-/// Initial values: a step that no run reaches, the parameter's index as the site.
+/// Initial values: addressed with a step that no run reaches and the parameter's index as the site.
 inline kernels::RandomAddress initial_value_address(std::uint64_t seed, std::uint32_t parameter) {
   return {seed, 0xffffffffu, parameter};
 }

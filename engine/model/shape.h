@@ -1,4 +1,4 @@
-/// The sizes of a decoder-only transformer, and which of its variants it is.
+/// The sizes and variant of a decoder-only transformer.
 ///
 /// Legend for all of engine/model: B sequences of S positions make T = B * S tokens; D hidden
 /// width, H query heads and G key/value heads of width K, F feed-forward width, V vocabulary, L
@@ -29,19 +29,19 @@ namespace sherd::model {
 
 enum class Positions { kLearned, kRope };
 
-/// Where norms are: before a branch's body, behind it, or both. The final norm is always there.
+/// Where norms are: before a branch, after it, or both. The final norm is always there.
 enum class NormPlacement { kPre, kPost, kSandwich };
 
 /// A block's two branches, attention and MLP.
-///   sequential        the MLP reads what the attention has changed
-///   parallel          both read the block's input, each through a norm of its own
+///   sequential        the MLP reads the residual stream after attention
+///   parallel          both read the block's input, each through its own norm
 ///   parallel_one_norm both read the same norm's output
 enum class BlockForm { kSequential, kParallel, kParallelOneNorm };
 
 /// Norms of queries and keys: kernels/qk_norm.h.
 enum class QkNorm { kNone, kHead, kPerHead, kProjection };
 
-/// How a layer's tokens read one another.
+/// How a layer's tokens attend to one another.
 enum class AttentionKind {
   kHeads,  ///< queries, keys and values by heads (kernels/attention.h)
 };
@@ -52,19 +52,19 @@ enum class MlpKind {
   kDense,  ///< up projection, activation, down projection
 };
 
-/// All that layers of a model differ in.
+/// Everything that can differ between layers of a model.
 struct LayerKind {
   AttentionKind attention = AttentionKind::kHeads;
   std::int64_t window = 0;  ///< keys that a query sees; 0: all before it
   int rotary = -1;          ///< position in ModelShape::rotary; -1: queries and keys aren't rotated
   MlpKind mlp = MlpKind::kDense;
-  std::int64_t ffn_width = 0;  ///< F of its MLP; 0: ModelShape::ffn_width
+  std::int64_t ffn_width = 0;  ///< F of its MLP; 0: use ModelShape::ffn_width
 };
 
 enum class SiteId : int;
 
-/// Sites (engine/model/sites.h) whose parameters are a unit of their own in every layer that has them, with slots and
-/// a placement of their own: part n of a layer is the n-th of these.
+/// Sites (engine/model/sites.h) whose parameters form their own unit in every layer that has them,
+/// with their own slots and placement. Part n of a layer is the n-th of these.
 struct LayerPart {
   std::string name;  ///< the unit is "block.I.NAME"
   std::vector<SiteId> sites;
@@ -78,18 +78,18 @@ struct Biases {
   static constexpr Biases everywhere() { return {true, true, true, true}; }
 };
 
-/// What the backward computes again instead of keeping it (Korthikanti et al., arXiv:2205.05198).
+/// What the backward recomputes instead of keeping (Korthikanti et al., arXiv:2205.05198).
 ///   none       nothing
 ///   selective  the outputs of norms and activations, cheap to compute and half of what is kept
-///   full       everything but the blocks' inputs: one more forward of each block
-/// The recomputed values have the same bits, dropout included, so the gradients have too. On a GPU
-/// `none` and `full` take GELU of the up projection's sum before it is rounded, `selective` of what
-/// is kept, rounded: there it agrees with the others to that rounding.
+///   full       everything except the blocks' inputs: one more forward of each block
+/// Recomputed values are bit-identical, dropout included, and so are the gradients. On a GPU `none`
+/// and `full` apply GELU to the up projection's sum before rounding, but `selective` to the kept,
+/// rounded values: there it agrees with the others up to that rounding.
 enum class Recompute { kNone, kSelective, kFull };
 
-/// Low-rank adapters, and what else is trained beside frozen parameters: engine/model/adapter.h.
+/// Low-rank adapters, and what else is trained with frozen parameters: engine/model/adapter.h.
 struct AdapterShape {
-  std::int64_t rank = 0;  ///< 0: there is none, and all parameters are trained
+  std::int64_t rank = 0;  ///< 0: no adapter, and all parameters are trained
   double scale = 1.0;
   double dropout = 0.0;
   std::vector<std::string> targets{};          ///< "attention.query", ...
@@ -104,24 +104,25 @@ struct AdapterShape {
 /// Groups of a canonical sum (engine/model/cut/canonical_sums.cpp).
 inline constexpr int kSumGroups = 8;
 
-/// Which part of a model a tensor rank holds (engine/model/cut/tensor_cut.h): what it must know of the whole.
+/// Which part of a model a tensor rank holds (engine/model/cut/tensor_cut.h), and what it must know
+/// about the whole model.
 struct TensorPart {
   int degree = 1, rank = 0;
   std::int64_t all_query_heads = 0, first_query_head = 0;
   std::int64_t all_kv_heads = 0;
-  int kv_copies = 1, kv_copy = 0;  ///< ranks that hold its key/value heads, and which of them it is
+  int kv_copies = 1, kv_copy = 0;  ///< number of ranks that hold its key/value heads; its index
   std::int64_t all_tokens = 0, first_token = 0;  ///< of the vocabulary
-  /// Of a model whose sums are canonical (canonical_sums.cpp): how many of the groups of every sum over ranks it
-  /// forms, where it is whole all of them. 0: sums are in rank order.
+  /// For canonical sums (canonical_sums.cpp): how many groups of every sum over ranks it computes;
+  /// all of them if the model isn't cut. 0: sums are in rank order.
   int sum_groups = 0;
-  int kv_sum_groups = 1;  ///< of them, over query heads of one key/value head: kernels/attention.h
+  int kv_sum_groups = 1;  ///< those over query heads of one key/value head: kernels/attention.h
   /// Each tensor rank has the residual stream, norms and dropout of a part of the tokens
-  /// (engine/model/cut/residual_rows.h). Of a whole model it changes nothing.
+  /// (engine/model/cut/residual_rows.h). It has no effect if the model isn't cut.
   bool sequence_parallel = false;
 
   bool is_cut() const { return degree > 1; }
   bool has_canonical_sums() const { return sum_groups > 0; }
-  /// The biases that are added to sums over ranks are added by this one.
+  /// Whether this rank adds the biases of sums over ranks.
   bool adds_biases_of_sums() const { return rank == 0; }
 };
 
@@ -142,19 +143,21 @@ struct ContextPart {
   bool deals_heads() const { return is_cut() && method == ContextMethod::kUlysses; }
   bool gathers_keys() const { return is_cut() && method == ContextMethod::kAllGather; }
   bool passes_keys() const { return is_cut() && method == ContextMethod::kRing; }
-  /// Of a ring, where a sequence is 2 * degree halves and each rank has two: which one `of_rank` has as `which`, 0 or 1.
+  /// For a ring, where a sequence has 2 * degree halves and each rank has two: the index of half
+  /// `which` (0 or 1) of rank `of_rank`.
   int half(int of_rank, int which) const {
     return which == 0 ? of_rank : 2 * degree - 1 - of_rank;  // one from either end
   }
 };
 
-/// Where matrices are cut over tensor ranks, the heads, feed-forward width and vocabulary are `part`'s.
+/// If matrices are cut over tensor ranks, the heads, feed-forward width and vocabulary are those of
+/// `part`.
 struct ModelShape {
   std::int64_t num_layers = 0;     ///< L
   std::int64_t width = 0;          ///< D
   std::int64_t query_heads = 0;    ///< H
   std::int64_t kv_heads = 0;       ///< G
-  std::int64_t ffn_width = 0;      ///< F, of layers whose kind doesn't say another
+  std::int64_t ffn_width = 0;      ///< F, unless a layer's kind sets another
   std::int64_t vocab_size = 0;     ///< V
   std::int64_t max_positions = 0;  ///< rows of the learned position embedding
   std::int64_t head_size = 0;      ///< K; 0: D / H
@@ -168,36 +171,37 @@ struct ModelShape {
   bool tied = false;  ///< the head uses the token embedding's matrix
   double dropout = 0.0;
   std::vector<kernels::RotaryFrequencies> rotary{1};  ///< the tables that layers name
-  std::vector<LayerKind> layer_kinds;  ///< repeated over the layers; empty: all alike
-  std::vector<LayerPart> layer_parts;  ///< part 0, the block, is what none of these takes
+  std::vector<LayerKind> layer_kinds;  ///< repeated over the layers; empty: all the same
+  std::vector<LayerPart> layer_parts;  ///< part 0, the block, has all other sites
   double norm_eps = 1e-5;
   double norm_offset = 0.0;  ///< added to norms' weights
   double init_std = 0.02;
   double attention_scale = 0.0;    ///< 0: 1 / sqrt(K)
   double attention_softcap = 0.0;  ///< 0: none
   double embedding_scale = 1.0;
-  double residual_scale = 1.0;  ///< of a branch, where it joins the residual stream
+  double residual_scale = 1.0;  ///< of a branch, when it is added to the residual stream
   double logits_scale = 1.0, logits_softcap = 0.0;
 
   std::int64_t sequences = 1;   ///< B, of one micro-batch
-  std::int64_t seq_length = 1;  ///< S; of a context rank, its part of each
-  /// Where text is generated: positions for which keys and values are kept (kernels/kv_cache.h), of
-  /// one sequence, in passes of at most seq_length of them. 0: none are kept.
+  std::int64_t seq_length = 1;  ///< S; for a context rank, its part of each
+  /// For text generation: number of positions whose keys and values are kept (kernels/kv_cache.h),
+  /// of one sequence, in passes of at most seq_length positions. 0: none are kept.
   std::int64_t cached_positions = 0;
   DType dtype = DType::kF32;  ///< of parameters in compute, and activations
   Recompute recompute = Recompute::kNone;
   AdapterShape adapter;
-  /// Logits at a time on a CPU, at most, but 64 tokens' at least. 128 MiB of f32: the matmuls of a
-  /// chunk of few tokens are slow, because the head's matrix is packed anew for each. A GPU takes 8
-  /// times as many: each chunk reads and writes the head's whole weight gradient.
+  /// The most logits at a time on a CPU, but at least those of 64 tokens. 128 MiB of f32: the
+  /// matmuls of small chunks are slow, because the head's matrix is packed again for each. A GPU
+  /// takes 8 times as many: each chunk reads and writes the head's whole weight gradient.
   std::int64_t logits_chunk_elements = 32 << 20;
   TensorPart part{};
   ContextPart context{};
 
   std::int64_t tokens() const { return sequences * seq_length; }
   bool sequence_parallel() const { return part.is_cut() && part.sequence_parallel; }
-  /// Tokens whose residual stream is on this rank: neighbours, all of them without sequence parallelism. Where
-  /// ranks can't share the tokens evenly, there are rows of zeros behind the last one.
+  /// Number of consecutive tokens whose residual stream is on this rank; all tokens without
+  /// sequence parallelism. If ranks can't share the tokens evenly, rows of zeros follow the last
+  /// one.
   std::int64_t residual_tokens() const {
     return sequence_parallel() ? (tokens() + part.degree - 1) / part.degree : tokens();
   }
@@ -205,13 +209,14 @@ struct ModelShape {
     return sequence_parallel() ? part.rank * residual_tokens() : 0;
   }
   std::int64_t whole_seq_length() const { return seq_length * context.degree; }
-  /// The runs of positions of a sequence that are here, in order: one, or of a ring's rank two.
+  /// The runs of positions of a sequence on this rank, in order: one, or two in a ring.
   int position_runs() const { return context.passes_keys() ? 2 : 1; }
   PositionRun position_run(int which) const;
   std::int64_t first_position() const { return position_run(0).first; }
-  /// Positions between the two runs; 0 where there is one.
+  /// Positions between the two runs; 0 if there is one run.
   std::int64_t position_gap() const;
-  /// Which context rank has a position of a sequence, and as which of its own; of a whole one the position itself.
+  /// Which context rank has a position of a sequence, and its index there; without context ranks,
+  /// the position itself.
   struct Place {
     int context_rank = 0;
     std::int64_t token = 0;
@@ -222,14 +227,14 @@ struct ModelShape {
   std::int64_t kv_gradient_width() const { return 2 * kv_heads * head_width(); }
   std::int64_t qkv_width() const { return (query_heads + 2 * kv_heads) * head_width(); }
   bool gated() const { return kernels::is_gated(activation); }
-  /// The up projection's product takes GELU along, unless an adapter adds to it before; what `selective` computes again must have been
-  /// computed by the same kernel in the forward.
+  /// Whether the up projection's matmul includes GELU. Not if an adapter adds to its result first.
+  /// Not with `selective`, which must recompute with the kernel that the forward used.
   bool activated_in_matmul() const {
     return activation == kernels::ActivationKind::kGelu && recompute != Recompute::kSelective &&
            !adapter.has_target("mlp.up");
   }
   bool has_mlp(std::int64_t block) const { return layer(block).mlp != MlpKind::kNone; }
-  /// F of a layer, 0 where it has no MLP; and the up projection's outputs, U.
+  /// F of a layer, 0 if it has no MLP; and U, the number of outputs of the up projection.
   std::int64_t ffn_width_of(std::int64_t block) const;
   std::int64_t up_width(std::int64_t block) const {
     return (gated() ? 2 : 1) * ffn_width_of(block);
@@ -237,24 +242,28 @@ struct ModelShape {
   /// The largest F of any layer, and U.
   std::int64_t largest_ffn_width() const;
   std::int64_t largest_up_width() const { return (gated() ? 2 : 1) * largest_ffn_width(); }
-  /// How many of the layers [first, first + count) have one.
+  /// Number of layers in [first, first + count) with an MLP.
   std::int64_t num_mlps(std::int64_t first, std::int64_t count) const;
-  /// One layer of each kind that the model has, ascending.
+  /// One layer of each kind in the model, ascending.
   std::vector<std::int64_t> layers_of_each_kind() const;
   bool norm_bias() const { return biases.norm && norm == kernels::NormKind::kLayerNorm; }
-  /// A key/value head's gradient is that of its heads on several ranks.
+  /// Whether a key/value head's gradient is a sum over several ranks.
   bool shares_kv_heads() const { return part.kv_copies > 1; }
-  /// Several ranks' queries read a key: its gradient is the sum of theirs.
+  /// Whether several ranks' queries read a key, so that its gradient is a sum over ranks.
   bool adds_up_keys() const {
     return shares_kv_heads() || context.gathers_keys() || context.passes_keys();
   }
-  /// Rows that queries and keys are normalised by lie on several ranks, or are added up as if they did.
+  /// Whether the rows that queries and keys are normalised over are spread over several ranks, or
+  /// summed as if they were.
   bool cuts_normalised_rows() const { return in_parts() && qk_norm == QkNorm::kProjection; }
-  /// Each tensor rank has a part of the sums over heads from which gradients of heads' norms are taken.
+  /// Whether each tensor rank has a part of the sums over heads that give the gradients of heads'
+  /// norms.
   bool shares_norms_of_heads() const { return part.is_cut() && qk_norm == QkNorm::kHead; }
-  /// Sums of keys' gradients that go over context ranks one by one: canonical ones, of groups of query heads.
+  /// Number of sums of keys' gradients that are reduced separately over context ranks: canonical
+  /// sums have one per group of query heads.
   int gathered_key_sums() const { return context.gathers_keys() ? part.kv_sum_groups : 1; }
-  /// What heads, feed-forward columns or logits add up to is the sum of several ranks' parts, or taken as if it were.
+  /// Whether sums over heads, feed-forward columns or logits are sums of several ranks' parts, or
+  /// computed as if they were.
   bool in_parts() const { return part.is_cut() || part.has_canonical_sums(); }
   std::int64_t all_query_heads() const;
   std::int64_t all_kv_heads() const;
@@ -262,15 +271,16 @@ struct ModelShape {
   std::int64_t vocabulary_group() const {
     return (whole_vocab_size() + kSumGroups - 1) / kSumGroups;
   }
-  /// Groups of a canonical sum over tokens, of those that are here: of all of a micro-batch's, and of those whose
-  /// residual stream is. None where sums are in order.
+  /// Groups of a canonical sum over the tokens on this rank: over all tokens of a micro-batch, and
+  /// over those whose residual stream is here. None if sums are in order.
   kernels::TokenGroups token_groups() const;
   kernels::TokenGroups residual_token_groups() const;
   std::int64_t whole_vocab_size() const { return part.is_cut() ? part.all_tokens : vocab_size; }
   bool parallel() const { return block_form != BlockForm::kSequential; }
   bool norm_before() const { return norm_placement != NormPlacement::kPost; }
   bool norm_behind() const { return norm_placement != NormPlacement::kPre; }
-  /// A branch's gradient isn't the residual stream's: it is masked, scaled, or needed for longer.
+  /// Whether a branch's gradient differs from the residual stream's: it is masked, scaled, or
+  /// needed for longer.
   bool branch_gradients_differ() const {
     return dropout > 0.0 || residual_scale != 1.0 || parallel();
   }
@@ -284,7 +294,7 @@ struct ModelShape {
   }
   LayerKind layer(std::int64_t block) const;
 
-  /// What kernels are told of it.
+  /// The shape for the attention kernels.
   kernels::AttentionShape attention(std::int64_t block) const;
   kernels::AttentionShape cached_attention(std::int64_t block) const;
   kernels::NormShape norm_shape() const;

@@ -1,8 +1,8 @@
-/// The sites of a block: its steps in order, and for each what it has and what it leaves behind.
+/// The sites of a block: its steps in order, with the parameters and the kept outputs of each.
 ///
-/// This is the one list. Parameters (parameters.h) are the sites' weights and biases in this order,
-/// kept activations (activations.h) their outputs and statistics, and what a selective recompute
-/// computes again are those marked cheap. Sites that a model doesn't have aren't in its list.
+/// This is the single list. Parameters (parameters.h) are the sites' weights and biases in this
+/// order. Kept activations (activations.h) are their outputs and statistics. Selective recompute
+/// recomputes those marked cheap. Sites that a model doesn't have aren't in its list.
 ///
 ///   site              weight                output               statistics    in
 ///   norm1             [D]                   normed D, cheap      mean, rstd 1  pre, sandwich
@@ -18,7 +18,8 @@
 ///   mlp.down          [D, F]                                                   all
 ///   mlp.norm          [D]                   its input D          mean, rstd 1  post, sandwich
 ///
-/// Layers differ (LayerKind): F is the layer's, and one without an MLP has none of the sites from `middle` on.
+/// Layers differ (LayerKind): F is the layer's own. A layer without an MLP has none of the sites
+/// from `middle` on.
 #pragma once
 
 #include <array>
@@ -46,7 +47,7 @@ enum class SiteId : int {
 };
 inline constexpr std::size_t kNumSites = 13;
 
-/// One value for each site of a block; those that it doesn't have stay empty.
+/// One value for each site of a block; sites that it doesn't have stay empty.
 template <class T>
 struct PerSite {
   T& operator[](SiteId site) { return values[static_cast<std::size_t>(site)]; }
@@ -59,32 +60,32 @@ struct Site {
 
   SiteId id;
   std::string name;
-  int part = 0;  ///< of the layer, whose unit has the site's parameters
+  int part = 0;  ///< part of the layer whose unit has the site's parameters
 
   Weight weight = Weight::kNone;
-  std::int64_t rows = 0, columns = 0;       ///< of the weight; a norm's has rows only
-  std::vector<std::int64_t> matrix_rows{};  ///< of matrices that are stacked in it
+  std::int64_t rows = 0, columns = 0;       ///< of the weight; a norm has rows only
+  std::vector<std::int64_t> matrix_rows{};  ///< of the matrices stacked in it
   bool bias = false;
 
   std::string output{};           ///< the kept output's name; "": none is kept
-  std::int64_t output_width = 0;  ///< elements per token, of the activations' type
-  bool cheap = false;  ///< `selective` computes it again; one buffer serves all of its name
+  std::int64_t output_width = 0;  ///< elements per token, in the activations' type
+  bool cheap = false;             ///< `selective` recomputes it; sites of one name share a buffer
   bool on_residual =
-      false;  ///< for ModelShape::residual_tokens() alone: norms, and the stream itself
+      false;  ///< has ModelShape::residual_tokens() only: norms, and the stream itself
   std::string statistic{};      ///< "rstd" or "lse", f32; "": none
-  std::int64_t statistics = 0;  ///< per token; with a layernorm's rstd comes as much mean
+  std::int64_t statistics = 0;  ///< per token; a layernorm also has as many means
 };
 
-/// Tokens for which a rank keeps what the site leaves behind.
+/// Number of tokens for which a rank keeps the site's outputs.
 inline std::int64_t tokens_of(const Site& site, const ModelShape& shape) {
   return site.on_residual ? shape.residual_tokens() : shape.tokens();
 }
 
-/// Those of layer `layer`, in the order in which its forward passes them.
+/// The sites of layer `layer`, in forward order.
 std::vector<Site> block_sites(const ModelShape& shape, std::int64_t layer);
-/// Of every site that any layer has, the largest: for what all layers share.
+/// Every site that any layer has, in its largest size: for buffers that all layers share.
 std::vector<Site> largest_sites(const ModelShape& shape);
-/// Whether a layer has a unit `part`: the block it always has.
+/// Whether a layer has a unit `part`; it always has the block.
 bool has_part(const ModelShape& shape, std::int64_t layer, int part);
 
 /// The norm before the head, whose output is always kept.

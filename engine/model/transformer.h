@@ -1,16 +1,17 @@
 /// A decoder-only transformer on one device, unit by unit, forward and backward written by hand.
 ///
-/// It is written as if one device held everything: each call is given one unit's full parameters
-/// (and where its gradient goes) as views and knows nothing of slices or ranks. The order in which units
-/// are called, and where their parameters come from, is decided in engine/train/units/unit_runner.cpp.
+/// It is written as if one device held everything: each call receives one unit's full parameters
+/// (and where its gradient goes) as views and doesn't depend on slices or ranks. The order in which
+/// units are called, and where their parameters come from, is decided by
+/// engine/train/units/unit_runner.cpp.
 ///
 ///   x_0     = embedding(tokens)                      embedding.h
 ///   x_{i+1} = block_i(x_i)                           block.h, attention/attention.h, mlp/mlp.h
 ///   logits  = head(x_L)                              head.h
 ///
-/// Where matrices are cut over tensor ranks (cut/tensor_cut.h), the shape is one rank's and
-/// `collectives` adds up what the ranks have parts of; the equations stay the same. With sequence parallelism the
-/// residual stream, norms and dropout have ModelShape::residual_tokens() alone, the T of these tensors.
+/// If matrices are cut over tensor ranks (cut/tensor_cut.h), the shape is one rank's and
+/// `collectives` adds up the ranks' parts; the equations stay the same. With sequence parallelism,
+/// T of the residual stream, norms and dropout is ModelShape::residual_tokens().
 ///
 /// Memory   `activations` holds every buffer; calls allocate nothing.
 /// Order    embed, block_forward 0..L-1, head (evaluate or train), block_backward L-1..0,
@@ -31,19 +32,20 @@ class Transformer {
 
   const ModelShape& shape() const { return computation_.shape; }
 
-  /// From now on all matrices that the forward multiplies by are interleaved (kernels/interleaved.h), where tied with
-  /// them the rows of tokens, too. There is no backward any more.
+  /// From now on all matrices of the forward are interleaved (kernels/interleaved.h), including the
+  /// token embedding if tied. There is no backward afterwards.
   void read_interleaved() { computation_.interleaved = true; }
 
-  /// Later passes have this many sequences of this length, neither more than was planned for.
+  /// Later passes have this many sequences of this length, neither above the plan.
   void resize(std::int64_t sequences, std::int64_t seq_length);
 
-  /// Later passes are on texts of this length, which longrope's frequencies depend on. True if they
-  /// have changed. By default texts have as many positions as the rotary tables have rows.
+  /// Sets the text length of later passes, which longrope's frequencies depend on. Returns whether
+  /// the frequencies have changed. By default texts have as many positions as the rotary tables
+  /// have rows.
   bool rotate_for(std::int64_t text_length);
 
-  /// The calls that follow are on another micro-batch or on other blocks, which are in these slots. Without it,
-  /// all blocks have a place of their own.
+  /// Sets the slots of the micro-batch and blocks of the following calls. By default, all blocks
+  /// have their own place.
   void stand(const Standing& standing);
 
   void embed(const EmbeddingParameters& parameters, const Pass& pass) {
@@ -65,8 +67,8 @@ class Transformer {
                       const BlockParameters& gradients, const Pass& pass) {
     block_.backward(block, parameters, gradients, pass);
   }
-  /// The two halves of block_backward, whose bits they have. Between them the block's micro-batch stays where
-  /// it is, and what the second one needs waits in a slot.
+  /// The two halves of block_backward, bit-identical to it. Between them the block's micro-batch
+  /// keeps its slots, and the second half's inputs wait in a slot.
   void block_input_gradient(std::int64_t block, const BlockParameters& parameters,
                             const Pass& pass) {
     block_.input_gradient(block, parameters, pass);
@@ -75,25 +77,26 @@ class Transformer {
                              const BlockParameters& gradients) {
     block_.weight_gradient(block, parameters, gradients);
   }
-  /// `add_to_tokens`: `gradients.token_weight` holds the head's contribution, or earlier micro-batches', which is added
-  /// to.
+  /// `add_to_tokens`: adds to `gradients.token_weight`, which holds the head's contribution or
+  /// earlier micro-batches'.
   void embed_backward(const EmbeddingParameters& gradients, const Pass& pass, bool add_to_tokens) {
     embedding_.backward(gradients, pass, add_to_tokens);
   }
 
-  /// The gradient of the residual stream where the backward has arrived, [T, D]: what a rank of a pipeline sends on, or
-  /// has received.
+  /// The gradient of the residual stream at the backward's current position, [T, D]: what a
+  /// pipeline rank sends on or has received.
   Tensor residual_gradient() const;
-  /// The residual stream before a block, or after the last one of those that are here.
+  /// The residual stream before a block, or after the last block on this rank.
   Tensor residual_TD(std::int64_t block) const { return computation_.residual_TD(block); }
-  /// The last of the blocks that are here writes there.
+  /// Sets where the last block on this rank writes its output.
   void write_output_to(const Tensor& out_TD) { computation_.output_TD = out_TD; }
   /// A slot of the residual stream; Activations::residual_TD.
   Tensor residual_slot(int slot) const { return computation_.residual_slot(slot); }
 
   /// The last pass's loss of every token, f32 [T], in device memory.
   const Tensor& losses() const { return computation_.activations.losses_T.tensor(); }
-  /// Logits of the last pass's tokens [first, first + count): Head::logits. For text that is generated or scored.
+  /// Logits of the last pass's tokens [first, first + count): Head::logits. For generating and
+  /// scoring text.
   Tensor logits(const HeadParameters& parameters, std::int64_t first, std::int64_t count) {
     return head_.logits(parameters, first, count);
   }
@@ -103,7 +106,7 @@ class Transformer {
   void fill_rotary_tables(std::int64_t text_length);
 
   std::int64_t planned_sequences_, planned_seq_length_, planned_table_positions_;
-  std::int64_t text_length_ = 0;  ///< that the rotary tables are for
+  std::int64_t text_length_ = 0;  ///< for which the rotary tables are filled
   Computation computation_;
   Embedding embedding_;
   Block block_;

@@ -93,7 +93,7 @@ class Variants {
 /// batch is cut up; the rest of the cut follows.
 using Dimension = std::vector<Strategy>;
 
-// Ranks last: whoever asks has the machines that they have.
+// Ranks come last, since the user's machines are usually given.
 std::vector<Dimension> dimensions_of(const Variants& variants, bool shared_limit) {
   const Recipe& recipe = variants.recipe();
   const auto& zero = recipe.zero_optimization;
@@ -107,7 +107,7 @@ std::vector<Dimension> dimensions_of(const Variants& variants, bool shared_limit
   const Recompute mode = recipe.activation_checkpointing.mode;
   if (mode == Recompute::kNone) recompute.push_back({.recompute = Recompute::kSelective});
   if (mode != Recompute::kFull) recompute.push_back({.recompute = Recompute::kFull});
-  // Those below save nothing before the stage that they are about, but may together with it.
+  // The ones below save nothing before their stage, but may together with it.
   if (zero.grad_sync == GradSync::kBoundary && (zero.stage >= 2 || variants.is_written(kSync))) {
     sync.push_back({.grad_sync = GradSync::kEveryMicroStep});
   }

@@ -22,7 +22,8 @@ struct Peers {
   std::int64_t neighbours = 0, elsewhere = 0;
   /// Slices that the rank sends in a gather that is passed on.
   std::int64_t gathered_within = 0, gathered_across = 0;
-  /// Owners elsewhere for whom it adds up its machine's share of a sum, where machines have equally many ranks.
+  /// Owners on other machines for which it adds its machine's part of a sum, if machines have
+  /// equally many ranks.
   std::int64_t owners = 0;
 };
 
@@ -52,8 +53,8 @@ Peers peers_of(const std::vector<int>& ranks, int rank, int ranks_per_machine) {
   return peers;
 }
 
-// Of a line's bytes: to each peer as much, unless they are passed on or added on the way. An all-reduce is a
-// reduce-scatter and a gather.
+// Divides a line's bytes: each peer gets the same, unless they are passed on or added on the way.
+// An all-reduce is a reduce-scatter and an all-gather.
 LinkBytes bytes_of(const sharding::Sent& sent, const Peers& peers, const MachineTraffic& how) {
   const std::int64_t others = peers.neighbours + peers.elsewhere;
   if (others == 0) return {};
@@ -182,8 +183,9 @@ LinkBytes sum_of(const Rows& rows) {
   return sum;
 }
 
-// Whether every machine of a place in the pipeline has the same part of each group: where machines begin with each
-// group of ranks that differ along the inner axes, or these with machines. What some ranks own makes them unlike.
+// Whether all machines at one place in the pipeline have the same part of each group. They do if
+// the inner axes' groups divide machines evenly, or the reverse. State that only some ranks own
+// makes them differ.
 bool machines_are_alike(const PlannedRecipe& planned, int ranks_per_machine) {
   if (optim::descriptor_of(planned.options.optimizer.type).uneven_numels != nullptr) return false;
   int inner = 1;
@@ -203,12 +205,13 @@ MachineTraffic machine_traffic(const PlannedRecipe& planned, int ranks_per_machi
     int nearest = std::clamp(ranks_per_machine, 1, world);
     while (world % nearest != 0) --nearest;
     throw UsageError(
-        "--ranks-per-machine {}: {} ranks can't be dealt evenly to such machines. {} would work.",
+        "--ranks-per-machine {}: {} ranks can't be divided evenly among such machines. {} would "
+        "work.",
         ranks_per_machine, world, nearest);
   }
   if (recipe.run.device == DeviceChoice::kCuda) {
     throw UsageError(
-        "--ranks-per-machine is for CPUs: between GPUs NCCL chooses the ways. Leave it out.");
+        "--ranks-per-machine is for CPUs: between GPUs NCCL chooses the routes. Leave it out.");
   }
   MachineTraffic traffic{
       .ranks_per_machine = ranks_per_machine,

@@ -1,11 +1,13 @@
-/// What of a step's traffic stays on a machine, and what crosses to others, where ranks are processes over MPI
-/// (sharding/processes/mpi.h): ranks 0 to m - 1 on the first machine, and so on.
+/// Which part of a step's traffic stays on a machine and which crosses to others, for ranks in
+/// processes over MPI (sharding/processes/mpi.h). Ranks 0 to m - 1 are on the first machine, and so
+/// on.
 ///
-/// Everything goes straight from rank to rank, but for gathers: with `parallelism.hierarchical`, one rank of each other
-/// machine takes a slice and passes it on there; and with `sum_order: free` one rank adds up what its machine has of a
-/// slice, where each machine has as many ranks of the group, and replicas are the only groups of the batch.
+/// Data is sent directly from rank to rank, with two exceptions. In all-gathers with
+/// `parallelism.hierarchical`, one rank of each other machine receives a slice and passes it on
+/// there. With `sum_order: free`, one rank adds its machine's parts of a slice, if each machine has
+/// equally many ranks of the group and replicas are the only groups of the batch.
 ///
-/// Source   sharding/comm/machine_relays.h, whose ways a run goes.
+/// Source   sharding/comm/machine_relays.h, whose routes a run uses.
 #pragma once
 
 #include <string>
@@ -26,14 +28,15 @@ struct MachineTraffic {
     std::string what;     ///< "parameters, all_gather"
     LinkBytes bytes;
   };
-  /// Of the machine that sends most to others, by all of its ranks in a step.
+  /// For the machine that sends most to others: sent by all of its ranks in a step.
   int machine = 0;
   std::vector<Row> rows;
   LinkBytes sum;
-  LinkBytes all;  ///< of all machines together
+  LinkBytes all;  ///< by all machines together
 };
 
-/// Errors   UsageError: machines that don't have equally many ranks; a GPU, where NCCL chooses the ways.
+/// Errors   UsageError: machines with unequal numbers of ranks; GPUs, where NCCL chooses the
+///          routes.
 MachineTraffic machine_traffic(const PlannedRecipe& planned, int ranks_per_machine);
 std::string machine_traffic_text(const MachineTraffic& traffic);
 

@@ -114,11 +114,11 @@ int zero_ranks_of(const Recipe& recipe) {
                           recipe.parallelism.context_parallel_degree);
 }
 
-// The groups of a rank beside those of gathers and reductions, by their sizes. Where these aren't the world's, the
-// exchanges of all ranks have one of their own, and replicas one, or two if they divide the optimizer. A pipeline's
-// rank has one for each direction of each end of its parts, and of a tied matrix. A tensor rank has one for its sums,
-// one with those that have the same key/value heads, and one for Muon's matrices; a context rank has one, and in a
-// ring one with each neighbour.
+// The sizes of a rank's groups other than those for gathers and reductions. If these don't contain
+// all ranks, exchanges of all ranks have their own group, and replicas have one, or two if they
+// divide the optimizer. A pipeline rank has one per direction for each end of its parts, and for a
+// tied matrix. A tensor rank has one for its sums, one with the ranks of the same key/value heads,
+// and one for Muon's matrices. A context rank has one, and in a ring one with each neighbour.
 std::vector<int> further_groups_of(const Recipe& recipe) {
   const auto& degrees = recipe.parallelism;
   std::vector<int> groups;

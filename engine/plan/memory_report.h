@@ -1,7 +1,6 @@
-/// The memory plan in words and figures: a table of it, whether it fits, and beside it what a run
-/// measured.
+/// The memory plan as text: a table, whether it fits, and a comparison with what a run measured.
 ///
-/// A rank's need is its arena: the live bytes of its peak phase and the gaps that alignment leaves.
+/// A rank needs its arena: the live bytes of its peak phase, and the gaps that alignment leaves.
 #pragma once
 
 #include <optional>
@@ -24,7 +23,7 @@ namespace sherd::engine {
 ///   arena                           201.4    201.4 ...
 std::string memory_table(const WorldPlan& plan);
 
-/// The table's figures: a name, and bytes at rest and in each phase; nothing where a cell is empty.
+/// One row of the table: a name, and bytes at rest and in each phase; empty cells have no value.
 struct MemoryRow {
   MemoryRow(std::string name, std::optional<std::int64_t> at_rest)
       : name(std::move(name)), bytes{at_rest} {}
@@ -38,66 +37,66 @@ std::string worst_rank_text(const WorldPlan& plan);
 /// "gathered parameters" for gathered_parameters.
 std::string readable_name(Category category);
 
-/// What ranks have to fit into.
+/// The memory that ranks must fit into.
 struct DeviceLimit {
   std::int64_t bytes = 0;
   bool shared = false;  ///< by all ranks of the process; otherwise each rank has as much
   std::string origin;   ///< "--device-memory", "memory.device_memory", "this machine"
-  int num_ranks = 0;    ///< that share it; 0: the world
+  int num_ranks = 0;    ///< that share it; 0: all ranks
 };
-/// `device_memory` (a person's --device-memory), else the recipe's memory.device_memory, each for
-/// one rank; else what this machine or its control group allows, shared by all ranks, or what its
-/// GPUs have free. UsageError if the recipe wants a GPU, there is none, and nobody says its size.
+/// `device_memory` (from --device-memory), else the recipe's memory.device_memory; both are per
+/// rank. Else the memory of this machine or its control group, shared by all ranks, or the free
+/// memory of its GPUs. UsageError if the recipe needs a GPU, there is none, and no size is given.
 DeviceLimit device_limit(const Recipe& recipe, std::optional<std::int64_t> device_memory = {});
 
-/// What stays free on each GPU for what libraries take there after the arena: 1 GiB for cuBLASLt's and
-/// cuDNN's code, and, where ranks have a GPU each, NCCL communicators of 256 MiB and 64 MiB for each peer
-/// of a node (buffers of its channels): two for the `zero_ranks` that share the training state, and one for each of
-/// `further` groups of so many ranks. A guess until it is measured on a GPU.
+/// Memory reserved on each GPU for libraries, which allocate after the arena. cuBLASLt's and
+/// cuDNN's code takes 1 GiB. If each rank has its own GPU, an NCCL communicator takes 256 MiB, and
+/// 64 MiB for each peer on a node (channel buffers). There are two for the `zero_ranks` that share
+/// the training state, and one for each group in `further`, given by its number of ranks. An
+/// estimate until measured on a GPU.
 std::int64_t library_reserve_bytes(int zero_ranks, bool share_device,
                                    const std::vector<int>& further = {});
 
-/// What has to fit into `limit`: the worst rank's arena, or all ranks' together.
+/// The bytes that must fit into `limit`: the largest arena of a rank, or the sum over all ranks.
 std::int64_t needed_bytes(const WorldPlan& plan, const DeviceLimit& limit);
 
 /// "stage 3 on 8 ranks needs 11.2 GiB per rank (parameters 0.6, gradients 0.6, ...)", with the sum
-/// over ranks where the limit is shared.
+/// over ranks if the limit is shared.
 std::string need_sentence(const Recipe& recipe, const WorldPlan& plan, const DeviceLimit& limit);
 
-/// Before step 0. If the plan doesn't fit, with memory.on_exceed: abort a UsageError that says what
-/// is missing and which change is the cheapest that fits; with warn the same sentence is returned.
+/// Call before step 0. If the plan doesn't fit and memory.on_exceed is abort, throws a UsageError
+/// with what is missing and the cheapest change that fits; with warn, returns the same sentence.
 std::optional<std::string> check_fits(const ResolvedRecipe& recipe, const WorldPlan& plan,
                                       const DeviceLimit& limit);
 
-/// What one rank's allocator counted, when the rank has ended.
+/// What one rank's allocator has counted by the rank's end.
 struct MeasuredMemory {
   std::int64_t peak_bytes = 0;
   BytesByCategory peak_by_category{};
   BytesByPhase by_phase{};  ///< nothing in phases that never began
-  std::int64_t resident_bytes =
-      0;  ///< of its arena: pages, also of 2 MiB, in which something was written
-  std::int64_t taken_bytes = 0;       ///< of the device, or of the host's address space
-  std::int64_t host_bytes = 0;        ///< page-locked beside it, where the device's memory is apart
+  std::int64_t resident_bytes = 0;    ///< of its arena: pages (also of 2 MiB) that were written to
+  std::int64_t taken_bytes = 0;       ///< from the device, or from the host's address space
+  std::int64_t host_bytes = 0;        ///< page-locked, if the device has its own memory
   int gpu = -1;                       ///< the rank's; -1 on a CPU
-  std::int64_t gpu_bytes_in_use = 0;  ///< of that GPU by everybody, while the rank's arena stood
+  std::int64_t gpu_bytes_in_use = 0;  ///< on that GPU by all processes, while the arena existed
 };
 MeasuredMemory measured_memory(const Allocator& memory);
-/// The same with the host's part, and what the rank's GPU says.
+/// The same with the host's part, and the rank's GPU memory in use.
 MeasuredMemory measured_memory(const sharding::Rank& rank);
 
-/// Whether every phase that began held what was planned for it, to the byte and by category.
+/// Whether every phase that began used exactly the planned bytes, in each category.
 bool as_planned(const MemoryPlan& plan, const MeasuredMemory& measured);
 
-/// The most that this process has had resident so far (VmHWM).
+/// The peak resident memory of this process so far (VmHWM).
 std::int64_t peak_resident_bytes();
 
-/// After a run, predicted and measured side by side: the worst rank by category, then each rank and
-/// phase where the two differ, phases that never began, and the process, with what it holds outside
-/// of the plan. `ranks[r]` is rank r's.
+/// After a run, a comparison of predicted and measured memory: the largest rank by category, then
+/// each rank and phase in which the two differ, phases that never began, and the process, with its
+/// memory outside of the plan. `ranks[r]` belongs to rank r.
 std::string memory_comparison(const WorldPlan& plan, const std::vector<MeasuredMemory>& ranks,
                               std::int64_t resident_bytes);
-/// The same for <output_dir>/memory.json: predicted and measured, each with peak_bytes (the worst
-/// rank's), by_category and by_rank; and process. Ends with a newline.
+/// The same for <output_dir>/memory.json: predicted and measured, each with peak_bytes (of the
+/// largest rank), by_category and by_rank; and process. Ends with a newline.
 std::string memory_json(const WorldPlan& plan, const std::vector<MeasuredMemory>& ranks,
                         std::int64_t resident_bytes);
 

@@ -2,7 +2,7 @@
 
 namespace sherd::engine {
 
-// State that stays is dark, its transient companion a light form of the same colour.
+// Permanent state is dark; its transient counterpart is a lighter form of the same colour.
 const std::string_view kPlanPageStyle = R"(
 :root {
   --parameters: #24568f; --master: #5583b8; --gathered_parameters: #a3c2e3;

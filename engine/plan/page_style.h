@@ -1,5 +1,5 @@
-/// What the plan's page looks like beyond the style of all pages (engine/report/page.h). Colours of
-/// categories are the variables --<name of the category>.
+/// The style of the plan's page, in addition to the style of all pages (engine/report/page.h).
+/// Colours of categories are the variables --<name of the category>.
 #pragma once
 
 #include <string_view>

@@ -31,7 +31,7 @@ std::string shape_text(const std::vector<std::int64_t>& shape) {
   return text;
 }
 
-// Of all blocks, the first one speaks.
+// The first block represents all blocks.
 std::string name_in_all_blocks(const std::string& name) {
   constexpr std::string_view kFirst = "block.0.";
   return name.starts_with(kFirst) ? "block.*." + name.substr(kFirst.size()) : name;

@@ -1,6 +1,6 @@
-/// One row for every parameter: how tensor ranks cut it, along which axes its gradient is summed and its state is
-/// sharded, and who counts it in norms: what reductions, norms, optimizers and checkpoints obey
-/// (`sherd plan --parameters`).
+/// One row for every parameter: how tensor ranks split it, along which axes its gradient is summed
+/// and its state is sharded, and which rank counts it in norms. Reductions, norms, optimizers and
+/// checkpoints follow this table (`sherd plan --parameters`).
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace sherd::engine {
 
-/// Blocks that are alike have one row each for all of them.
+/// Identical blocks share their rows.
 std::string parameter_rows(const PlannedRecipe& planned);
 
 }  // namespace sherd::engine

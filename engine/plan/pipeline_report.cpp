@@ -67,7 +67,7 @@ std::string picture_text(const Pipelined& made) {
   return picture.text();
 }
 
-// A rectangle for each action, as long as somebody could look at them.
+// Draws a rectangle for each action, unless there are too many to see.
 std::string picture_svg(const Pipelined& made) {
   constexpr std::size_t kMostActions = 200'000;
   std::size_t actions = 0;

@@ -1,5 +1,5 @@
-/// How a recipe's pipeline spends a step: who has which layers, how many micro-batches each rank keeps, how
-/// long it waits, and a picture. Times are estimated from the multiplications in each part, so only
+/// How a recipe's pipeline spends a step: each rank's layers, the micro-batches that it keeps, its
+/// waiting time, and a picture. Times are estimated from the multiplications in each part, so only
 /// shares of a step are given.
 #pragma once
 

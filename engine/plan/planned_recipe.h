@@ -1,4 +1,4 @@
-/// A recipe in the words of the layers below, made once for everything that is planned of it.
+/// A recipe converted to the types of the lower layers, once for all plans.
 #pragma once
 
 #include "engine/launch/device.h"
@@ -7,7 +7,7 @@
 namespace sherd::engine {
 
 struct PlannedRecipe {
-  /// On the device that the recipe names, whether or not this machine has it.
+  /// For the device that the recipe names, whether or not this machine has it.
   PlannedRecipe(const Recipe& values);  // NOLINT: a recipe is what is planned
   PlannedRecipe(const Recipe& values, const DeviceTraits& traits);
 

@@ -1,6 +1,6 @@
-/// Everything that `sherd plan` says about a recipe, known without data, device or a run: what each
-/// rank needs and when, whether that fits, what would fit, and what a step sends. The text, the
-/// JSON and the page show the figures of one report.
+/// Everything that `sherd plan` reports about a recipe, without data, device or a run: the memory
+/// of each rank in each phase, whether it fits, what would fit, and what a step sends. Text, JSON
+/// and page show the figures of one report.
 #pragma once
 
 #include <optional>
@@ -18,7 +18,7 @@ namespace sherd::engine {
 struct StageReport {
   int stage = 0;
   WorldPlan plan;
-  std::int64_t needed_bytes = 0;  ///< of the limit
+  std::int64_t needed_bytes = 0;  ///< to compare with the limit
   std::int64_t sent_bytes = 0;    ///< in a step, by the rank that sends most
 };
 
@@ -28,29 +28,29 @@ struct PlanReport {
   std::int64_t num_trained = 0;  ///< of them; the others are frozen
   WorldPlan plan;
   DeviceLimit limit;
-  std::int64_t needed_bytes = 0;    ///< of the limit
-  std::vector<StageReport> stages;  ///< those that the recipe may have
-  std::vector<Change> changes;      ///< if it doesn't fit: what does (advice.h)
+  std::int64_t needed_bytes = 0;    ///< to compare with the limit
+  std::vector<StageReport> stages;  ///< all possible stages
+  std::vector<Change> changes;      ///< that fit, if the recipe doesn't (advice.h)
   std::optional<ValueLimit> largest_micro_batch, smallest_world;
   std::vector<sharding::Sent> sent;  ///< in a step, by the rank that sends most
   std::int64_t sent_bytes = 0;
-  std::optional<MachineTraffic> machines;  ///< if it is known how many ranks each has
+  std::optional<MachineTraffic> machines;  ///< if the ranks per machine are known
 
   bool fits() const { return needed_bytes <= limit.bytes; }
 };
 
-/// `ranks_per_machine`: 0 if it isn't known.
+/// `ranks_per_machine`: 0 if unknown.
 PlanReport plan_report(const ResolvedRecipe& recipe, const DeviceLimit& limit,
                        int ranks_per_machine = 0);
 
 std::string plan_text(const PlanReport& report);
 std::string plan_json(const PlanReport& report);  ///< one object; ends with a newline
-/// One HTML page that needs nothing else: bars of the stages, a step's phases, the same tables.
+/// One self-contained HTML page: bars of the stages, a step's phases, the same tables.
 std::string plan_page(const PlanReport& report);
 
 /// "3.08 M parameters, stage 3 on 2 ranks, ..."
 std::string plan_headline(const PlanReport& report);
-/// Whose bytes `sent` counts: "each rank", ...
+/// Which rank's bytes `sent` counts: "each rank", ...
 std::string sender_text(const PlanReport& report);
 
 }  // namespace sherd::engine

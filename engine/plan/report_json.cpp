@@ -1,4 +1,4 @@
-// The reports as JSON: what text rounds stands here to the byte.
+// The reports as JSON, with exact bytes where the text rounds.
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"

@@ -10,13 +10,14 @@ namespace {
 // are norms and activations, a fiftieth: an assumption of the size that Korthikanti et al. 2022 give for
 // recomputing attention alone (1.6-2.7 %).
 constexpr double kRecomputeFactors[] = {1.0, 1.02, 4.0 / 3.0};
-// A link moves a byte in the time of so many flops: 400 Tflop/s beside 400 GB/s, an H100 in an NVLink
+// Flops in the time in which a link moves a byte: 400 Tflop/s and 400 GB/s, an H100 in an NVLink
 // node (NVIDIA's datasheet: 989 dense Tflop/s in bf16 and 450 GB/s each way, both at under half).
 constexpr double kFlopsPerByte = 1000.0;
-// Of what is sent behind a computation, the part that shows. An assumption: the first and last units
-// have nothing to hide behind.
+// Exposed fraction of communication that overlaps computation. An assumption: the first and last
+// units have nothing to overlap with.
 constexpr double kExposure = 0.25;
-// At so many tokens a matmul runs at half its rate. An assumption, the edge of a large GPU tile.
+// With this many tokens, a matmul runs at half its rate. An assumption, the edge of a large GPU
+// tile.
 constexpr double kSmallBatchTokens = 128.0;
 // Staging less than a whole save makes some updates wait for the disk. An assumption.
 constexpr double kStagingFactor = 1.01;

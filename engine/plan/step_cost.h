@@ -1,10 +1,10 @@
-/// What a step is expected to cost with one recipe or another: a model that ranks them, no forecast.
+/// The expected cost of a step, to rank recipes; it isn't a forecast of time.
 ///
 ///   flops * (1 + kSmallBatchTokens / tokens of a micro-step) + kFlopsPerByte * exposed bytes
 ///
-/// Recompute multiplies the flops: selective by 1.02, full by 4/3 (one more forward). Staging less than a
-/// whole save multiplies the sum by 1.01. Small micro-steps make matmuls less efficient.
-/// Of what is sent, a part shows beside the computation, and all of a gather that isn't prefetched.
+/// Recompute multiplies the flops: selective by 1.02, full by 4/3 (one more forward). Staging less
+/// than a whole save multiplies the sum by 1.01. Small micro-steps make matmuls less efficient.
+/// Part of the communication is exposed, and all of an all-gather that isn't prefetched.
 #pragma once
 
 #include "engine/plan/planned_recipe.h"

@@ -13,15 +13,15 @@ namespace sherd::engine {
 
 class WorldPlan {
  public:
-  /// Of every rank; `request.rank` doesn't matter.
+  /// Plans all ranks; `request.rank` is ignored.
   WorldPlan(const TrainingOptions& options, MemoryRequest request);
 
-  /// Ranks that need the same.
+  /// Ranks with equal plans.
   struct EqualRanks {
     int first_rank = 0;
     std::int64_t num_ranks = 0;
     MemoryPlan plan;
-    MemoryPlan host;  ///< beside it, where the device's memory isn't the host's
+    MemoryPlan host;  ///< of host memory, if the device has its own memory
   };
 
   int world_size() const { return static_cast<int>(kind_of_rank_.size()); }
@@ -31,7 +31,7 @@ class WorldPlan {
   /// The rank that needs most, the first of several.
   int worst_rank() const { return worst_rank_; }
   const MemoryPlan& worst() const { return of(worst_rank_); }
-  /// What all ranks together need.
+  /// The memory of all ranks together.
   std::int64_t all_arenas_bytes() const { return all_arenas_bytes_; }
 
  private:

@@ -58,7 +58,7 @@ const Module* find_module(const Family& family, std::string_view name) {
   return nullptr;
 }
 
-/// What of an adapter's folder can be trained further: one rank and one scale, each target in every layer.
+/// The trainable form of an adapter's folder: one rank, one scale, and each target in every layer.
 struct TrainableAdapter {
   std::int64_t rank = 0;
   double alpha = 0.0;
@@ -97,7 +97,7 @@ class Trainable {
   void add(const AdapterPair& pair) {
     const Module* module = find_module(family_, pair.module);
     if (module == nullptr) {
-      throw DataError("{}: has an adapter of {}, which models of type {} haven't", folder_.path(),
+      throw DataError("{}: has an adapter of {}, which models of type {} lack", folder_.path(),
                       pair.module, family_.model_type);
     }
     if (!module->ours.starts_with(kBlock)) {
@@ -120,7 +120,7 @@ class Trainable {
     const std::string name = tensor.name.substr(0, tensor.name.rfind('.'));
     const Module* module = find_module(family_, name);
     if (module == nullptr) {
-      throw DataError("{}: holds {}, which models of type {} haven't", folder_.path(), tensor.name,
+      throw DataError("{}: holds {}, which models of type {} lack", folder_.path(), tensor.name,
                       family_.model_type);
     }
     const std::string ours = ours_of(*module);
@@ -128,7 +128,7 @@ class Trainable {
     const bool gated = is_gated(model_.activation);
     if (huggingface::modules_of(family_, std::string(module->ours)).size() > 1 &&
         huggingface::target_of(ours, module->part, gated) != ours) {
-      refuse(fmt::format("{} is trained whole, which is part of a matrix here", name));
+      refuse(fmt::format("{} is trained in full, but is part of a fused matrix here", name));
     }
     const bool has_weight = std::ranges::any_of(
         folder_.whole_tensors(), [&](const auto& one) { return one.name == name + ".weight"; });
@@ -162,7 +162,7 @@ RawValue list_of(const Names& names) {
   return list;
 }
 
-// What a person left out comes from the folder; what a person wrote must be the same.
+// Keys that aren't set come from the folder; set keys must agree with it.
 template <class T>
 void take(Resolution& recipe, std::string_view key, T& member, T folders, const std::string& path) {
   if (!recipe.is_set(key)) {
@@ -173,7 +173,7 @@ void take(Resolution& recipe, std::string_view key, T& member, T folders, const 
                 path, folders);
 }
 
-// With the tokens that were added for the adapter.
+// Including the tokens that were added for the adapter.
 void take_tokenizer(Resolution& recipe, const std::string& path) {
   const DataFormat format = recipe.values().data.format;
   const bool reads_text =
@@ -223,7 +223,7 @@ bool take_adapter_from(Resolution& recipe) {
     }
     assign(recipe, kFrom, quoted(folder.base()), path);
   }
-  if (!checkpoint::exists(disk, values.model.from)) return true;  // take_model_from says it
+  if (!checkpoint::exists(disk, values.model.from)) return true;  // take_model_from reports it
   if (recipe.is_set("adapter.type") && values.adapter.type == AdapterChoice::kNone) {
     recipe.refuse(
         {"adapter.type", kInit},

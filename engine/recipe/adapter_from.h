@@ -1,8 +1,9 @@
-/// `checkpoint: {init_from: ADAPTER}`: a run goes on training an adapter that PEFT, or an export of ours, has saved.
+/// `checkpoint: {init_from: ADAPTER}`: a run continues an adapter that PEFT or our export has
+/// saved.
 ///
-/// The adapter's own keys (rank, alpha, rslora, targets, modules_to_save) come from the folder; a recipe leaves them
-/// out or says the same. The model that it is for is model.from, or what the folder names. Dropout and everything else
-/// are the run's own.
+/// The adapter's own keys (rank, alpha, rslora, targets, modules_to_save) come from the folder. A
+/// recipe omits them or sets the same values. The base model is model.from, or the one that the
+/// folder names. Dropout and everything else come from the recipe.
 #pragma once
 
 #include <string>
@@ -12,16 +13,19 @@
 
 namespace sherd::engine {
 
-/// Before model.from is looked at. False, and a problem, if the folder can't be trained further.
+/// Call before model.from is read. Reports a problem and returns false if the adapter can't be
+/// trained further.
 bool take_adapter_from(Resolution& recipe);
-/// The adapter's rows of the vocabulary, where it has more than the model. After model.from.
+/// Sets the vocabulary size to the adapter's if it has more rows than the model. Call after
+/// model.from.
 void take_vocabulary_of_adapter(Resolution& recipe);
-/// Compares targets and modules that a person wrote with the folder's. After check_adapter.
+/// Compares the recipe's targets and modules with the folder's. Call after check_adapter.
 void check_adapter_from(Resolution& recipe);
 
-/// Whether the run's first adapter is that of a folder.
+/// Whether the run's initial adapter comes from a folder.
 bool begins_with_adapter(const Recipe& recipe);
-/// Where the weights are that an adapter is for: checkpoint.init_from, or model.from where that names an adapter.
+/// Where the base model's weights are: checkpoint.init_from, or model.from if init_from is an
+/// adapter.
 std::string base_of(const Recipe& recipe);
 
 }  // namespace sherd::engine

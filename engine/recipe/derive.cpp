@@ -63,7 +63,7 @@ void derive_training(Resolution& recipe) {
                 std::int64_t{schedule::default_chunks_per_rank(degrees.pipeline_schedule)});
   auto& zero = values.zero_optimization;
   const bool in_groups = degrees.batch_groups > degrees.data_parallel_replicate_degree;
-  // Context ranks add up a micro-batch's parts, which as a tree must be done before micro-batches are added.
+  // Context ranks add a micro-batch's parts as a tree, before micro-batches are added.
   const bool in_trees =
       degrees.sum_order == SumOrderChoice::kCanonical && degrees.context_parallel_degree > 1;
   recipe.derive(

@@ -1,5 +1,5 @@
-/// Rules about what a device can't compute. A recipe that names its device is checked with all other rules; one that
-/// leaves it open (run.device: auto), when the device is known.
+/// Rules about what a device can't compute. If the recipe names its device, they are checked with
+/// all other rules; with run.device: auto, once the device is known.
 #pragma once
 
 #include "core/stream.h"
@@ -11,7 +11,7 @@ class Resolution;
 
 /// Reports what a GPU can't do, if the recipe names one.
 void check_device(Resolution& recipe);
-/// Errors   RecipeErrors: what `device` can't do of what the recipe asks for.
+/// Errors   RecipeErrors: what the recipe asks for and `device` can't do.
 void require_possible_on(DeviceKind device, const Recipe& recipe);
 
 }  // namespace sherd::engine

@@ -1,7 +1,7 @@
-/// The field table: every key of a recipe is one row, and the row is all there is to know about it.
+/// The field table: every key of a recipe is one row, which contains everything about the key.
 ///
 /// The table drives parsing, defaults, range checks, suggestions, `sherd recipe --help-fields` and
-/// docs/recipe.md. A new knob is a member of `Recipe`, one row here and the place that obeys it.
+/// docs/recipe.md. A new key needs a member of `Recipe`, one row here and the code that uses it.
 #pragma once
 
 #include <array>
@@ -18,10 +18,10 @@
 
 namespace sherd::engine {
 
-/// The member of `Recipe` that a row is about.
+/// Accesses the member of `Recipe` that a row describes.
 template <class T>
 using Member = T& (*)(Recipe&);
-/// A member that is an enumeration, by the position of its enumerator.
+/// An enumeration member, read and set by the index of its enumerator.
 struct ChoiceMember {
   int (*get)(Recipe&);
   void (*set)(Recipe&, int);
@@ -31,7 +31,7 @@ using Slot = std::variant<Member<std::int64_t>, Member<std::uint64_t>, Member<do
                           Member<std::vector<double>>, Member<std::vector<std::string>>,
                           Member<std::optional<StepRange>>>;
 
-/// What a key is when nobody sets it.
+/// The value of a key that isn't set.
 struct Fallback {
   enum class Kind { kValue, kRequired, kDerived };
   Kind kind = Kind::kRequired;
@@ -45,12 +45,12 @@ struct Range {
   double max = std::numeric_limits<double>::infinity();
   bool above_min = false;  ///< min itself is excluded
   bool below_max = false;  ///< max itself is excluded
-  /// What computes takes it as a float: rounded to one, a number must be in range too, finite, and no
-  /// subnormal unless it is 0.
+  /// The computation uses it as a float. Rounded to float, a number must also be in range, finite
+  /// and not subnormal (0 is allowed).
   bool as_float = false;
 
   bool holds(double value) const;
-  /// In range as a double, but not as the float that computes.
+  /// In range as a double, but not as the float used in computation.
   bool lost_as_float(double value) const { return as_float && contains(value) && !holds(value); }
   std::string text() const;  ///< "at least 1", "from 0 to below 1", "" if everything is allowed
 
@@ -60,11 +60,11 @@ struct Range {
   }
 };
 
-/// What a resume does where the recipe and the checkpoint differ in a key.
+/// What a resume does if the recipe and the checkpoint differ in a key.
 enum class OnResume {
   kMustMatch,  ///< refuses: it would be another run
-  kMayChange,  ///< goes on with the recipe's value, and prints both
-  kFree,       ///< goes on without a word: nothing that is trained depends on it
+  kMayChange,  ///< continues with the recipe's value, and prints both
+  kFree,       ///< continues silently: the key doesn't affect what is trained
 };
 
 struct Field {
@@ -89,7 +89,7 @@ struct Field {
 const std::vector<Field>& recipe_fields();
 /// Row of a key, or -1.
 int field_index(std::string_view key);
-/// The blocks in the table's order, with a line about each.
+/// The blocks in the table's order, with one line of help each.
 struct Block {
   std::string_view name;
   std::string_view help;

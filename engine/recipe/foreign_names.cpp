@@ -35,7 +35,7 @@ constexpr ForeignKey kKeys[] = {
     {"use_rslora", "adapter.rslora"},
         {"target_modules lora_target lora_target_modules", "adapter.targets"},
     {"quantization_config load_in_4bit qlora bnb_4bit_quant_type quantization_bit", "adapter.base_dtype", "QLoRA is adapter.type lora with base_dtype nf4."},
-    {"load_in_8bit", "adapter.base_dtype", "frozen weights rest in mixed_precision.param_dtype or nf4."},
+    {"load_in_8bit", "adapter.base_dtype", "frozen weights are stored in mixed_precision.param_dtype or nf4."},
     {"lora peft_config finetuning_type", "adapter.type"},
     {"dataset data_path file train_data train_file train_path dataset_path data_dir dataset_name", "data.path"},
     {"validation_file val_data", "data.validation_path"},
@@ -76,7 +76,7 @@ constexpr ForeignKey kKeys[] = {
     {"optimizer.name optim optimizer_type", "optimizer.type"},
     {"weight_decay_exclude", "optimizer.no_decay"},
     {"sgd_momentum", "optimizer.momentum"},
-    {"min_lr", "lr_scheduler.min_lr_ratio", "it is a part of lr, not a rate."},
+    {"min_lr", "lr_scheduler.min_lr_ratio", "it is a fraction of lr, not a rate."},
     {"warmup warmup_iters warmup_num_steps num_warmup_steps", "lr_scheduler.warmup_steps"},
     {"lr_decay_iters total_num_steps", "lr_scheduler.decay_steps"},
     {"lr_decay_style lr_scheduler_type schedule lr_scheduler.name decay_lr decay_type", "lr_scheduler.type"},
@@ -92,7 +92,7 @@ constexpr ForeignKey kKeys[] = {
     {"log_every logging_steps steps_per_print log_freq log_interval_steps", "metrics.log_interval"},
     {"profile_steps profile", "metrics.trace_steps"},
 
-    // What there isn't, and what is there instead.
+    // Unsupported features, and what to use instead.
     {"optimizer.params scheduler.params lr_scheduler.params", "", "write these keys directly below their block."},
     {"enabled", "", "a block that is written is in use; its other keys say how."},
     {"offload_optimizer offload_param cpu_offload cpu_offload_params cpu_offload_use_pin_memory offload nvme_path enable_cpu_offload", "", "state isn't offloaded to other memory; zero_optimization.stage shares it among ranks."},
@@ -112,7 +112,7 @@ constexpr ForeignKey kKeys[] = {
     {"push_to_hub hub_model_id", "", "models go to run.output_dir, and to no service."},
     {"compile torch_compile backend torch_compile_backend", "", "there is nothing to compile; leave it out."},
     {"dataloader_num_workers num_workers dataloader_pin_memory", "", "batches are always prepared during the computation; omit it."},
-    {"overlap_comm contiguous_gradients reduce_scatter allgather_partitions round_robin_gradients", "", "always so; leave it out."},
+    {"overlap_comm contiguous_gradients reduce_scatter allgather_partitions round_robin_gradients", "", "it is always on; leave it out."},
     {"reduce_bucket_size allgather_bucket_size sub_group_size bucket_size_mb ddp_bucket_cap_mb", "", "communication goes by units of the model, not by buckets; leave it out."},
     {"stage3_param_persistence_threshold stage3_max_live_parameters stage3_max_reuse_distance param_persistence_threshold max_live_parameters max_reuse_distance", "", "zero_optimization.prefetch_depth decides what is gathered ahead; leave it out."},
     {"stage3_gather_16bit_weights_on_model_save gather_16bit_weights_on_model_save", "", "`sherd export` writes whole weights from a checkpoint."},

@@ -1,5 +1,5 @@
-/// What other engines call things: nanoGPT, Hugging Face's Trainer, DeepSpeed, Megatron-LM and
-/// torchtitan. Tables, so that a new name is one line (foreign_names.cpp).
+/// Names that other engines use: nanoGPT, Hugging Face's Trainer, DeepSpeed, Megatron-LM and
+/// torchtitan. They are tables, so a new name is one line (foreign_names.cpp).
 #pragma once
 
 #include <algorithm>
@@ -8,16 +8,16 @@
 
 namespace sherd::engine {
 
-/// Keys of other engines. `words` are their names, or "block.name" where the name alone would be
-/// ambiguous, with spaces between.
+/// Keys of other engines. `words` are their names, separated by spaces; "block.name" if the name
+/// alone would be ambiguous.
 struct ForeignKey {
   std::string_view words;
   std::string_view key;    ///< our key for them; "" if there is none
-  std::string_view why{};  ///< a sentence about what is different, or about what isn't there
+  std::string_view why{};  ///< a sentence about what differs or isn't supported
 };
 std::span<const ForeignKey> foreign_keys();
 
-/// Blocks of other engines. Either our block for them, or a sentence.
+/// Blocks of other engines, with either our block or a sentence.
 struct ForeignBlock {
   std::string_view words;
   std::string_view block;
@@ -25,7 +25,7 @@ struct ForeignBlock {
 };
 std::span<const ForeignBlock> foreign_blocks();
 
-/// What they call our choices. Words count only where the choice is one.
+/// Their names for our choices. A name only applies to keys that have this choice.
 struct ForeignChoice {
   std::string_view words;
   std::string_view choice;

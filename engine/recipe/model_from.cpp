@@ -17,7 +17,7 @@ constexpr std::string_view kLength = "model.max_seq_length";
 constexpr std::string_view kTokenizer = "data.tokenizer";
 constexpr std::string_view kVocabulary = "model.vocab_size";
 constexpr std::string_view kAdded = "model.add_special_tokens";
-// Keys that don't say which model it is.
+// Keys that don't determine the model.
 constexpr auto kRunsOwn =
     std::to_array<std::string_view>({kFrom, kAdded, "model.dropout", kLength, "model.init_std"});
 
@@ -55,7 +55,7 @@ void assign_values(Resolution& recipe, const huggingface::ModelConfig& config) {
   }
 }
 
-// A chat template may come from elsewhere; ids that mean other tokens than the model's hardly should.
+// A chat template may come from another tokenizer, but its ids must mean the model's tokens.
 void note_other_tokenizer(Resolution& recipe, const std::string& folder) {
   auto& disk = checkpoint::posix_disk();
   const std::string& other = recipe.values().data.tokenizer;
@@ -76,8 +76,8 @@ void add_tokens(Resolution& recipe, const huggingface::ModelConfig& config) {
   const std::int64_t num_there = std::min(num_tokens, rows - (num_ids - num_tokens));
   if (num_there > 0) {
     recipe.note(fmt::format(
-        "the model has more rows than its tokenizer tokens: {} of the {} that are added take such "
-        "rows as they are",
+        "the model has more rows than its tokenizer has tokens: {} of the {} added tokens use such "
+        "rows unchanged",
         num_there, num_tokens));
   }
   if (num_ids > rows) {
@@ -115,9 +115,9 @@ bool take_model_from(Resolution& recipe) {
                   *most);
   }
   if (!config.whole.empty()) {
-    recipe.note(fmt::format(
-        "{}: of a model of several parts ({}), the text part is taken, and exports hold it alone",
-        config.path, config.whole));
+    recipe.note(
+        fmt::format("{}: the model has several parts ({}); only its text part is used and exported",
+                    config.path, config.whole));
   }
   std::string unused;
   for (const std::string& key : config.unused) unused += (unused.empty() ? "" : ", ") + key;
@@ -127,7 +127,7 @@ bool take_model_from(Resolution& recipe) {
   const bool is_text = recipe.is_set("data.format") &&
                        (data.format == DataFormat::kText || data.format == DataFormat::kChat);
   const bool is_bin = recipe.is_set("data.format") && data.format == DataFormat::kBin;
-  // Text needs one: if it isn't of a form that we read, whoever opens it says so.
+  // Text needs one. If its format isn't supported, opening it reports that.
   if (!recipe.is_set(kTokenizer) && (is_text || (is_bin && has_tokenizer))) {
     recipe.assign({std::string(kTokenizer),
                    {.kind = RawValue::Kind::kQuoted, .text = folder},

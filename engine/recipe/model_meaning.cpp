@@ -35,7 +35,7 @@ void settle_windows(Model& model) {
   }
 }
 
-// What the scaling doesn't read is as it is without one.
+// Keys that the scaling doesn't read get their value without scaling.
 void settle_scaling(Model& model) {
   const RotaryScaling scaling = model.rope_scaling;
   const bool is_yarn = scaling == RotaryScaling::kYarn;
@@ -70,7 +70,7 @@ void settle_positions(Model& model) {
 }
 
 Model settled(Model model) {
-  model.bias = false;  // the keys of single ones say it
+  model.bias = false;  // the specific keys decide
   if (model.norm == NormChoice::kRmsNorm) model.norm_bias = false;
   settle_positions(model);
   settle_windows(model);

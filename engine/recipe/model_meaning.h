@@ -1,8 +1,8 @@
-/// Whether two recipes describe the same model, however they spell it.
+/// Whether two recipes describe the same model, even if they write it differently.
 ///
-/// Patterns of layers are compared layer by layer; a scale of 0 is what it stands for; keys that others make idle
-/// (a window of no layer, factors of a scaling that isn't there) don't count; what kernels take as f32 is compared
-/// as f32.
+/// Layer patterns are compared layer by layer. A scale of 0 is replaced by the value it means. Keys
+/// without effect (a window that no layer uses, factors of an unused scaling) are ignored. Values
+/// that kernels read as f32 are compared as f32.
 #pragma once
 
 #include <string>
@@ -17,10 +17,10 @@ struct ModelDifference {
   std::string a, b;
 };
 
-/// In the order of the field table; keys that are the run's own are left out (model_from.h).
+/// In the order of the field table, without keys that belong to the run (model_from.h).
 std::vector<ModelDifference> differences(const Recipe& a, const Recipe& b);
 
-/// `b` has a bias where `a` has none: the same model if it is zero.
+/// `b` has a bias that `a` lacks: the same model if the bias is zero.
 bool is_missing_bias(const ModelDifference& difference);
 
 }  // namespace sherd::engine

@@ -1,16 +1,16 @@
-/// A recipe: one YAML file that says everything about one run, read into plain structs.
+/// A recipe: one YAML file that describes one run completely, read into plain structs.
 ///
-/// The structs below are blocks and keys of the file under the same names, so `training.seq_length`
-/// in YAML is `recipe.training.seq_length` here. Defaults, ranges and help aren't here but in the
-/// field table (`engine/recipe/fields.h`), one row per key; docs/recipe.md is printed from it.
+/// The structs below mirror the file's blocks and keys: `training.seq_length` in YAML is
+/// `recipe.training.seq_length` here. Defaults, ranges and help are in the field table
+/// (`engine/recipe/fields.h`), one row per key; docs/recipe.md is printed from it.
 ///
 /// `resolve_recipe` is the only way to get one: it reads the file, applies --set and --ranks, fills
-/// in defaults and what follows from other values, and checks everything. Whoever holds a `Recipe`
-/// may rely on every range in the table and on the cross-field rules of `engine/recipe/resolve.cpp`
+/// in defaults and derived values, and checks everything. So every `Recipe` satisfies the ranges in
+/// the table and the cross-field rules of `engine/recipe/resolve.cpp`
 /// (heads divide the width, global batch = micro batch * accumulation * ranks, ...).
 ///
-/// Errors   RecipeErrors: everything that is wrong, a line each: where (file:line, --set or --ranks),
-///          what was expected and found, what to do.
+/// Errors   RecipeErrors: all problems, one line each: where (file:line, --set or --ranks), what
+///          was expected and found, what to do.
 #pragma once
 
 #include <array>
@@ -82,14 +82,14 @@ struct Recipe {
     std::uint64_t seed = 0;
     DeviceChoice device = DeviceChoice::kAuto;
     bool share_device = false;  ///< several ranks on one GPU
-    bool deterministic = true;  ///< on GPUs: the same bits in every run
+    bool deterministic = true;  ///< on GPUs: bit-identical results in every run
     bool cuda_graphs = false;
     std::int64_t num_threads = 0;   ///< compute threads per rank; 0 = cores / ranks, at least one
     std::int64_t peer_timeout = 0;  ///< seconds
   } run;
 
   struct Model {
-    std::string from;  ///< a Hugging Face folder; empty: the keys below say it all
+    std::string from;  ///< a Hugging Face folder; empty: the keys below alone
     std::int64_t num_layers = 0;
     std::int64_t hidden_size = 0;
     std::int64_t num_attention_heads = 0;
@@ -121,7 +121,7 @@ struct Recipe {
     double residual_scale = 0;
     std::int64_t window = 0;    ///< 0: full attention
     std::string window_layers;  ///< '1' where a layer is windowed; repeated
-    std::string rope_layers;    ///< '1' where a layer turns queries and keys; repeated
+    std::string rope_layers;    ///< '1' where a layer rotates queries and keys; repeated
     double rope_fraction = 0;
     RotaryScaling rope_scaling = RotaryScaling::kNone;
     double rope_factor = 0;
@@ -129,7 +129,7 @@ struct Recipe {
     double rope_low_freq_factor = 0, rope_high_freq_factor = 0;
     double rope_beta_fast = 0, rope_beta_slow = 0;
     bool rope_truncate = false;
-    double rope_attention_factor = 0;  ///< 0: by the scaling's rule
+    double rope_attention_factor = 0;  ///< 0: the scaling's own rule
     std::vector<double> rope_short_factors, rope_long_factors;
     double window_rope_theta = 0;
     bool window_rope_scaling = false;
@@ -166,10 +166,10 @@ struct Recipe {
     std::int64_t global_batch_size = 0;
     std::int64_t micro_batch_size = 0;
     std::int64_t gradient_accumulation_steps = 0;
-    std::int64_t max_steps = 0;                ///< 0: num_epochs of data that aren't open yet
-    std::int64_t num_epochs = 0;               ///< 0: max_steps alone says
+    std::int64_t max_steps = 0;                ///< 0: from num_epochs, once the data are open
+    std::int64_t num_epochs = 0;               ///< 0: max_steps decides
     std::int64_t eval_interval = 0;            ///< 0: only at the end
-    std::int64_t early_stopping_patience = 0;  ///< evaluations; 0: none stops the run
+    std::int64_t early_stopping_patience = 0;  ///< evaluations; 0: no early stopping
     std::int64_t eval_batches = 0;             ///< 0: the whole validation split
     FinalEval final_eval = FinalEval::kBatches;
     TrainOnChoice train_on = TrainOnChoice::kAssistant;
@@ -191,7 +191,7 @@ struct Recipe {
     SumOrderChoice sum_order = SumOrderChoice::kRank;
     schedule::Order pipeline_schedule = schedule::Order::k1F1B;
     std::int64_t pipeline_chunks_per_rank = 0;
-    std::vector<double> pipeline_layers_per_chunk;  ///< empty: dealt by time
+    std::vector<double> pipeline_layers_per_chunk;  ///< empty: divided by estimated time
     HierarchicalChoice hierarchical = HierarchicalChoice::kAuto;
   } parallelism;
 
@@ -209,7 +209,7 @@ struct Recipe {
     FloatType grad_accum_dtype = FloatType::kF32;
     FloatType optimizer_state_dtype = FloatType::kF32;
     bool stochastic_rounding = false;
-    bool allow_tf32 = false;  ///< GPUs: f32 products with 10 bits of mantissa
+    bool allow_tf32 = false;  ///< GPUs: f32 matmuls with 10 bits of mantissa
   } mixed_precision;
 
   LossScaling loss_scaling;
@@ -246,9 +246,9 @@ struct Recipe {
   struct Checkpoint {
     std::string resume;  ///< "auto", "never", or a checkpoint's folder
     std::string init_from;
-    std::int64_t interval = 0;  ///< 0: none are written
+    std::int64_t interval = 0;  ///< 0: none are saved
     bool async = true;
-    std::int64_t staging_mib = 0;  ///< 0: as much as a rank saves
+    std::int64_t staging_mib = 0;  ///< 0: everything that a rank saves
     std::int64_t keep_last = 0;
     std::int64_t keep_every = 0;
     std::int64_t keep_best = 0;
@@ -261,7 +261,7 @@ struct Recipe {
 
   struct Memory {
     std::string
-        device_memory;  ///< a size (engine/report/byte_size.h); empty: what this machine has
+        device_memory;  ///< a size (engine/report/byte_size.h); empty: this machine's memory
     OnExceed on_exceed = OnExceed::kAbort;
   } memory;
 
@@ -271,11 +271,13 @@ struct Recipe {
     bool tensorboard = true;
   } metrics;
 
-  /// Parts into which ranks divide a batch. Those that have parts of the model share theirs.
+  /// Parts into which ranks divide a batch. Ranks that hold parts of one model copy share a batch
+  /// part.
   std::int64_t data_degree() const {
     return parallelism.data_parallel_shard_degree * parallelism.data_parallel_replicate_degree;
   }
-  /// Ranks that compute one part of the batch together: parts of the model, or of its sequences.
+  /// Ranks that compute one part of the batch together: each has a part of the model or of the
+  /// sequences.
   std::int64_t model_ranks() const {
     return parallelism.pipeline_parallel_degree * parallelism.tensor_parallel_degree *
            parallelism.context_parallel_degree;
@@ -298,12 +300,12 @@ struct Origin {
     kSet,
     kRanks,
     kDerived,
-    kNotYet,  ///< follows from the data, which aren't open
+    kNotYet,  ///< follows from the data, which aren't open yet
   };
   Kind kind = Kind::kDefault;
   std::string text =
       "default";  ///< "default", "recipes/tiny.yaml:14", "--set", "--ranks", "derived"
-  /// A person's, not a rule's.
+  /// Set by the user, not by a rule.
   bool is_given() const {
     return kind == Kind::kFile || kind == Kind::kSet || kind == Kind::kRanks;
   }
@@ -313,25 +315,25 @@ struct Origin {
 struct ResolvedRecipe {
   Recipe values;
   std::vector<Origin> origins;       ///< one per row of the field table, in its order
-  std::vector<std::string> notes{};  ///< what a person should know, a line each
+  std::vector<std::string> notes{};  ///< notes for the user, one line each
 
   const Origin& origin(std::string_view key) const;
   /// The whole recipe as YAML, each line with its origin as a comment. Resolves to the same values.
-  /// What isn't known before the data are open is a comment itself.
+  /// Keys that are unknown until the data are open are comments.
   std::string yaml() const;
 };
 
 struct RecipeRequest {
-  std::string path;                   ///< the file; errors and origins call it so
-  std::optional<std::string> text;    ///< if set, stands for the file's content
+  std::string path;                   ///< the file, as named in errors and origins
+  std::optional<std::string> text;    ///< if set, used instead of the file's content
   std::vector<std::string> sets;      ///< "key=value", later ones win
   std::optional<std::int64_t> ranks;  ///< sets parallelism.data_parallel_shard_degree
-  bool reads_data = true;             ///< if not, as in a plan, data.path may be missing
-  /// Of a run that exists, as its checkpoints keep it: keys that can do nothing are no error there.
+  bool reads_data = true;             ///< false, as in a plan: data.path may be missing
+  /// The recipe of an existing run, as stored in its checkpoints: keys without effect are no error.
   bool is_kept = false;
 };
 
-/// All that is wrong with a recipe. `what()` has the lines one below the other.
+/// All problems of a recipe. `what()` has one line for each.
 class RecipeErrors : public UsageError {
  public:
   explicit RecipeErrors(std::vector<std::string> lines);
@@ -343,13 +345,13 @@ class RecipeErrors : public UsageError {
 
 ResolvedRecipe resolve_recipe(const RecipeRequest& request);
 
-/// The recipe once the data are open, in which `epoch_steps` steps are training.num_epochs: max_steps
-/// and what follows from it. Nothing changes without num_epochs.
-/// Errors   RecipeErrors if max_steps is given too and differs, or a rule about steps refuses.
+/// The recipe once the data are open: sets max_steps to `epoch_steps`, the steps of
+/// training.num_epochs, and derives what follows from it. Without num_epochs nothing changes.
+/// Errors   RecipeErrors if max_steps is set too and differs, or a rule about steps is violated.
 ResolvedRecipe with_epoch_steps(const ResolvedRecipe& recipe, std::int64_t epoch_steps);
 
-/// `recipe` as if a person had set `keys`, to what `change` writes into their members; what follows
-/// from other values follows anew. Nothing where a range or a rule refuses the result.
+/// `recipe` as if the user had set `keys` to what `change` writes into their members; values
+/// derived from others are derived again. Nothing if the result violates a range or a rule.
 std::optional<ResolvedRecipe> with_changes(const ResolvedRecipe& recipe,
                                            const std::vector<std::string_view>& keys,
                                            const std::function<void(Recipe&)>& change);

@@ -1,8 +1,8 @@
 /// A recipe while it is being resolved: the values so far, where each came from, and every problem.
 ///
-/// The steps, in the order of `resolve_recipe` (engine/recipe/resolve.cpp): what a person wrote,
-/// defaults, what follows from other values (derive.cpp), the rules between keys (rules_*.cpp). A
-/// step reports what is wrong and goes on, so that a person sees all of it at once.
+/// The steps, in the order of `resolve_recipe` (engine/recipe/resolve.cpp): what the user wrote,
+/// defaults, derived values (derive.cpp), rules between keys (rules_*.cpp). A step reports problems
+/// and continues, so that the user sees all of them at once.
 #pragma once
 
 #include <fmt/format.h>
@@ -23,7 +23,7 @@ std::size_t row_of(std::string_view key);
 class Resolution {
  public:
   explicit Resolution(const RecipeRequest& request);
-  /// Goes on from a recipe that is resolved: what its person set is set, the rest is open again.
+  /// Starts from a resolved recipe: keys that the user set stay set, the rest is open again.
   Resolution(const RecipeRequest& request, const ResolvedRecipe& recipe);
 
   const RecipeRequest& request() const { return request_; }
@@ -32,11 +32,12 @@ class Resolution {
   bool is_set(std::string_view key) const { return is_set_[row_of(key)]; }
   const Origin& origin(std::string_view key) const { return resolved_.origins[row_of(key)]; }
 
-  /// What a person wrote; a value that its row refuses is a problem.
+  /// Sets what the user wrote. A value that violates its row is reported.
   void assign(const Assignment& assignment);
-  /// What a program chose in a person's place, in range or not: its member has the value already.
+  /// Marks a key as set by a program for the user, in range or not. Its member already has the
+  /// value.
   void choose(std::string_view key);
-  /// The value of a rule for a key that nobody set.
+  /// Sets a derived value, unless the key is set.
   template <class T>
   void derive(std::string_view key, T& member, T value) {
     if (is_set(key)) return;
@@ -44,24 +45,24 @@ class Resolution {
     resolved_.origins[row_of(key)] = {Origin::Kind::kDerived, "derived"};
   }
 
-  /// The key follows from the data: its rule comes later.
+  /// The key follows from the data and is derived later.
   void leave_open(std::string_view key) {
     if (!is_set(key)) resolved_.origins[row_of(key)] = {Origin::Kind::kNotYet, "from the data"};
   }
 
-  /// Takes a key that a person set out of the recipe, to be compared later with what it becomes.
+  /// A set key that was removed, to be compared with its derived value later.
   struct PutAside {
     std::string key, text, where;
   };
   void put_aside(std::string_view key);
   const std::vector<PutAside>& all_put_aside() const { return put_aside_; }
 
-  /// What a person should know, a line.
+  /// Adds a note for the user, one line.
   void note(std::string line) { resolved_.notes.push_back(std::move(line)); }
-  /// A problem, beginning with where it is.
+  /// Adds a problem, which begins with its location.
   void report(std::string problem) { problems_.push_back(std::move(problem)); }
-  /// A problem of several keys. Blames the first of them that a person wrote, the command line
-  /// before the file.
+  /// Adds a problem of several keys. Its location is the first key that the user wrote; the command
+  /// line comes before the file.
   template <class... Args>
   void refuse(std::initializer_list<std::string_view> keys, fmt::format_string<Args...> format,
               Args&&... args) {
@@ -83,36 +84,36 @@ class Resolution {
   std::vector<PutAside> put_aside_;
 };
 
-/// The run's name and folder, before anything is looked for in it.
+/// Derives the run's name and folder, before anything is read from it.
 void derive_names(Resolution& recipe);
 
-/// Values that follow from others. Every row has a legal value before, or none if it is derived.
+/// Derives values from others. Before, every row has a legal value, or none if it is derived.
 void derive_values(Resolution& recipe);
 
-/// Of these: max_steps, and the learning rate's steps, which follow from it.
+/// Part of derive_values: max_steps, and the learning rate's steps, which follow from it.
 void derive_steps(Resolution& recipe);
 
-/// Rules that hold between keys; one that concerns a key alone is a range in the field table.
+/// Rules between keys. Rules for a single key are ranges in the field table.
 void check_model(Resolution& recipe);
-/// Of these: what a block is made of, and what differs from layer to layer (rules_block.cpp).
+/// Parts of check_model: the form of a block, and what differs between layers (rules_block.cpp).
 void check_block(Resolution& recipe);
 void check_layers(Resolution& recipe);
 void check_training(Resolution& recipe);
-/// Of these: where the learning rate changes, and which steps are traced.
+/// Part of check_training: steps at which the learning rate changes, and traced steps.
 void check_steps(Resolution& recipe);
 void check_pipeline(Resolution& recipe);
 void check_tensor_ranks(Resolution& recipe);
 void check_context_ranks(Resolution& recipe);
-/// And the names of adapter.targets and modules_to_save become our own.
+/// Also converts the names in adapter.targets and modules_to_save to ours.
 void check_adapter(Resolution& recipe);
 void check_precision(Resolution& recipe);
-/// Each pattern names something that is trained.
+/// Each pattern must match a trained parameter.
 void check_no_decay(Resolution& recipe);
 
-/// As much of the model's shape as names and sizes of its parameters depend on.
+/// The part of the model's shape that determines names and sizes of its parameters.
 model::ModelShape shape_of(const Recipe& recipe);
 
-/// The first of what gradients pass through that is f16, or "".
+/// The first f16 key among the types that gradients pass through, or "".
 std::string_view first_f16_key(const Recipe& recipe);
 
 }  // namespace sherd::engine

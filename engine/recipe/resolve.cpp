@@ -1,4 +1,4 @@
-// From assignments to a recipe: what a person wrote, defaults, and the order of the other steps.
+// From assignments to a recipe: the user's values, defaults, and the order of the other steps.
 #include <algorithm>
 #include <cctype>
 
@@ -74,7 +74,7 @@ void fill_defaults(Resolution& recipe) {
   }
 }
 
-// The number of steps is given as such, or as epochs.
+// The number of steps is given directly, or as epochs.
 bool is_required(const Resolution& recipe, const Field& field) {
   if (field.key == kMaxSteps) {
     const bool misread = recipe.is_set(kNumEpochs) && recipe.has_problems();
@@ -106,7 +106,7 @@ void require_all(Resolution& recipe) {
                             path, joined(keys, ", ", " and ")));
 }
 
-// Every row has what a person wrote or its default.
+// Every row has the user's value or its default.
 void derive_and_check(Resolution& recipe) {
   derive_values(recipe);
   check_model_from(recipe);
@@ -213,7 +213,7 @@ ResolvedRecipe resolve_recipe(const RecipeRequest& request) {
   if (!take_adapter_from(recipe) || !take_model_from(recipe)) return recipe.take();
   take_vocabulary_of_adapter(recipe);
   require_all(recipe);
-  // Rules between keys would be about values that nobody wrote.
+  // Rules between keys would report values that the user didn't write.
   if (recipe.has_problems()) return recipe.take();
   fill_defaults(recipe);
   derive_and_check(recipe);

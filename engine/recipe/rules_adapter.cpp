@@ -1,4 +1,4 @@
-// What an adapter is for: names of the model's family become ours, and must name something of this model.
+// Adapter targets: the family's names are converted to ours, and must exist in this model.
 #include <algorithm>
 #include <optional>
 
@@ -66,7 +66,7 @@ std::vector<FamilyModule> modules_of(const Family& family, const model::ModelSha
   return modules;
 }
 
-// The model's names, its family's with those of ours behind them.
+// The model's names: those of its family, followed by ours.
 class ModelNames {
  public:
   explicit ModelNames(const Recipe& recipe) : shape_(shape_of(recipe)) {
@@ -138,7 +138,7 @@ class ModelNames {
   std::vector<FamilyModule> theirs_;
 };
 
-// Ours for what a person wrote; nothing, and a problem, where it is no name of this model.
+// Our name for what the user wrote. Reports a problem and returns nothing if the model lacks it.
 std::optional<Names> translated(Resolution& recipe, const ModelNames& names, bool targets) {
   const Recipe::Adapter& adapter = recipe.values().adapter;
   const std::string_view key = targets ? kTargets : kModules;
@@ -156,7 +156,7 @@ std::optional<Names> translated(Resolution& recipe, const ModelNames& names, boo
   return all;
 }
 
-// Each matrix is trained by one adapter at most, or whole.
+// Each matrix is trained by at most one adapter, or in full.
 bool check_overlaps(Resolution& recipe, const std::vector<AdapterTarget>& targets) {
   const Recipe::Adapter& adapter = recipe.values().adapter;
   for (std::size_t i = 1; i < targets.size(); ++i) {
@@ -190,7 +190,7 @@ void check_rank(Resolution& recipe, const std::vector<AdapterTarget>& targets) {
   }
 }
 
-// Rows that tokens have added are worth nothing until they are trained.
+// Rows of added tokens are useless until they are trained.
 void check_added_tokens(Resolution& recipe, const ModelNames& names) {
   if (recipe.values().model.add_special_tokens.empty()) return;
   std::string missing, all;
@@ -208,8 +208,8 @@ void check_added_tokens(Resolution& recipe, const ModelNames& names) {
                 kAddedTokens, missing, kModules, kModules, all);
 }
 
-// Muon forms whole matrices out of equal parts. Copies of key/value heads make those of the fused matrix's adapter
-// unequal.
+// Muon forms whole matrices from equal parts. Copies of key/value heads make the parts of the fused
+// matrix's adapter unequal.
 void check_muon(Resolution& recipe) {
   const Recipe& values = recipe.values();
   if (values.optimizer.type != optim::OptimizerType::kMuon) return;

@@ -9,7 +9,7 @@
 namespace sherd::engine {
 namespace {
 
-/// A key that asks for it, and a sentence.
+/// An unsupported key, and a sentence.
 using Refusal = std::pair<std::string_view, std::string>;
 
 std::vector<Refusal> refusals_of_gpus(const Recipe& recipe) {
@@ -29,7 +29,7 @@ std::vector<Refusal> refusals_of_gpus(const Recipe& recipe) {
         "parallelism.sum_order is canonical, which only CPUs support; use sum_order: rank, or set "
         "run.device: cpu.");
   }
-  // Graphs have no form for what ranks exchange inside of layers.
+  // Graphs can't contain exchanges between ranks inside layers.
   if (recipe.run.cuda_graphs &&
       degrees.tensor_parallel_degree * degrees.context_parallel_degree > 1) {
     refusals.emplace_back(

@@ -1,4 +1,4 @@
-// Rules about the model: its shape, its first weights, and sizes that can be counted.
+// Rules about the model: its shape, its initial weights, and sizes that don't overflow.
 #include <cmath>
 
 #include "engine/recipe/resolution.h"

@@ -1,4 +1,4 @@
-// Rules about the parameters that an optimizer treats apart.
+// Rules about parameters that an optimizer treats differently.
 #include <fnmatch.h>
 
 #include <algorithm>
@@ -38,7 +38,8 @@ std::string literal_of(const std::string& pattern) {
   return longest;
 }
 
-/// Those that have the pattern's letters in them, or else all; those of the first block for all blocks.
+/// Names that contain the pattern's letters, or else all names; the first block represents all
+/// blocks.
 std::string near(const std::string& pattern, const Names& names) {
   const std::string literal = literal_of(pattern);
   std::vector<std::string_view> some;

@@ -16,7 +16,7 @@ constexpr std::string_view kSchedule = "parallelism.pipeline_schedule";
 constexpr std::string_view kChunks = "parallelism.pipeline_chunks_per_rank";
 constexpr std::string_view kLayers = "parallelism.pipeline_layers_per_chunk";
 
-// The schedule says itself what it can't take.
+// The schedule itself reports what it doesn't support.
 bool check_schedule_of(Resolution& recipe) {
   const Recipe& values = recipe.values();
   const auto& degrees = values.parallelism;

@@ -1,4 +1,4 @@
-// Rules about types: what may be narrower than what, and what f16 needs.
+// Rules about types: which may be narrower than others, and what f16 needs.
 #include <cmath>
 
 #include "engine/recipe/resolution.h"

@@ -36,7 +36,7 @@ model::ModelShape sizes_of(const Recipe& recipe) {
   return shape;
 }
 
-// The cut says itself what it can't do; `asks` is the key that wants it.
+// The cut itself reports what it doesn't support; `asks` is the key that requires it.
 bool check_sizes(Resolution& recipe, std::string_view asks, int degree) {
   try {
     model::tensor_part(sizes_of(recipe.values()), degree, 0);
@@ -49,7 +49,7 @@ bool check_sizes(Resolution& recipe, std::string_view asks, int degree) {
   }
 }
 
-// What canonical sums don't serve.
+// What canonical sums don't support.
 std::string not_summed(const Recipe& recipe) {
   if (recipe.adapter.type != AdapterChoice::kNone) return "adapters: use sum_order: rank";
   if (recipe.parallelism.sequence_parallel && recipe.training.micro_batch_size > 1) {
@@ -58,7 +58,7 @@ std::string not_summed(const Recipe& recipe) {
   }
   if (recipe.parallelism.context_parallel_degree > 1 &&
       recipe.data.documents == DocumentChoice::kSeparate) {
-    return "documents apart on context ranks: use parallelism.context_parallel_degree: 1, or "
+    return "separate documents on context ranks: use parallelism.context_parallel_degree: 1, or "
            "sum_order: rank";
   }
   if (recipe.mixed_precision.reduce_dtype != FloatType::kF32) {
@@ -77,8 +77,8 @@ void check_blocks(Resolution& recipe) {
   while (!model::cuts_between_blocks(whole, nearest)) --nearest;
   const model::ModelShape part = model::tensor_part(whole, degree, 0);
   recipe.refuse({kDegree, "adapter.base_dtype"},
-                "{} is {}, and adapter.base_dtype nf4 has blocks of {} numbers of a row, of which "
-                "each rank needs whole ones: its rows would be {}, {} and {} wide. Use {}: {}, or "
+                "{} is {}, and adapter.base_dtype nf4 has blocks of {} numbers of a row, which "
+                "ranks can't split: a rank's rows would be {}, {} and {} wide. Use {}: {}, or "
                 "adapter.base_dtype: param_dtype.",
                 kDegree, degree, model::kQuantisedBlock, part.width, part.heads_width(),
                 part.ffn_width, kDegree, nearest);
@@ -115,7 +115,7 @@ void check_context_ranks(Resolution& recipe) {
   try {
     part = model::tensor_part(sizes_of(values), tensor, 0);
   } catch (const UsageError&) {
-    return;  // check_tensor_ranks has said so
+    return;  // reported by check_tensor_ranks
   }
   try {
     model::context_part(part, degree, 0);

@@ -11,7 +11,7 @@
 namespace sherd::engine {
 namespace {
 
-// Whole micro-batches, and a reduction behind each.
+// Groups need whole micro-batches, with a reduction after each.
 void check_batch_groups(Resolution& recipe) {
   constexpr std::string_view kGroups = "parallelism.batch_groups";
   constexpr std::string_view kReplicas = "parallelism.data_parallel_replicate_degree";
@@ -44,7 +44,8 @@ void check_batch_groups(Resolution& recipe) {
   }
 }
 
-// Replicas can divide what is sharded already. Muon forms whole matrices inside of a replica.
+// Replicas can only divide state that is sharded already. Muon forms whole matrices within a
+// replica.
 void check_optimizer_over_replicas(Resolution& recipe) {
   constexpr std::string_view kKey = "zero_optimization.shard_optimizer_over_replicas";
   const Recipe& values = recipe.values();
@@ -63,7 +64,7 @@ void check_optimizer_over_replicas(Resolution& recipe) {
   }
 }
 
-// The two rates are kept as one and a ratio, a float.
+// The two rates are stored as one rate and a float ratio.
 void check_rates_of_both_updates(Resolution& recipe) {
   const auto& optimizer = recipe.values().optimizer;
   if (!optim::descriptor_of(optimizer.type).leaves_some_to_adamw) return;

@@ -46,8 +46,8 @@ class Skip final : public YAML::EventHandler {
   void OnMapEnd() override {}
 };
 
-// The first document, and an empty node for a second one: nobody wants more. YAML::LoadAll never
-// comes back from "...\n," (yaml-cpp 0.7).
+// The first document, and an empty node for a second one; more aren't needed. YAML::LoadAll never
+// returns from "...\n," (yaml-cpp 0.7).
 std::vector<YAML::Node> first_documents(const std::string& yaml) {
   std::istringstream in(yaml);
   YAML::Parser parser(in);
@@ -72,7 +72,7 @@ bool is_name(std::string_view text) {
              std::string_view::npos;
 }
 
-/// What makes a text no YAML, ":LINE: " and a sentence; "" if it isn't known.
+/// Why a text isn't YAML: ":LINE: " and a sentence; "" if unknown.
 std::string other_language(const std::string& text) {
   std::istringstream lines(text);
   int number = 0;

@@ -1,10 +1,10 @@
-/// What a person wrote, before anyone asks what it means: YAML turned into a list of assignments.
+/// What the user wrote, before it is interpreted: YAML as a list of assignments.
 ///
-/// Known here: that a recipe is blocks of keys, and which keys exist. Types and ranges come later
-/// (`engine/recipe/values.h`). This is the one place that knows yaml-cpp.
+/// This code knows that a recipe consists of blocks of keys, and which keys exist. Types and ranges
+/// are checked later (`engine/recipe/values.h`). Only this code uses yaml-cpp.
 ///
-/// Errors   UsageError: a file that can't be read or isn't YAML, a --set that isn't one. What is
-///          wrong with single keys (unknown, repeated, a block where a value belongs) is collected.
+/// Errors   UsageError: a file that can't be read or isn't YAML, an invalid --set. Problems of
+///          single keys (unknown, repeated, a block instead of a value) are collected.
 #pragma once
 
 #include <string>
@@ -38,8 +38,8 @@ struct ParsedRecipe {
   std::vector<std::string> problems;  ///< each beginning with file:line
 };
 ParsedRecipe parse_recipe(const std::string& path, const std::string& text);
-/// "key=value". The value of a text key is taken as it stands unless it begins with a quote, so
-/// that globs and file names need no second quoting; any other value is a YAML scalar or flow list.
+/// Parses "key=value". The value of a text key is used unchanged unless it begins with a quote, so
+/// globs and file names need no second quoting. Any other value is a YAML scalar or flow list.
 Assignment parse_set(const std::string& set);
 RawValue parse_value(const std::string& yaml, const std::string& where);
 

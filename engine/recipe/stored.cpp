@@ -21,7 +21,7 @@ std::string text_of(const Field& field, const RawValue& raw) {
   }
 }
 
-/// Frozen: what checkpoints on disk hold. New choices never appear here.
+/// Never changes: the ordinals in existing checkpoints. New choices never appear here.
 struct Ordinals {
   std::string_view key;
   std::vector<std::string_view> texts;

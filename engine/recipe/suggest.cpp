@@ -41,7 +41,7 @@ const ForeignBlock* foreign_block(std::string_view word) {
   return nullptr;
 }
 
-/// Our block that is meant, or "".
+/// Our block that the user probably means, or "".
 std::string_view meant_block(std::string_view word) {
   if (word.empty()) return {};
   for (const std::string_view name : block_names()) {
@@ -51,13 +51,13 @@ std::string_view meant_block(std::string_view word) {
   return nearest(word, block_names());
 }
 
-// Names that mean something in their own block only.
+// Names that are only meaningful in their own block.
 bool is_general(std::string_view name) {
   constexpr std::string_view kGeneral[] = {"name", "type", "mode", "path", "format", "interval"};
   return std::find(std::begin(kGeneral), std::end(kGeneral), name) != std::end(kGeneral);
 }
 
-/// The nearest name of at most `most` slips, in `block` ("": in any).
+/// The nearest name with at most `most` typos, in `block` ("": in any).
 std::string_view near_key(std::string_view name, std::string_view block, int most) {
   std::string_view best;
   int best_distance = most + 1;
@@ -69,7 +69,7 @@ std::string_view near_key(std::string_view name, std::string_view block, int mos
   return best;
 }
 
-/// A name that exists in another block: of the block that is spelt most like it.
+/// The same name in another block, the one whose name is most similar.
 std::string_view same_name_elsewhere(std::string_view name, std::string_view block) {
   std::string_view best;
   int best_distance = INT_MAX;
@@ -101,8 +101,8 @@ struct Suggestion {
   std::string_view key, why;
 };
 
-/// In the order of trust: a slip of the pen in the block that was written, another engine's word,
-/// the same name in another block, a name that is somewhat like it.
+/// The most reliable suggestion first: a typo in the given block, another engine's word, the same
+/// name in another block, a similar name.
 Suggestion suggested_key(std::string_view wrong) {
   const std::size_t dot = wrong.rfind('.');
   const std::string_view written = dot == std::string_view::npos ? "" : wrong.substr(0, dot);

@@ -1,4 +1,4 @@
-/// The field table as text: for `sherd recipe --help-fields` and for docs/recipe.md.
+/// The field table as text, for `sherd recipe --help-fields` and docs/recipe.md.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@ namespace sherd::engine {
 
 /// Plain text, wrapped at 100 columns.
 std::string recipe_help();
-/// docs/recipe.md, whole.
+/// All of docs/recipe.md.
 std::string recipe_markdown();
 
 }  // namespace sherd::engine

@@ -10,7 +10,7 @@ namespace {
 
 using R = const Recipe&;
 
-/// Whether a layer is like that.
+/// Whether any layer satisfies `test`.
 template <class Test>
 bool any_layer(R r, const Test& test) {
   const auto layers = static_cast<std::size_t>(r.model.num_layers);
@@ -39,7 +39,7 @@ bool turns_scaled(R r) {
            return turned && (!in_window || r.model.window_rope_scaling);
          });
 }
-// Linear and llama3 divide by the factor, and do nothing else.
+// Linear and llama3 only divide by the factor.
 bool stretches(R r) {
   const bool divides = r.model.rope_scaling == RotaryScaling::kLinear ||
                        r.model.rope_scaling == RotaryScaling::kLlama3;
@@ -91,9 +91,9 @@ constexpr std::string_view kOnGpus = "on GPUs", kWithLora = "with adapter.type: 
                            kWithPipeline = "with pipeline_parallel_degree",
                            kAtStage3 = "at stage 3", kDynamic = "with mode: dynamic",
                            kDecays = "with every type but constant",
-                           kTurned = "with positions: rope, in layers of rope_layers",
-                           kSaves = "where checkpoints are saved",
-                           kValidates = "where something is held out to validate with";
+                           kTurned = "with positions: rope, in layers selected by rope_layers",
+                           kSaves = "if checkpoints are saved",
+                           kValidates = "if there is validation data";
 
 const Use kUses[] = {
     {"run.share_device", kOnGpus, on_gpus},
@@ -101,9 +101,9 @@ const Use kUses[] = {
     {"run.cuda_graphs", kOnGpus, on_gpus},
     {"run.peer_timeout", "with several ranks", [](R r) { return r.world_size() > 1; }},
     {"model.rope_theta", kTurned, turns_with_theta},
-    {"model.init_std", "where a run begins with weights of its own",
+    {"model.init_std", "if the run starts from random weights",
      [](R r) { return r.checkpoint.init_from.empty(); }},
-    {"model.window", "in layers of window_layers",
+    {"model.window", "in layers selected by window_layers",
      [](R r) {
        return r.model.window == 0 || any_layer(r, [](bool, bool windowed) { return windowed; });
      }},
@@ -112,12 +112,13 @@ const Use kUses[] = {
      [](R r) { return r.model.positions == PositionChoice::kRope; }},
     {"model.rope_fraction", kTurned, turns},
     {"model.rope_scaling",
-     "with positions: rope, in layers of rope_layers; linear and llama3 with rope_factor above 1",
+     "with positions: rope, in layers selected by rope_layers; linear and llama3 with rope_factor "
+     "above 1",
      [](R r) {
        return r.model.rope_scaling == RotaryScaling::kNone || stretches(r) ||
               (turns_scaled(r) && r.model.rope_attention_factor > 0.0);
      }},
-    {"model.rope_factor", "with rope_scaling; with longrope, where rope_attention_factor is 0",
+    {"model.rope_factor", "with rope_scaling; with longrope only if rope_attention_factor is 0",
      [](R r) {
        return turns_scaled(r) && (r.model.rope_scaling != RotaryScaling::kLongrope ||
                                   r.model.rope_attention_factor == 0.0);
@@ -156,14 +157,14 @@ const Use kUses[] = {
 
     {"training.eval_interval", kValidates, validates},
     {"training.eval_batches", kValidates, validates},
-    {"training.early_stopping_patience", "where more evaluations come before the last step",
+    {"training.early_stopping_patience", "if more evaluations come before the last step",
      [](R r) {
        const auto& training = r.training;
        const std::int64_t patience = training.early_stopping_patience;
        return patience == 0 || training.max_steps == 0 ||
               (patience + 1) * training.eval_interval < training.max_steps;
      }},
-    {"training.final_eval", "with eval_batches, where something is held out to validate with",
+    {"training.final_eval", "with eval_batches, if there is validation data",
      [](R r) { return validates(r) && r.training.eval_batches > 0; }},
     {"training.train_on", kWithChat, is_chat},
     {"training.sample_prompt", kWithSample, samples},
@@ -214,7 +215,7 @@ const Use kUses[] = {
     {"checkpoint.stop_deadline", kSaves, saves},
 };
 
-// A line of config.json is no request.
+// A value from config.json wasn't requested by the recipe.
 bool is_models(R r, std::string_view key) {
   return !r.model.from.empty() && key.starts_with("model.") && key != "model.init_std";
 }
@@ -256,7 +257,7 @@ void note_unused(Resolution& recipe) {
   constexpr std::string_view kRatio = "lr_scheduler.warmup_ratio";
   if (recipe.origin(kRatio).is_given() && recipe.values().lr_scheduler.warmup_ratio > 0.0 &&
       recipe.origin("lr_scheduler.warmup_steps").is_given()) {
-    note(recipe_fields()[row_of(kRatio)], "where warmup_steps isn't set");
+    note(recipe_fields()[row_of(kRatio)], "if warmup_steps isn't set");
   }
 }
 

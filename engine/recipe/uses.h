@@ -1,8 +1,9 @@
-/// Keys that do something only together with others: when, in words and as a function of the recipe.
+/// Keys that only have an effect together with others: the condition in words, and as a function of
+/// the recipe.
 ///
-/// The words stand behind the key's help ("Used with sample_tokens."). A run whose recipe sets such a key
-/// where it does nothing says so in a line. A key that isn't in the table always does something, or is
-/// refused; tests/engine/keys tries each of them.
+/// The words follow the key's help ("Used with sample_tokens."). If a recipe sets such a key
+/// without effect, the run prints a note. A key that isn't in the table always has an effect or is
+/// refused; tests/engine/keys tests each of them.
 #pragma once
 
 #include <string_view>
@@ -20,10 +21,10 @@ struct Use {
 /// Null for keys that are always used.
 const Use* use_of(std::string_view key);
 
-/// Whether there is text to validate with.
+/// Whether there is validation data.
 bool validates(const Recipe& recipe);
 
-/// A note for each key that a person set, to something else than it would be without, and that isn't used.
+/// Adds a note for each unused key that the user set to a value other than its default.
 void note_unused(Resolution& recipe);
 
 }  // namespace sherd::engine

@@ -1,7 +1,7 @@
-/// Between the words of a recipe and typed members: one value at a time, by its row of the table.
+/// Converts single values between a recipe's text and typed members, by their row of the table.
 ///
-/// Whole numbers may be written as 1000, 1e3 or 1000.0: any decimal number is accepted whose value
-/// is exactly whole (up to 2^53 in the last two forms). true and false are the only booleans.
+/// Whole numbers may be written as 1000, 1e3 or 1000.0: any decimal number with an exactly whole
+/// value is accepted (up to 2^53 in the last two forms). true and false are the only booleans.
 #pragma once
 
 #include <string>

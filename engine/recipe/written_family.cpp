@@ -31,7 +31,7 @@ std::optional<Attempt> attempt(const Family& family, const Recipe& recipe, DType
     const Recipe read =
         recipe_of(huggingface::parse_config(result.config, fmt::format("{}'s", family.model_type)));
     result.differences = differences(recipe, read);
-  } catch (const Error&) {  // the file can't be written so that it is read
+  } catch (const Error&) {  // no file that could be read back
     return std::nullopt;
   }
   return result;

@@ -17,7 +17,7 @@ constexpr std::size_t kNumColours = 8;
 constexpr int kMostTicks = 5;
 constexpr double kLogarithmicFrom = 50;
 
-/// Where values and steps stand in the picture.
+/// Positions of values and steps in the picture.
 class Axes {
  public:
   explicit Axes(const Chart& chart) : bytes_(chart.bytes) {

@@ -1,9 +1,9 @@
 /// Curves of several runs in one picture, as HTML: an SVG that stretches to any width, and labels
-/// beside it that keep their size.
+/// next to it that keep their size.
 ///
-/// A curve of many steps is drawn as at most kMostStretches of as many steps each: a line through their
-/// means, and a band from the lowest to the highest value. Where a value isn't a number, the line is
-/// interrupted.
+/// A long curve is divided into at most kMostStretches stretches of equally many steps. It is drawn
+/// as a line through their means, and a band from the lowest to the highest value. Values that
+/// aren't numbers interrupt the line.
 #pragma once
 
 #include <functional>
@@ -26,19 +26,20 @@ struct Chart {
   std::string_view title;
   std::function<std::string(double)> label{};  ///< of a value on the axis
   bool from_zero = false;                      ///< the axis begins there
-  bool bytes = false;                          ///< round numbers are those of KiB, MiB, GiB
+  bool bytes = false;                          ///< axis labels are round in KiB, MiB, GiB
   std::vector<ChartLine> lines{};
 };
 
-/// A section of a page, with the names of its lines if there are several; "" without a number in any curve. Where the values are positive and the highest
-/// is more than fifty times the lowest, the axis is logarithmic, and says so.
+/// A section of a page, with the names of its lines if there are several; "" if no curve has a
+/// number. If all values are positive and the highest is more than fifty times the lowest, the axis
+/// is logarithmic and labelled so.
 std::string chart_section(const Chart& chart);
 /// The style of charts, and the colours of runs.
 extern const std::string_view kChartStyle;
-/// CSS of a run's colour. Beyond the eighth run colours come again, dashed.
+/// CSS of a run's colour. After the eighth run, colours repeat with dashed lines.
 std::string run_colour(std::size_t run);
 
-/// Consecutive points of a curve as one.
+/// Consecutive points of a curve, drawn as one.
 struct Stretch {
   double step = 0, mean = 0, low = 0,
          high = 0;  ///< `step` in their middle; NaN if one has no value

@@ -1,14 +1,14 @@
-/// The run's curves for TensorBoard, in <output_dir>/tensorboard, and for what imports its files (W&B,
-/// Aim, ClearML, Comet).
+/// The run's curves for TensorBoard, in <output_dir>/tensorboard, and for tools that import its
+/// files (W&B, Aim, ClearML, Comet).
 ///
-/// An event file is a row of records: u64 length, u32 masked CRC-32C of these 8 bytes, the event in
-/// protocol-buffer form, u32 masked CRC-32C of the event; little-endian. The first event names the
-/// version, brain.Event:2. A file begins with a session's start at its first step: TensorBoard then
-/// leaves out what earlier files of the folder say of that step and later ones, so a run that was
-/// killed and resumed shows one line.
+/// An event file is a sequence of records: u64 length, u32 masked CRC-32C of these 8 bytes, the
+/// event in protocol-buffer form, u32 masked CRC-32C of the event; little-endian. The first event
+/// names the version, brain.Event:2. A file begins with a session's start at its first step:
+/// TensorBoard then ignores what earlier files of the folder contain for that step and later ones,
+/// so a run that was killed and resumed shows one line.
 ///
-/// Values are f32, and nothing is made durable: metrics.jsonl is the exact record. So a problem with
-/// these files doesn't end a run; it is told once, and no more events are written.
+/// Values are f32, and files aren't synced: metrics.jsonl is the exact record. So a problem with
+/// these files doesn't end a run; it is reported once, and no more events are written.
 ///
 /// Source   tensorflow/core/util/event.proto and framework/summary.proto; read by TensorBoard 2.21.
 #pragma once
@@ -25,15 +25,15 @@
 
 namespace sherd::engine {
 
-/// CRC-32C (Castagnoli), as RFC 3720 has it.
+/// CRC-32C (Castagnoli), as in RFC 3720.
 std::uint32_t crc32c(std::string_view bytes);
 
 class EventFile {
  public:
   using Notice = std::function<void(const std::string&)>;
 
-  /// Begins a new file with its first event, for the steps after `steps_done`: a run that is started again
-  /// when it is finished adds none. `lock`: of the run's folder.
+  /// The first event starts a new file, for the steps after `steps_done`. So restarting a finished
+  /// run adds no file. `lock`: of the run's folder.
   EventFile(checkpoint::Disk& disk, const std::string& folder, const checkpoint::OutputLock& lock,
             std::int64_t steps_done, Notice notice);
 

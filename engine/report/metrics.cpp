@@ -109,7 +109,7 @@ std::string to_json(const SaveMetrics& metrics) {
 
 namespace {
 
-/// The lines of a file that stay, each of the present version.
+/// The lines of a file that are kept, converted to the current version.
 class KeptLines {
  public:
   KeptLines(const std::string& path, std::int64_t num_steps, bool evaluates_anew)
@@ -207,7 +207,7 @@ void MetricsWriter::write_line(std::string line) {
   write_waiting(waits_for_room_);
 }
 
-// The lines that went with the file are gone, by somebody's will; those to come needn't be.
+// Lines of a removed file are lost, but later lines needn't be.
 void MetricsWriter::open_again_if_gone() {
   const std::optional<checkpoint::FileStatus> found = checkpoint::status_of(*options_.disk, path_);
   if (found && found->same_file(file_.status())) return;

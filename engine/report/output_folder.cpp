@@ -26,7 +26,7 @@ void make_folder(Disk& disk, const std::string& path, std::vector<std::string>& 
   checkpoint::sync_directory(disk, above);
 }
 
-// As far as nobody has put anything there.
+// Removes folders that are still empty.
 void remove_folders(Disk& disk, const std::vector<std::string>& made) {
   for (auto path = made.rbegin(); path != made.rend(); ++path) {
     if (disk.rmdir(*path) < 0) return;
@@ -84,7 +84,7 @@ OutputFolder::OutputFolder(Disk& disk, const Made& made)
     throw;
   }
   try {
-    was_empty_ = holds_only(disk, path_, {});  // only now nobody else writes there
+    was_empty_ = holds_only(disk, path_, {});  // with the lock, no other run writes there
   } catch (const DiskError&) {                 // it may be written to and not read
   }
 }
@@ -121,7 +121,7 @@ void OutputFolder::take_back(const std::vector<std::string>& own_names) const {
       checkpoint::remove_file(disk_, file(checkpoint::kLockName));
       remove_folders(disk_, new_folders_);
     }
-  } catch (const DataError&) {  // why the run was refused says more
+  } catch (const DataError&) {  // the reason for refusing the run is more useful
   }
 }
 

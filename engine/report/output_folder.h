@@ -1,9 +1,9 @@
-/// The folder that a run writes to: made, locked, and written to with care.
+/// The folder that a run writes to: created, locked, and protected against other writers.
 ///
-/// Whoever can write beside a run can put links and pipes where its files go. Files are therefore
-/// made anew under a temporary name and renamed, or opened only if they are plain files with one
-/// name: nothing outside of the folder is ever written to, and nothing is waited for. The folder
-/// may have been removed or given to another run meanwhile: the lock is checked before each write.
+/// Other users with write access could put links and pipes in place of a run's files. So files are
+/// created under a temporary name and renamed, or opened only if they are plain files with one
+/// name: nothing outside the folder is ever written, and no open blocks. The folder may be removed
+/// or given to another run meanwhile, so the lock is checked before each write.
 #pragma once
 
 #include <optional>
@@ -17,28 +17,28 @@ namespace sherd::engine {
 
 class OutputFolder {
  public:
-  /// Makes the folder, durably, and locks it: before anything is computed.
-  /// Errors   UsageError if it can't be made or written to, or another run has it; DataError if the disk
-  ///          is full. What it has made is gone then.
+  /// Creates the folder, durably, and locks it. Call before anything is computed.
+  /// Errors   UsageError if it can't be created or written to, or another run has locked it;
+  ///          DataError if the disk is full. Created folders are removed then.
   OutputFolder(checkpoint::Disk& disk, const std::string& path);
-  /// The folder that another process of the same run has made and locked.
-  /// Errors   UsageError if it isn't there, or this process can't write to it.
+  /// The folder that another process of the same run has created and locked.
+  /// Errors   UsageError if it doesn't exist, or this process can't write to it.
   static OutputFolder of_another_process(checkpoint::Disk& disk, const std::string& path);
 
   const std::string& path() const { return path_; }
   std::string file(std::string_view name) const { return path_ + "/" + std::string(name); }
   checkpoint::Disk& disk() const { return disk_; }
-  /// Null where another process has it.
+  /// Null if another process has it.
   const checkpoint::OutputLock* lock() const { return lock_ ? &*lock_ : nullptr; }
 
   /// Replaces the file as a whole, durably. Errors   DataError naming it; LockLost.
   void replace(std::string_view name, std::string_view text) const;
-  /// The same for a file that no other process writes: allowed where another one has the lock.
+  /// The same for a file that only this process writes; another process may have the lock.
   void replace_own(std::string_view name, std::string_view text) const;
 
-  /// Of a run that was refused before it began: removes what it wrote to a folder that was empty, and
-  /// the folders that it made. Leaves all as it is where there is anything but `own_names`. Without a
-  /// word if it fails.
+  /// For a run that was refused before it began: removes what it wrote to an empty folder, and the
+  /// folders that it created. Removes nothing if there are files other than `own_names`. Failures
+  /// are ignored.
   void take_back(const std::vector<std::string>& own_names) const;
 
  private:
@@ -46,7 +46,7 @@ class OutputFolder {
   struct Made {
     std::string path;
     std::vector<std::string>
-        new_folders{};  ///< those that weren't there, from the top; the last is `path`
+        new_folders{};  ///< folders that were created, from the top; the last is `path`
   };
   OutputFolder(checkpoint::Disk& disk, const Made& made);
   static Made make(checkpoint::Disk& disk, std::string path);
@@ -61,7 +61,7 @@ class OutputFolder {
   bool was_empty_ = false;
 };
 
-/// Errors   DataError that says what to do, if the reason of `error` is that the disk is full.
+/// Errors   DataError with advice, if `error` is a full disk.
 void throw_if_full(const std::string& output_dir, const checkpoint::DiskError& error);
 
 }  // namespace sherd::engine

@@ -8,16 +8,16 @@ namespace sherd::engine {
 
 struct Page {
   std::string_view title;
-  std::string_view style;  ///< of this page alone, behind the style of all
+  std::string_view style;  ///< of this page alone, after the common style
   std::string_view body;
 };
 std::string page(const Page& page);
 
-/// Text as it stands in HTML, also inside of quotes.
+/// Text escaped for HTML, also inside quotes.
 std::string escaped(std::string_view text);
 
-/// A table that may be wider than the screen: it scrolls by touch, mouse or keys, and says so where it
-/// is likely to be cut off.
+/// A table that may be wider than the screen. It scrolls by touch, mouse or keys, with a hint where
+/// it is likely to be cut off.
 std::string scrolling(std::string_view label, std::string_view table);
 
 }  // namespace sherd::engine

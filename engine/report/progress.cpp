@@ -117,7 +117,7 @@ void Progress::finish() {
 }
 
 void Progress::print(const std::string& text) {
-  // A closed pipe or full disk behind stdout doesn't stop a run whose metrics go to a file.
+  // A closed pipe or full disk at stdout doesn't stop a run whose metrics go to a file.
   std::fwrite(text.data(), 1, text.size(), out_);
   std::fflush(out_);
 }

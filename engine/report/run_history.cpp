@@ -61,7 +61,7 @@ class Reader {
     history_.dropped_lines += drop_from(history_.loss, step);
     drop_from(history_.val_loss, step);
     drop_from(history_.memory, step);
-    history_.early_end.reset();  // it went on
+    history_.early_end.reset();  // it continued
     for (const Column& column : kOfSteps) {
       Curve& curve = history_.*column.curve;
       drop_from(curve, step);

@@ -1,4 +1,4 @@
-/// How long a run still takes, from what its parts took so far: steps, evaluations, saves.
+/// Estimates the remaining time of a run from its steps, evaluations and saves so far.
 #pragma once
 
 #include <cstdint>
@@ -10,11 +10,11 @@ namespace sherd::engine {
 /// Parts of a run.
 struct RunWork {
   std::int64_t steps = 0;
-  std::int64_t passes = 0;  ///< of evaluations: forwards over one micro-batch per rank
+  std::int64_t passes = 0;  ///< evaluation passes: forwards over one micro-batch per rank
   std::int64_t saves = 0;
 };
 
-/// When what happens in a run that is cut into steps 0 .. max_steps - 1.
+/// When evaluations and saves happen in a run of steps 0 .. max_steps - 1.
 struct RunSchedule {
   std::int64_t max_steps = 0;
   std::int64_t eval_interval = 0;  ///< 0: only at the end
@@ -22,8 +22,7 @@ struct RunSchedule {
   std::int64_t passes_per_eval = 0;
   std::int64_t passes_of_final_eval = 0;
 
-  /// What is still to be done after `done` steps, the evaluation and the save that are due then
-  /// included.
+  /// The remaining work after `done` steps, including the evaluation and the save due then.
   RunWork left(std::int64_t done) const;
 };
 
@@ -32,8 +31,8 @@ class TimeLeft {
   explicit TimeLeft(std::int64_t micro_steps_per_step) : micro_steps_(micro_steps_per_step) {}
 
   void took(const RunWork& work, Seconds seconds);
-  /// Each part at its mean so far. An evaluation that none came before counts a pass as a third of a
-  /// micro-step, a forward's share; the first save counts as nothing.
+  /// Each part takes its mean so far. Before the first evaluation, a pass counts as a third of a
+  /// micro-step, the share of a forward; before the first save, saves count as nothing.
   Seconds of(const RunWork& work) const;
 
  private:

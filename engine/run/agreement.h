@@ -1,4 +1,4 @@
-/// What the processes of a run must have in common before step 0.
+/// Facts that all processes of a run must agree on before step 0.
 #pragma once
 
 #include <cstdint>
@@ -12,18 +12,19 @@
 
 namespace sherd::engine {
 
-/// What this process is about to do: program, instruction set, table of matmul algorithms, data and recipe, value by
-/// value.
+/// The facts of this process: program, instruction set, table of matmul algorithms, data, and every
+/// value of the recipe.
 struct Fact {
   std::string name, value;
 };
 std::vector<Fact> facts_of_run(const Recipe& recipe, std::uint64_t data_fingerprint);
 
-/// Errors   UsageError on every process, with the first fact that isn't the same on all, if there is one.
+/// Errors   UsageError on every process, with the first fact that differs, if any.
 void require_same(sharding::Processes& processes, const std::vector<Fact>& facts);
 
-/// The run's folder: process 0 makes and locks it, and each other process shows that it sees the same.
-/// Errors   those of OutputFolder; UsageError on every process if one writes elsewhere.
+/// The run's folder. Process 0 creates and locks it; the others prove that they see the same
+/// folder.
+/// Errors   as OutputFolder; UsageError on every process if one writes to another folder.
 OutputFolder shared_output_folder(sharding::Processes* processes, checkpoint::Disk& disk,
                                   const std::string& path);
 

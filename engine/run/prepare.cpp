@@ -67,7 +67,7 @@ std::string newest_checkpoint_below(checkpoint::Disk& disk, const std::string& f
   return "";
 }
 
-// What isn't the model's is an error before anything is written.
+// Initial weights of another model are an error before anything is written.
 void check_first_weights(checkpoint::Disk& disk, const Recipe& recipe,
                          const TrainingOptions& options) {
   const std::string folder = base_of(recipe);
@@ -79,10 +79,10 @@ void check_first_weights(checkpoint::Disk& disk, const Recipe& recipe,
   }
   const std::string& resume = recipe.checkpoint.resume;
   if (resume != "auto" && resume != "never")
-    return;  // it may be gone: another one's weights are read
+    return;  // it may be gone, since other weights are read
   const std::string newest = newest_checkpoint_below(disk, folder);
   if (newest.empty()) {
-    checkpoint::Checkpoint(disk, folder);  // says what is wrong with it
+    checkpoint::Checkpoint(disk, folder);  // reports what is wrong with it
     return;
   }
   throw UsageError(

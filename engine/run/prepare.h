@@ -1,5 +1,5 @@
-/// A recipe becomes a run, once: everything that follows from it, and every reason to refuse it, before anything is
-/// written.
+/// Prepares a run from its recipe: derives everything from it and checks every reason to refuse it,
+/// before anything is written.
 #pragma once
 
 #include <memory>
@@ -16,25 +16,25 @@
 namespace sherd::engine {
 
 struct PreparedRun {
-  ResolvedRecipe resolved;  ///< with the steps that its epochs take
+  ResolvedRecipe resolved;  ///< with the steps of its epochs
   TrainingOptions options;  ///< on this machine
   WorldPlan plan;
-  std::optional<std::string>
-      too_large;  ///< that the plan doesn't fit, where memory.on_exceed is warn
+  std::optional<std::string> too_large;  ///< why the plan doesn't fit, if memory.on_exceed is warn
   std::shared_ptr<const data::Dataset> dataset;
   std::shared_ptr<const data::Batcher> batches;
 };
 
-/// Reads the data, and headers of what the run begins with; allocates nothing for training.
-/// Errors   UsageError: what this machine can't do or hold, what no checkpoint could name, first weights that aren't the
-///          model's, a prompt that the vocabulary can't spell. DataError: the data, the weights' files.
+/// Reads the data and the headers of the initial weights; allocates nothing for training.
+/// Errors   UsageError: exceeds this machine's abilities or memory, names that a checkpoint can't
+///          contain, initial weights of another model, a prompt that the vocabulary can't express.
+///          DataError: the data, the files of weights.
 PreparedRun prepare(const ResolvedRecipe& written, const Machine& machine, checkpoint::Disk& disk);
 
-/// Settings of the folder whose weights are taken that the recipe's model doesn't have, a line each below one that says
-/// so; "" if there are none.
+/// Settings in which the folder of initial weights differs from the recipe's model, one line each
+/// after a heading; "" if there are none.
 std::string unlike_folder(checkpoint::Disk& disk, const Recipe& recipe);
 
-/// What the run's ranks need to know of its checkpoints, in the folder `output`.
+/// Checkpoint options for the run's ranks, in the folder `output`.
 CheckpointOptions checkpoint_options(const PreparedRun& run, const OutputFolder& output);
 
 }  // namespace sherd::engine

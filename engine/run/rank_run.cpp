@@ -26,8 +26,8 @@ class RankRun {
       context_.has_begun = true;
       reporter_->say_where_it_begins(stops_early(), trainer_.best());
     }
-    // A stop in the middle of an evaluation leaves it to whoever goes on, who evaluates before the
-    // first step: each time anew until a checkpoint knows the result.
+    // If a run was stopped during an evaluation, the resumed run evaluates before its first step.
+    // This repeats until a checkpoint contains the result.
     if (evaluates_first) {
       const StopRequest stop = evaluate();
       if (stop != StopRequest::kNone) return end_asked(stop);

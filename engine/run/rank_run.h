@@ -18,8 +18,8 @@ struct RunContext {
   Progress& progress;
   Trace& trace;
   const CheckpointOptions& checkpoints;
-  std::atomic<bool>& has_begun;  ///< set by rank 0 when all ranks have what they begin with
-  double matmul_peak = 0.0;      ///< Machine::matmul_peak: operations per second; 0: not known
+  std::atomic<bool>& has_begun;  ///< set by rank 0 when all ranks have their initial state
+  double matmul_peak = 0.0;      ///< Machine::matmul_peak: operations per second; 0: unknown
 
   const Recipe& recipe() const { return run.resolved.values; }
 };

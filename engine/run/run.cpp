@@ -38,7 +38,7 @@ std::string model_line(const TrainingOptions& options, const Recipe& recipe) {
                      options.tokens_per_step(mesh_of(recipe).degree(sharding::data_axes())));
 }
 
-// Of a run that ends with such an error before it has begun nothing is worth keeping: what it was asked for is wrong.
+// Errors of a wrong request: if a run ends with one before it has begun, nothing is kept.
 bool is_refusal(const Error& error) {
   return dynamic_cast<const UsageError*>(&error) || dynamic_cast<const DataError*>(&error) ||
          dynamic_cast<const RefusedElsewhere*>(&error);
@@ -54,8 +54,8 @@ std::string names_of(const std::vector<int>& ranks) {
   return names;
 }
 
-// What ranks' communicators were asked for last, in files. Called by the ranks' threads and by the one that looks after
-// them.
+// Writes the last collectives of each rank to files. Called by the ranks' threads and by the one
+// that watches them.
 class CallsFiles {
  public:
   explicit CallsFiles(const OutputFolder& output) : output_(output) {}
@@ -65,10 +65,10 @@ class CallsFiles {
     try {
       output_.replace_own(calls_file(rank), calls);
       ranks_.insert(rank);
-    } catch (const std::exception&) {  // what has gone wrong is said by whom it happened to
+    } catch (const std::exception&) {  // the failed rank reports its own error
     }
   }
-  // A run that comes to its end only took longer than a moment: nobody stood still.
+  // The run did end, so no rank was stuck; it only took longer.
   void forget() {
     for (const int r : ranks_) {
       checkpoint::remove_file(output_.disk(), output_.file(calls_file(r)));
@@ -81,7 +81,7 @@ class CallsFiles {
   std::set<int> ranks_;
 };
 
-// What each process has measured of its ranks; all of it on process 0, the others don't wait.
+// What each process has measured for its ranks. Process 0 gets all of it; the others don't wait.
 std::vector<MeasuredMemory> of_all_processes(sharding::Processes* processes, const RanksHere& here,
                                              std::vector<MeasuredMemory> measured,
                                              std::int64_t& resident_bytes) {
@@ -128,7 +128,7 @@ LaunchOptions launch_of(const PreparedRun& run, std::shared_ptr<const Machine> m
   return launch;
 }
 
-// What the run needs of the folders that its model and its tokenizer come from, when they are gone.
+// Copies what the run needs from the folders of its model and tokenizer, in case they are removed.
 void keep_model_files(checkpoint::Disk& disk, const std::string& output, const Recipe& recipe) {
   std::string tokenizer = recipe.data.tokenizer;
   if (!checkpoint::exists(disk, tokenizer + "/tokenizer.json")) tokenizer.clear();
@@ -151,8 +151,8 @@ void say_what_runs(Progress& progress, const PreparedRun& run, const LaunchOptio
   if (run.too_large) progress.message("warning: " + *run.too_large);
 }
 
-// From now on signals ask. Among processes also without checkpoints: mpirun's SIGTERM after the death of one must not
-// keep the others from saying who has died.
+// From now on, signals are requests. With several processes even without checkpoints: after one has
+// died, mpirun's SIGTERM must not prevent the others from reporting which.
 void listen_to_signals(const Recipe& recipe, bool among_processes) {
   const bool asks = recipe.checkpoint.saves() || among_processes;
   install_stop_handlers(asks ? std::optional(std::chrono::seconds(recipe.checkpoint.stop_deadline))

@@ -44,7 +44,7 @@ void read_line(const std::string& text, RunSummary& run) {
   if (const auto loss = number(line, "val_loss")) run.val_loss = loss;
   if (line.contains("stopped_early")) run.stopped_early = true;
   if (!line.contains("tokens_per_s")) return;
-  run.stopped_early = false;  // it went on
+  run.stopped_early = false;  // it continued
   run.step = step->get<std::int64_t>();
   run.loss = number(line, "loss");
   run.tokens_per_s = number(line, "tokens_per_s");
@@ -62,7 +62,7 @@ void read_metrics(const std::string& path, RunSummary& run) {
   while (std::getline(file, line)) read_line(line, run);
 }
 
-// A recipe of another version, or one whose model folder has gone, doesn't say.
+// Unknown for a recipe of another version, or whose model folder no longer exists.
 std::optional<std::int64_t> max_steps_of(const std::string& path) try {
   return resolve_recipe({.path = path,
                          .text = {},

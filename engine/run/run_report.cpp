@@ -26,7 +26,7 @@ td.given { white-space: normal; overflow-wrap: anywhere; }
 .scroll + .bad { margin-top: 12px; }
 )";
 
-/// What is said of each run beside its name.
+/// One column of the table of runs.
 struct Figure {
   const char* name;
   std::string (*text)(const ReportedRun&);
@@ -94,7 +94,7 @@ constexpr std::array kPictures = {
     Picture{"Memory of rank 0", &RunHistory::memory, bytes_text, true, true},
 };
 
-// Lines that can't be in the table: of what the files themselves say.
+// Remarks below the table, about problems in the runs' files.
 std::vector<std::string> remarks(const std::vector<ReportedRun>& runs) {
   std::vector<std::string> lines;
   for (const ReportedRun& run : runs) {
@@ -114,7 +114,7 @@ std::vector<std::string> remarks(const std::vector<ReportedRun>& runs) {
   return lines;
 }
 
-// Its folder, and its name where that is another.
+// Its folder, and its name if that differs.
 std::string label_of(const ReportedRun& run) {
   const std::string& folder = run.summary.folder;
   const RecipeTexts values = printed_values(run.recipe);
@@ -211,7 +211,7 @@ std::vector<RecipeDifference> recipe_differences(const std::vector<ReportedRun>&
   std::vector<RecipeDifference> differences;
   for (auto& [key, of_key] : values) {
     std::set<std::string> distinct(of_key.begin(), of_key.end());
-    distinct.erase("");  // a run that doesn't say
+    distinct.erase("");  // a run without this key
     if (distinct.size() > 1) differences.push_back({key, std::move(of_key)});
   }
   return differences;

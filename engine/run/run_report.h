@@ -1,4 +1,4 @@
-/// Runs side by side, from their own files: `sherd report`.
+/// Compares runs, from their own files: `sherd report`.
 #pragma once
 
 #include <string>
@@ -15,21 +15,21 @@ struct ReportedRun {
   std::string recipe;  ///< the text of its recipe.yaml; "" if it has none
 };
 
-/// The runs that `folders` are or hold, in this order, each once.
+/// The runs that `folders` are or contain, in this order, each once.
 /// Errors   UsageError for a folder without a run; DataError as read_history
 std::vector<ReportedRun> read_runs(const std::vector<std::string>& folders);
 
-/// A key of the recipe in which runs differ, and what each has; "" for one that doesn't say.
+/// A recipe key in which runs differ, and each run's value; "" if a run has none.
 struct RecipeDifference {
   std::string key;
   std::vector<std::string> values;
 };
-/// Without names and paths of the runs themselves.
+/// Ignores names and paths of the runs themselves.
 std::vector<RecipeDifference> recipe_differences(const std::vector<ReportedRun>& runs);
 
-/// A table of all runs and what differs in their recipes.
+/// A table of all runs, and of the differences between their recipes.
 std::string report_text(const std::vector<ReportedRun>& runs);
-/// The same with curves, as a page that needs nothing else.
+/// The same with curves, as one self-contained HTML page.
 std::string report_page(const std::vector<ReportedRun>& runs);
 
 }  // namespace sherd::engine

@@ -129,7 +129,7 @@ void RunReporter::step(std::int64_t step, const StepResult& result, Clock::durat
   show_progress(step, result.loss);
 }
 
-// The first step has a line of its own: whoever started the run sees at once that it goes.
+// The first step has its own line, so the user sees at once that the run works.
 void RunReporter::show_progress(std::int64_t step, double loss) {
   const std::int64_t max_steps = recipe_.training.max_steps;
   const bool stays = step == first_step_ || step + 1 == max_steps ||
@@ -146,7 +146,7 @@ void RunReporter::show_progress(std::int64_t step, double loss) {
   const double flops = update.tokens_per_s * flops_per_token(context_.run.options.model);
   if (context_.matmul_peak > 0.0) {
     matmul_peak_ = std::max(matmul_peak_, context_.matmul_peak);
-    // What a busy CPU was measured at doesn't bound what it reaches later.
+    // A rate measured on a busy CPU isn't an upper bound.
     if (rank_.compute().device() == DeviceKind::kCpu) matmul_peak_ = std::max(matmul_peak_, flops);
     update.mfu = flops / matmul_peak_;
   }

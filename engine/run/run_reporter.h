@@ -1,4 +1,4 @@
-/// What a run says while it goes on, in words and numbers: lines for people, metrics.jsonl, curves. Rank 0 has one.
+/// Reports a run while it trains: printed lines, metrics.jsonl, curves. Only rank 0 has one.
 #pragma once
 
 #include <map>
@@ -19,25 +19,25 @@ class RunReporter {
 
   RunReporter(const RunContext& context, const sharding::Rank& rank);
 
-  /// What the saves of the run tell; they may begin once `begin` has returned.
+  /// Callbacks for the run's saves, which may begin once `begin` has returned.
   SaveEvents save_events();
 
-  /// Takes up the files of a run of which `first_step` steps are done; `evaluates_first`: the evaluation after them
-  /// comes anew.
+  /// Opens the files of a run with `first_step` steps done. `evaluates_first`: the evaluation after
+  /// them is repeated.
   void begin(std::int64_t first_step, bool evaluates_first, const RunSchedule& schedule);
-  /// A line before the first step: how far the run is, or why nothing is trained.
+  /// Prints a line before the first step: the run's progress, or why nothing is trained.
   void say_where_it_begins(bool stops_early, const BestEvaluation& best);
 
-  /// Step `step`, from 0, has been computed.
+  /// Reports step `step`, counted from 0, after it has been computed.
   void step(std::int64_t step, const StepResult& result, Clock::duration took);
   void evaluation(std::int64_t steps_done, const EvaluationResult& result, std::int64_t num_passes,
                   Clock::duration took);
   void saving_because(StopRequest stop, std::int64_t steps_done);
-  /// After each step, whether or not there was something to save.
+  /// Call after each step, whether or not it saved a checkpoint.
   void saves_took(std::int64_t steps_done, Clock::duration took);
   void early_end(std::int64_t steps_done, const BestEvaluation& best);
   void sample(std::int64_t steps_done, const std::string& text);
-  /// All lines are on disk.
+  /// Returns when all lines are on disk.
   void sync() { metrics_->sync(); }
 
  private:

@@ -1,4 +1,4 @@
-/// What a recipe's data look like to a run: `sherd data`.
+/// Shows a recipe's data as a run sees them: `sherd data`.
 #pragma once
 
 #include <cstdint>
@@ -10,12 +10,12 @@ namespace sherd::engine {
 
 struct ShowData {
   std::int64_t samples = 3;  ///< sequences of the first steps
-  bool colour = false;       ///< what is trained on is green; else it stands between « and »
+  bool colour = false;       ///< trained tokens are green; else between « and »
 };
 
-/// Files, documents, steps and epochs, how full sequences are and which share of tokens has a loss; then sequences as text,
-/// with their documents' lengths.
-/// Errors   DataError: as a run would end
+/// Files, documents, steps and epochs, how full sequences are, and the share of tokens with a loss.
+/// Then sequences as text, with the lengths of their documents.
+/// Errors   DataError: as in a run
 std::string shown_data(const Recipe& recipe, const ShowData& show);
 
 }  // namespace sherd::engine

@@ -1,4 +1,4 @@
-/// A first recipe for somebody's own texts: small, commented, ready to train.
+/// A first recipe for the user's own texts: small, commented, ready to train.
 #pragma once
 
 #include <string>
@@ -12,9 +12,9 @@ struct StarterRequest {
   DataFormat format = DataFormat::kBytes;  ///< bytes or chars; bin isn't text
 };
 
-/// YAML. The vocabulary of `chars` is counted in the text; sequences are as long as the longest file
-/// allows, up to 256 tokens.
-/// Errors   DataError: no text there, too little of it, or chars without UTF-8.
+/// YAML. The vocabulary of `chars` is counted in the text; sequences are as long as the longest
+/// file allows, up to 256 tokens.
+/// Errors   DataError: no text, too little text, or chars that aren't UTF-8.
 std::string starter_recipe(const StarterRequest& request);
 
 }  // namespace sherd::engine

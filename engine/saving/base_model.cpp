@@ -50,9 +50,8 @@ BaseModel::BaseModel(const TrainingOptions& options, const std::string& path,
     : tensors_(tensors_of_model(options)) {
   if (!checkpoint::exists(disk, path)) {
     throw UsageError(
-        "the weights beside this adapter are missing: there is no {}. Say where they are with "
-        "--set "
-        "checkpoint.init_from=FOLDER.",
+        "the weights of this adapter's base model are missing: there is no {}. Set their location "
+        "with --set checkpoint.init_from=FOLDER.",
         path);
   }
   if (checkpoint::is_model_folder(disk, path)) {
@@ -127,9 +126,8 @@ void require_same_base(const checkpoint::Checkpoint& checkpoint, const std::stri
 
 void require_whole_model(const checkpoint::Checkpoint& checkpoint) {
   if (!checkpoint.manifest().global->contains(kBase)) return;
-  throw UsageError(
-      "{}: holds an adapter, not a whole model; `sherd export --merge` makes one of it.",
-      checkpoint.path());
+  throw UsageError("{}: holds an adapter, not a whole model; `sherd export --merge` writes one.",
+                   checkpoint.path());
 }
 
 }  // namespace sherd::engine

@@ -1,7 +1,8 @@
-/// The model that an adapter is for: where its weights come from, and how a checkpoint knows it again.
+/// The model that an adapter is for: where its weights come from, and how a checkpoint identifies
+/// it.
 ///
-/// A checkpoint of a run with an adapter holds what is trained, and under "base" of its manifest the
-/// digest of what isn't (engine/train/units/frozen_weights.h) and the path that it came from.
+/// A checkpoint of a run with an adapter holds the trained parameters. Under "base", its manifest
+/// has the digest of the frozen ones (engine/train/units/frozen_weights.h) and their path.
 #pragma once
 
 #include <memory>
@@ -24,7 +25,7 @@ class BaseModel {
 
   /// Every parameter of the model without its adapters.
   const std::vector<sharding::StateTensor>& tensors() const { return tensors_; }
-  /// Pieces of f32 tensors, by their names; those that the model hasn't are left as they are.
+  /// Loads pieces of f32 tensors by name; tensors that the model doesn't have are left unchanged.
   void load(const sharding::State& wanted, Tensor reading, const sharding::CopyState& copy) const;
 
  private:
@@ -33,17 +34,18 @@ class BaseModel {
   std::shared_ptr<const checkpoint::Checkpoint> checkpoint_;
 };
 
-/// Fills `model` from there: what is frozen, and what is
-/// trained of the model's own modules. A collective; returns the digest. Publish the units after it.
+/// Fills `model`: frozen parameters, and the model's own modules that are trained. A collective;
+/// returns the digest. Publish the units afterwards.
 std::string load_base_model(const BaseModel& base, const TrainingOptions& options,
                             ShardedModel& model, Tensor reading, const sharding::CopyState& copy);
 /// The same digest without a model to fill.
 std::string digest_of_base(const BaseModel& base, const TrainingOptions& options);
 
-/// Errors   UsageError, a line, if the checkpoint's adapter isn't for the model with this digest.
+/// Errors   UsageError, in one line, if the checkpoint's adapter belongs to a model with another
+///          digest.
 void require_same_base(const checkpoint::Checkpoint& checkpoint, const std::string& digest,
                        const std::string& path);
-/// Errors   UsageError if the checkpoint holds an adapter and no model.
+/// Errors   UsageError if the checkpoint holds only an adapter.
 void require_whole_model(const checkpoint::Checkpoint& checkpoint);
 
 }  // namespace sherd::engine

@@ -1,5 +1,6 @@
-/// What loading and saving have in common, on one rank: the options, the exchange of all ranks, the memory that files
-/// are read into. `resume` (resuming.h) fills a training from a checkpoint, `Saver` (saver.h) writes one.
+/// What loading and saving share on one rank: the options, the exchange among all ranks, and the
+/// memory that files are read into. `resume` (resuming.h) fills a training from a checkpoint,
+/// `Saver` (saver.h) writes one.
 #pragma once
 
 #include <array>
@@ -19,48 +20,48 @@ namespace sherd::engine {
 
 struct CheckpointOptions {
   std::string directory;      ///< "<output_dir>/checkpoints"
-  bool saves = false;         ///< at an interval, or when a signal asks for it
-  std::int64_t interval = 0;  ///< 0: at no interval
+  bool saves = false;         ///< at an interval, or on a signal
+  std::int64_t interval = 0;  ///< in steps; 0: none
   bool async = true;
   std::int64_t max_failed_saves = 3;  ///< in a row; 0: any number
   checkpoint::RetentionPolicy keep{};
   std::string resume = "auto";
-  std::string init_from;  ///< with an adapter: what it is for
-  std::string adapter;    ///< a PEFT folder whose adapter the run begins with; empty: a new one
+  std::string init_from;  ///< with an adapter: its base model
+  std::string adapter;    ///< PEFT folder of the initial adapter; empty: a new one
   std::int64_t max_steps = 0;
-  /// What every checkpoint says of its run, and what a resume compares (resume_check.h).
+  /// What every checkpoint records about its run, and a resume compares (resume_check.h).
   std::shared_ptr<const nlohmann::json> fingerprint;
   std::string recipe;                  ///< the resolved recipe, YAML
-  std::string folder;                  ///< what its relative paths are relative to
+  std::string folder;                  ///< base of its relative paths
   std::vector<char32_t> vocabulary{};  ///< of character data: what the ids mean
   checkpoint::Disk* disk = &checkpoint::posix_disk();
   const checkpoint::OutputLock* lock = nullptr;  ///< of the folder that `directory` is in
 };
 
-/// What ranks tell one another when they load or save.
+/// What ranks exchange when they load or save.
 struct CheckpointWord {
   double loaded = 0.0;                ///< 1: this rank found no damaged bytes
-  double step = 0.0;                  ///< of the checkpoint that it loaded
+  double step = 0.0;                  ///< of the loaded checkpoint
   double phase = 0.0;                 ///< of its writer: checkpoint::SavePhase
   std::array<double, 4> save_uuid{};  ///< of a save that begins, drawn by rank 0: 32 bits in each
 };
 
-/// Where the blocks of a checkpoint are read into before the first step.
+/// The buffer that a checkpoint's blocks are read into before the first step.
 BufferSpec checkpoint_reading_buffer();
 /// What Checkpointing and Saver acquire: the exchange, a block for reading before the first step, and, if anything is
 /// saved, the staging ring.
 std::vector<BufferSpec> checkpoint_buffers(const TrainingOptions& options, bool saves,
                                            const sharding::ShardingPlan& plan);
 
-/// What computes the matmuls of this rank, where that is a CPU; else "". A checkpoint keeps it.
+/// The instruction set of this rank's matmuls on a CPU; else "". Checkpoints record it.
 std::string isa_of(const sharding::Rank& rank);
 
-/// Receives a sentence for a person. Any rank may call it, on its own thread.
+/// Receives a sentence for the user. Any rank may call it, on its own thread.
 using OnMessage = std::function<void(const std::string&)>;
 
 class Checkpointing {
  public:
-  /// Everything is referred to and has to outlive this; `on_message` may be empty.
+  /// All arguments are kept by reference and must outlive this; `on_message` may be empty.
   Checkpointing(const TrainingOptions& options, const CheckpointOptions& checkpoints,
                 ShardedModel& model, TrainingStep& training_step, OnMessage on_message);
 
@@ -71,20 +72,20 @@ class Checkpointing {
   const sharding::Rank& rank() const { return model_.rank(); }
   checkpoint::Disk& disk() const { return *checkpoints_.disk; }
 
-  /// Every rank's word, in rank order. A collective.
+  /// Every rank's CheckpointWord, in rank order. A collective.
   std::vector<CheckpointWord> exchange(const std::string& label, const CheckpointWord& own) {
     return words_.all_gather(label, own);
   }
-  /// A block of a file, in host memory; before the first step.
+  /// Buffer for a block of a file, in host memory; before the first step.
   const Tensor& reading() const { return reading_.tensor(); }
-  /// Copies state from or to a device's memory of its own; empty where the host's is all there is.
+  /// Copies state from or to separate device memory; empty if the device uses host memory.
   const sharding::CopyState& copy() const { return copy_; }
 
-  /// A sentence that all ranks could say, said by rank 0.
+  /// Reports a sentence that is the same on all ranks, once, from rank 0.
   void say(const std::string& text) const {
     if (rank().rank == 0) say_here(text);
   }
-  /// A sentence of this rank's own.
+  /// Reports a sentence from this rank.
   void say_here(const std::string& text) const {
     if (on_message_) on_message_(text);
   }
@@ -97,7 +98,7 @@ class Checkpointing {
   OnMessage on_message_;
   sharding::Agreement<CheckpointWord> words_;
   Buffer reading_;
-  std::unique_ptr<Stream> copies_;  // of state; null where the memory isn't separate
+  std::unique_ptr<Stream> copies_;  // of state; null if device memory isn't separate
   sharding::CopyState copy_;
 };
 

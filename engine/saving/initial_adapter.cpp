@@ -63,7 +63,8 @@ Values values_of(const AdapterFolder& folder, const huggingface::WeightMap& map)
   }
   for (const NamedShape& ours : map.ours) {
     if (filled[ours.name] >= ours.numel()) continue;
-    throw DataError("{}: lacks what {} of the run's adapter begins with", folder.path(), ours.name);
+    throw DataError("{}: has no initial values for {} of the run's adapter", folder.path(),
+                    ours.name);
   }
   return values;
 }

@@ -1,4 +1,4 @@
-/// A run's first weights from a Hugging Face folder (checkpoint.init_from).
+/// Loads a run's initial weights from a Hugging Face folder (checkpoint.init_from).
 #pragma once
 
 #include "engine/huggingface/weights.h"
@@ -6,7 +6,7 @@
 
 namespace sherd::engine {
 
-/// The model in the words of engine/huggingface, without adapters.
+/// Converts the model to engine/huggingface's ModelWeights, without adapters.
 huggingface::ModelWeights model_weights(const TrainingOptions& options);
 
 /// Opens the folder and compares it with the model; reads headers only.

@@ -117,9 +117,8 @@ void require_same_run(const ResumeCheck& check, const std::string& checkpoint) {
                                differences.empty() ? "" : "; ", key, saved, now);
     if (key != kData) continue;
     differences +=
-        " (texts were added, removed or changed, or become other tokens, or other ones are held "
-        "out "
-        "for validation)";
+        " (texts were added, removed or changed, or are tokenized differently, or other texts are "
+        "held out for validation)";
   }
   throw UsageError(
       "{}: {}. Resume with the recipe of the checkpoint, or start again in another run.output_dir "

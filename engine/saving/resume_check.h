@@ -1,8 +1,8 @@
-/// Whether a checkpoint is of the run that goes on from it.
+/// Whether a checkpoint belongs to the run that resumes from it.
 ///
-/// A checkpoint keeps, under "run" of its manifest, every value of its recipe that isn't free to
-/// change (the field table says which: engine/recipe/fields.h) and the fingerprint of its data, as
-/// texts. What an older checkpoint lacks there comes from the recipe that it keeps whole.
+/// A checkpoint keeps, under "run" of its manifest, every recipe value that may not change (the
+/// field table says which: engine/recipe/fields.h) and the fingerprint of its data, as strings.
+/// Values that an older checkpoint lacks there come from the full recipe that it keeps.
 #pragma once
 
 #include <cstdint>
@@ -16,11 +16,11 @@
 
 namespace sherd::engine {
 
-/// What a checkpoint says of its run.
+/// What a checkpoint records about its run.
 std::shared_ptr<const nlohmann::json> run_settings(const Recipe& recipe,
                                                    std::uint64_t data_fingerprint);
 
-/// Whether a manifest says that its run had data of another fingerprint.
+/// Whether a manifest records data with another fingerprint.
 bool is_of_other_data(const nlohmann::json& global, std::uint64_t data_fingerprint);
 
 /// Two runs, compared key by key.
@@ -43,12 +43,13 @@ ResumeCheck compare_models(const nlohmann::json& global, const nlohmann::json& s
 /// Errors   UsageError if a key that must match doesn't: every such key, both values, what to do.
 void require_same_run(const ResumeCheck& check, const std::string& checkpoint);
 
-/// Lines for the log, "  optimizer.lr: 0.001 (checkpoint: 0.0003)", below one line that says what
-/// they are; "" without changes.
+/// Lines for the log, "  optimizer.lr: 0.001 (checkpoint: 0.0003)", below one heading line; ""
+/// without changes.
 std::string changes_text(const ResumeCheck& check);
 
-/// The scaler's state to go on with. A changed mode starts anew with the recipe's scale; static always
-/// has the recipe's scale; dynamic goes on, within the recipe's min_scale and hysteresis.
+/// The scaler's state after a resume. A changed mode restarts with the recipe's scale. Static mode
+/// always has the recipe's scale. Dynamic mode continues, within the recipe's min_scale and
+/// hysteresis.
 optim::LossScaler::State resumed_scaler(const optim::LossScaler::State& saved,
                                         const optim::LossScaling& options,
                                         const ResumeCheck& check);

@@ -190,7 +190,7 @@ void Resuming::resume_newest() {
       shared_.say_here(fmt::format("rank {}: {}", shared_.rank().rank, problem));
     }
     problems += " " + problem;
-    shared_.say(fmt::format("{} is damaged: {} Trying the one before it.", path, problem));
+    shared_.say(fmt::format("{} is damaged: {} Trying the previous one.", path, problem));
   }
 }
 
@@ -257,9 +257,8 @@ void Resuming::note_changed_bits(const checkpoint::Manifest& manifest) {
   changed_bits_.clear();
   if (options_.precision.parameters != DType::kBF16 || (saved == amx) == (own == amx)) return;
   changed_bits_ = fmt::format(
-      "bf16 matmuls were computed with {} until here and go on with {}: the run's last digits "
-      "differ "
-      "from one that doesn't change (SHERD_ISA)",
+      "bf16 matmuls were computed with {} until here and continue with {}: the run's last "
+      "digits differ from those of an unchanged run (SHERD_ISA)",
       saved.empty() ? "another device" : saved, own.empty() ? "another device" : own);
 }
 

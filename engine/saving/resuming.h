@@ -1,4 +1,4 @@
-/// Where a training begins: its state comes from a checkpoint, from first weights, or from nowhere.
+/// Where a training begins: from a checkpoint, from initial weights, or from scratch.
 #pragma once
 
 #include "engine/saving/checkpointing.h"
@@ -8,23 +8,23 @@ namespace sherd::engine {
 
 struct Start {
   std::int64_t steps_done = 0;
-  bool from_checkpoint = false;  ///< that is, the state of a run; not weights alone
-  bool evaluated = false;        ///< whether the validation loss at that step is known already
+  bool from_checkpoint = false;  ///< from the state of a run, not weights only
+  bool evaluated = false;        ///< whether the validation loss at that step is known
   BestEvaluation best{};         ///< of the evaluations up to that step
-  std::string base_digest{};     ///< of the frozen parameters, where there are any
+  std::string base_digest{};     ///< of the frozen parameters, if there are any
 };
 
-/// Another rank can't read what the run begins with, and says so itself. Exit 4.
+/// Another rank can't read the run's initial state, and reports that itself. Exit 4.
 class RefusedElsewhere : public Error {
  public:
   explicit RefusedElsewhere(const std::string& reason) : Error(4, reason) {}
 };
 
-/// Fills model, optimizer and counters from where the options say, once, before the first step. A collective. A damaged
-/// checkpoint is reported, and the one before it is taken.
-/// Errors   DataError if there are checkpoints and none is good, or on the rank that can't read what the run begins
-///          with, RefusedElsewhere on the others; UsageError with `never` and checkpoints there, or if the checkpoint
-///          is of another model, batch or data.
+/// Fills model, optimizer and counters as the options say, once, before the first step. A
+/// collective. Damaged checkpoints are reported, and the previous one is tried.
+/// Errors   DataError if there are checkpoints and all are damaged, or on the rank that can't read
+///          the initial state; RefusedElsewhere on the other ranks. UsageError with `never` if
+///          there are checkpoints, or if the checkpoint has another model, batch or data.
 Start resume(Checkpointing& shared);
 
 }  // namespace sherd::engine

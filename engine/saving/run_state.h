@@ -1,4 +1,4 @@
-/// A run's state in the words of checkpoints: logical tensors and this rank's pieces of them.
+/// A run's state as checkpoints see it: logical tensors and this rank's pieces of them.
 #pragma once
 
 #include "engine/train/training_step.h"
@@ -16,7 +16,7 @@ enum class Pieces {
 };
 sharding::State run_state(const TrainingOptions& options, const ShardedModel& model,
                           const TrainingStep& training_step, Pieces pieces);
-/// The parameters alone.
+/// The parameters only.
 sharding::State weights(const TrainingOptions& options, const ShardedModel& model, Pieces pieces);
 
 }  // namespace sherd::engine

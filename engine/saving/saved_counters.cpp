@@ -135,7 +135,7 @@ std::string best_checkpoint(checkpoint::Disk& disk, const std::string& directory
   }
   if (!path.empty()) return path;
   throw DataError(
-      "{}: no checkpoint says its validation loss; checkpoint.keep_best has one measured for each.",
+      "{}: no checkpoint has a validation loss; checkpoint.keep_best measures one for each.",
       directory);
 }
 

@@ -1,24 +1,24 @@
-/// What a rank does in a training step that is divided among ranks by layers: one action of its list.
+/// One action in a rank's list for a pipeline-parallel training step.
 ///
 /// A *chunk* is consecutive units of the model on one pipeline rank, numbered in the order of the
-/// model. An action names a chunk and, mostly, a micro-batch. Its text form is the one that PyTorch's
-/// pipeline schedules have: chunk, kind, micro-batch.
+/// model. An action names a chunk and, usually, a micro-batch. Its text form is that of PyTorch's
+/// pipeline schedules: chunk, kind, micro-batch.
 ///
 ///   text        action
 ///   2F5         forward of chunk 2 on micro-batch 5
 ///   2B5         backward: input gradients and weight gradients
-///   2I5, 2W5    the two halves of it apart
+///   2I5, 2W5    the two halves of it separately
 ///   2SEND_F5    the chunk's output goes to the rank of chunk 3
 ///   2RECV_F5    its input comes from the rank of chunk 1
 ///   2SEND_B5    the gradient of its input goes to the rank of chunk 1
 ///   2RECV_B5    the gradient of its output comes from the rank of chunk 3
 ///   2GATHER     the chunk's parameters become full (ZeRO stage 3)
-///   2RELEASE    they needn't stay full
+///   2RELEASE    the full parameters may be freed
 ///   2REDUCE5    its gradients of micro-batch 5 are added over the ranks that share its state
-///   2REDUCE     those of the whole step are
+///   2REDUCE     the same for the gradients of the whole step
 ///   (2F5+6B1)   both at once: one computes while the other communicates inside its layers
 ///
-/// Sends, gathers and reductions are started and go on beside the following actions; a receive waits.
+/// Sends, gathers and reductions are started and overlap the following actions; a receive waits.
 #pragma once
 
 #include <cstddef>
@@ -45,7 +45,7 @@ enum class ActionKind : std::uint32_t {
 
 inline constexpr int kNoMicroBatch = -1;
 
-/// In 8 bytes: the step of a long pipeline has tens of millions.
+/// Stored in 8 bytes: a step of a long pipeline has tens of millions.
 struct Action {
   ActionKind kind : 4;
   int chunk : 28;
@@ -59,7 +59,7 @@ struct Action {
 };
 static_assert(sizeof(Action) == 8);
 
-/// Forward, backward or a half of it: what occupies the compute stream.
+/// Forward, backward or half of a backward: the actions that occupy the compute stream.
 constexpr bool is_compute(ActionKind kind) {
   return kind <= ActionKind::kWeightGradient;
 }
@@ -69,18 +69,18 @@ constexpr bool is_send(ActionKind kind) {
 constexpr bool is_receive(ActionKind kind) {
   return kind == ActionKind::kReceiveActivations || kind == ActionKind::kReceiveGradients;
 }
-/// Backward or input gradient: what makes the gradient that the chunk before needs.
+/// Backward or input gradient: the actions that compute the gradient for the previous chunk.
 constexpr bool makes_input_gradient(ActionKind kind) {
   return kind == ActionKind::kBackward || kind == ActionKind::kInputGradient;
 }
-/// Backward or weight gradient: what adds to the chunk's gradients.
+/// Backward or weight gradient: the actions that add to the chunk's gradients.
 constexpr bool makes_weight_gradient(ActionKind kind) {
   return kind == ActionKind::kBackward || kind == ActionKind::kWeightGradient;
 }
 
-/// "2F5"; a pair is two of them.
+/// "2F5"; a pair is two actions.
 std::string text_of(const Action& action);
-/// The action that `word` is the text of, if any.
+/// Parses the text of an action; nothing if it isn't one.
 std::optional<Action> action_from(std::string_view word);
 
 }  // namespace sherd::schedule

@@ -162,9 +162,9 @@ class Dealing {
 };
 
 void refuse_more_chunks_than_layers(int num_layers, int num_chunks) {
-  if (num_chunks < 1) throw UsageError("layers are dealt to at least 1 chunk, not {}.", num_chunks);
+  if (num_chunks < 1) throw UsageError("layers need at least 1 chunk, not {}.", num_chunks);
   if (num_chunks <= num_layers) return;
-  throw UsageError("{} layers can't be dealt to {} chunks: each needs one; {} chunks are the most.",
+  throw UsageError("{} layers can't fill {} chunks: each needs one; {} chunks are the most.",
                    num_layers, num_chunks, num_layers);
 }
 
@@ -189,7 +189,7 @@ void check_layers_per_chunk(const std::vector<int>& layers_per_chunk, int num_la
   }
   const int sum = std::accumulate(layers_per_chunk.begin(), layers_per_chunk.end(), 0);
   if (sum != num_layers) {
-    throw UsageError("the list of layers per chunk deals {} layers; the model has {}.", sum,
+    throw UsageError("the list of layers per chunk has {} layers; the model has {}.", sum,
                      num_layers);
   }
 }

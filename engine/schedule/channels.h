@@ -1,13 +1,13 @@
-/// The messages between pipeline ranks: over which channel each goes, and in what order.
+/// The messages between pipeline ranks: the channel of each, and their order.
 ///
-/// A channel is first in, first out, and holds as many messages as it has slots. A send needs a free
-/// one; a receive takes the oldest message and frees its slot. With 0 slots a send and its receive
-/// happen together.
+/// A channel is first in, first out, and holds one message per slot. A send needs a free slot; a
+/// receive takes the oldest message and frees its slot. With 0 slots a send and its receive happen
+/// at the same time.
 ///
-/// Sherd's channels are one per (boundary, direction) with two slots, which no schedule of generate.h
-/// blocks. A library that matches messages by the order of calls between two ranks (NCCL's send and
-/// receive on one communicator) has one channel per pair of ranks and direction: there, V-shaped schedules
-/// on 4 or more ranks wait for ever, whatever the number of slots.
+/// Sherd's channels are one per (boundary, direction) with two slots; with these, no schedule of
+/// generate.h deadlocks. A library that matches messages by the order of calls between two ranks
+/// (NCCL's send and receive on one communicator) has one channel per pair of ranks and direction.
+/// There, V-shaped schedules on 4 or more ranks deadlock, whatever the number of slots.
 #pragma once
 
 #include <compare>
@@ -24,7 +24,8 @@ struct Channels {
   int slots = 2;
 };
 
-/// A channel: what goes between two chunks in one direction, or all that goes from one rank to another.
+/// A channel: the messages between two chunks in one direction, or all messages from one rank to
+/// another.
 struct ChannelId {
   ChannelsBy by = ChannelsBy::kBoundary;
   int from = 0, to = 0;  ///< chunks, or ranks
@@ -39,7 +40,7 @@ ChannelId channel_of(const Action& action, const ChunkLayout& layout, ChannelsBy
 std::size_t index_of(const ChannelId& channel, const ChunkLayout& layout);
 std::size_t num_channels(const ChunkLayout& layout);
 
-/// The receive that takes what `send` sends.
+/// The receive that matches `send`.
 Action receive_of(const Action& send);
 
 }  // namespace sherd::schedule

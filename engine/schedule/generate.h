@@ -1,4 +1,4 @@
-/// The orders of forwards and backwards that are known by name, one list per pipeline rank.
+/// The named orders of forwards and backwards, one list per pipeline rank.
 ///
 ///   name               source                                                      chunks per rank
 ///   layer_parallel     one micro-batch after the other through all ranks           1
@@ -9,11 +9,11 @@
 ///   zb_v               the same authors' V-shaped form                             2, placed as a V
 ///   dualpipe_v         DeepSeek's DualPipe, cut in half: a V without copies        2, placed as a V
 ///
-/// layer_parallel on one rank is today's step: forward and backward of one micro-batch after the
-/// other. In all of them the weight gradients of a chunk are computed in ascending micro-batch order,
-/// which keeps the bits of its gradient sum.
+/// layer_parallel on one rank is the step without a pipeline: forward and backward of one
+/// micro-batch after the other. In all of them the weight gradients of a chunk are computed in
+/// ascending micro-batch order, so its gradient sum stays bit-identical.
 ///
-/// What these lists have is compute actions only; passes.h adds what moves data.
+/// These lists have compute actions only; passes.h adds those that move data.
 #pragma once
 
 #include <string>
@@ -29,7 +29,7 @@ std::string_view name_of(Order order);
 /// Errors   UsageError with the known names.
 Order order_from(std::string_view name);
 const std::vector<Order>& all_orders();
-/// What `pipeline_chunks_per_rank` is where nobody says: the least that the order takes.
+/// The default of `pipeline_chunks_per_rank`: the least that the order allows.
 int default_chunks_per_rank(Order order);
 
 struct OrderRequest {
@@ -37,13 +37,14 @@ struct OrderRequest {
   int num_ranks = 1;
   int chunks_per_rank = 1;
   int num_micro_batches = 1;
-  /// interleaved_1f1b: micro-batches that go through a chunk before the rank's next chunk has its
-  /// turn. 0: one per rank. More of them need more memory, and allow other numbers of micro-batches.
+  /// interleaved_1f1b: number of micro-batches that a chunk processes before the rank's next chunk
+  /// takes over. 0: one per rank. More need more memory, and allow other total numbers of
+  /// micro-batches.
   int micro_batches_per_turn = 0;
 };
 
-/// Errors   UsageError where the order can't take such numbers, with the nearest that it can, or where they make more
-///          than `kMostForwards`.
+/// Errors   UsageError if the order doesn't allow these numbers, with the nearest that it allows,
+///          or if they make more than `kMostForwards`.
 Schedule generate(const OrderRequest& request);
 
 }  // namespace sherd::schedule

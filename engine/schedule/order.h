@@ -1,4 +1,4 @@
-/// The orders of forwards and backwards that are known by name (generate.h).
+/// The named orders of forwards and backwards (generate.h).
 #pragma once
 
 namespace sherd::schedule {

@@ -1,11 +1,12 @@
-/// A simulated schedule as a picture: a line per rank, time to the right, as textbooks draw pipelines.
+/// A simulated schedule as a picture: one line per rank, with time to the right, as textbooks draw
+/// pipelines.
 ///
 ///   rank 0  FFFFFFFF............BBBBFFBBBB
 ///           0 1 2 3             0   4 1
 ///
-/// Only what computes is drawn: F forward, B backward, I input gradients, W weight gradients; '.' is
-/// idle. Below stand the micro-batches. Where ranks have two chunks, the second has small letters; where
-/// they have more, a third line names the chunk among its rank's own.
+/// Only compute actions are drawn: F forward, B backward, I input gradients, W weight gradients;
+/// '.' is idle. The micro-batches are below. If ranks have two chunks, the second has small
+/// letters; if they have more, a third line has the chunk's index on its rank.
 #pragma once
 
 #include <memory>
@@ -16,14 +17,14 @@
 
 namespace sherd::schedule {
 
-/// At most `columns` wide, with a line that explains the letters. The shortest action has a whole number
-/// of columns, 1 at least; what is too long for one band of lines goes on in the next one. (Beyond
-/// eight bands, actions may be too short to be seen.)
+/// At most `columns` wide, with a line that explains the letters. The shortest action has a whole
+/// number of columns, at least 1. A picture too long for one band of lines continues in the next
+/// one. (Beyond eight bands, actions may be too short to be visible.)
 enum class TimeUnit { kMilliseconds, kShareOfStep };
 std::string picture(const Schedule& schedule, const Simulation& run, int columns = 80,
                     TimeUnit unit = TimeUnit::kMilliseconds);
 
-/// The same from spans that come one by one (simulate_each), after a run without spans.
+/// The same from spans passed one by one (simulate_each), after a run without spans.
 class TextPicture {
  public:
   TextPicture(const Schedule& schedule, const Simulation& run, int columns = 80,
@@ -44,8 +45,8 @@ std::string picture_svg(const Schedule& schedule, const Simulation& run,
                         TimeUnit unit = TimeUnit::kMilliseconds);
 extern const std::string_view kPictureStyle;
 
-/// The same as a Chrome trace (core/trace.h): a process per rank, and in it a thread each for what
-/// computes, receives, gathers, reduces, and for each channel that it sends through.
+/// The same as a Chrome trace (core/trace.h): a process per rank, with threads for computation,
+/// receives, gathers, reductions, and each channel that it sends through.
 std::string chrome_trace(const Schedule& schedule, const Simulation& run);
 
 }  // namespace sherd::schedule

@@ -1,5 +1,5 @@
-/// One rank's order of forwards and backwards, as its rule is written down: chunks are the rank's own,
-/// 0 first, and micro-batches need no numbers, because each kind takes them in ascending order.
+/// Builds one rank's order of forwards and backwards: chunks are local to the rank, 0 first.
+/// Micro-batches need no numbers, because each kind takes them in ascending order.
 #pragma once
 
 #include <deque>
@@ -16,10 +16,10 @@ class RankOrder {
   void forward(int chunk);
   void backward(int chunk);
   void input_gradient(int chunk);
-  /// Of the input gradient that has waited longest, or longest for this chunk.
+  /// The weight gradient that has waited longest, overall or for this chunk.
   void weight_gradient();
   void weight_gradient(int chunk);
-  /// Input gradient and weight gradient, one behind the other.
+  /// Input gradient and weight gradient, one after the other.
   void split_backward(int chunk);
   /// Both at the same time.
   void forward_and_backward(int forward_chunk, int backward_chunk);
@@ -27,14 +27,14 @@ class RankOrder {
   int num_forwards(int chunk) const { return next_[index(chunk)].forward; }
   int num_weight_gradients(int chunk) const { return next_[index(chunk)].weight; }
 
-  /// The list on `rank`, without the micro-batches from `num_micro_batches` on: no micro-batch needs
-  /// another, so what is left is still in a legal order.
+  /// The list on `rank`, without the micro-batches from `num_micro_batches` on. Micro-batches don't
+  /// depend on one another, so the rest is still in a legal order.
   std::vector<Action> actions(const ChunkLayout& layout, int rank, int num_micro_batches) const;
 
  private:
   struct Next {
     int forward = 0, gradient = 0, weight = 0;
-    std::deque<int> waiting;  ///< when its input gradients came, of weight gradients still to come
+    std::deque<int> waiting;  ///< sequence numbers of input gradients with pending weight gradients
   };
   static std::size_t index(int chunk) { return static_cast<std::size_t>(chunk); }
 

@@ -135,7 +135,7 @@ class RankRules {
   Problem forward(const Action& action) {
     const auto [kind, chunk, micro_batch, pair] = action;
     Done& own = done(action);
-    if (own.forward) return "this forward was there before";
+    if (own.forward) return "this forward has already run";
     if (receives_input(chunk) && !own.received_input) {
       return fmt::format("its input comes with {}RECV_F{}, which hasn't run yet", chunk,
                          micro_batch);
@@ -157,7 +157,7 @@ class RankRules {
   Problem backward(const Action& action) {
     const auto [kind, chunk, micro_batch, pair] = action;
     Done& own = done(action);
-    if (own.input_gradient) return "this micro-batch's backward was there before";
+    if (own.input_gradient) return "this micro-batch's backward has already run";
     if (!own.forward) return fmt::format("{}F{} hasn't run yet", chunk, micro_batch);
     if (layout_.crosses_after(chunk) && !own.received_gradient) {
       return fmt::format("its gradient comes with {}RECV_B{}, which hasn't run yet", chunk,
@@ -176,7 +176,7 @@ class RankRules {
 
   Problem weight_gradient(const Action& action) {
     if (action.micro_batch < chunk_state(action.chunk).num_weight_gradients) {
-      return "this weight gradient was there before";
+      return "this weight gradient has already run";
     }
     if (!done(action).input_gradient) {
       return fmt::format("{}I{} hasn't run yet", action.chunk, action.micro_batch);

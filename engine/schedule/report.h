@@ -1,4 +1,5 @@
-/// What a schedule costs, for people: its picture with idle time and peaks, or all schedules in a table.
+/// Readable reports of a schedule's cost: its picture with idle time and peaks, or all schedules in
+/// a table.
 #pragma once
 
 #include <string>
@@ -11,28 +12,28 @@ namespace sherd::schedule {
 struct Question {
   int num_ranks = 1;
   int num_micro_batches = 1;
-  int chunks_per_rank = 0;              ///< 0: as many as the order takes at least
-  ChunkTimes of_rank_share;             ///< of a rank's layers, whatever the number of its chunks
-  std::vector<ChunkTimes> of_chunks{};  ///< instead of it, in the model's order
+  int chunks_per_rank = 0;              ///< 0: the least that the order allows
+  ChunkTimes of_rank_share;             ///< of a rank's layers, for any number of chunks
+  std::vector<ChunkTimes> of_chunks{};  ///< overrides of_rank_share, in the model's order
   Duration message{};
-  double overlap = 0.0;  ///< of a pair's shorter action, the share that is hidden
+  double overlap = 0.0;  ///< hidden share of a pair's shorter action
 };
 
-/// A schedule with its messages, and how long everything takes in it.
+/// A schedule with its messages, and its simulated times.
 struct Answer {
   Schedule schedule;
   StepTimes times;
   Simulation run;  ///< without spans
 };
 
-/// Errors   UsageError where the order can't take these numbers, or has another number of chunks.
+/// Errors   UsageError if the order doesn't allow these numbers, or has another number of chunks.
 Answer answer(Order order, const Question& question);
 
-/// Picture, a table of the ranks, and what a step takes.
+/// Picture, a table of the ranks, and the time of a step.
 std::string answer_text(Order order, const Answer& answer);
 
-/// A line per order: what its step takes, or why it can't take these numbers. `chunks_per_rank` is
-/// interleaved_1f1b's.
+/// One line per order: the time of its step, or why it doesn't allow these numbers.
+/// `chunks_per_rank` applies to interleaved_1f1b.
 std::string comparison_text(const Question& question);
 
 }  // namespace sherd::schedule

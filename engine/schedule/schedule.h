@@ -1,6 +1,8 @@
-/// A training step as data: for each pipeline rank the list of its actions, and what it was made from.
+/// A training step as data: the list of actions of each pipeline rank, and the parameters that it
+/// was generated from.
 ///
-/// The text form has a line of what it was made from and one line per rank; blank lines don't count:
+/// The text form has a header line with these parameters and one line per rank; blank lines are
+/// ignored:
 ///
 ///   pipeline 2 chunks_per_rank 1 placement looped micro_batches 2 gathers no reduces per_step
 ///   rank 0: 0F0 0SEND_F0 0F1 0SEND_F1 0RECV_B0 0B0 0RECV_B1 0B1 0REDUCE
@@ -32,9 +34,9 @@ struct ChunkLayout {
   int rank_of(int chunk) const;
   /// A rank's chunks in the order of the model.
   std::vector<int> chunks_of(int rank) const;
-  /// Which of its rank's chunks it is, 0 first.
+  /// The chunk's index among its rank's chunks, 0 first.
   int local_index(int chunk) const { return chunk / num_ranks; }
-  /// Whether what `chunk` hands to the next one goes to another rank.
+  /// Whether the output of `chunk` goes to another rank.
   bool crosses_after(int chunk) const {
     return chunk < last_chunk() && rank_of(chunk) != rank_of(chunk + 1);
   }
@@ -42,7 +44,7 @@ struct ChunkLayout {
   bool operator==(const ChunkLayout&) const = default;
 };
 
-/// Forwards of all chunks and micro-batches in a schedule, at most.
+/// Maximum number of forwards of all chunks and micro-batches in a schedule.
 inline constexpr std::int64_t kMostForwards = std::int64_t{1} << 24;
 
 /// When a chunk's gradients are added over the ranks that share its state.
@@ -62,10 +64,10 @@ struct Schedule {
 std::string actions_text(const std::vector<Action>& actions);
 
 std::string text_of(const Schedule& schedule);
-/// Its lines: the first one, and that of a rank.
+/// Lines of the text form: the header, and a rank's line.
 std::string header_text(const Schedule& schedule);
 std::string rank_text(const Schedule& schedule, std::size_t rank);
-/// The schedule whose text this is. Whether it can be executed, validate.h says.
+/// Parses a schedule. validate.h checks whether it can be executed.
 /// Errors   UsageError naming the line and the word that can't be read.
 Schedule schedule_from(std::string_view text);
 

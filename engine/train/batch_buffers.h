@@ -16,15 +16,17 @@ namespace sherd::engine {
 std::vector<BufferSpec> batch_buffers(const std::string& name, const TrainingOptions& options,
                                       Phases phases);
 
-/// Which tokens of each row a rank computes: all, or along the context axis its part of them, one run or two.
+/// Which tokens of each row a rank computes: all of them, or its part along the context axis, which
+/// is one run or two.
 class OwnPositions {
  public:
   OwnPositions() = default;
   OwnPositions(const TrainingOptions& options, const sharding::Rank& rank);
 
-  /// A batch that was filled with whole rows begins with this rank's tokens of each, in host memory.
+  /// For a batch filled with whole rows: moves this rank's tokens of each row to the front, in host
+  /// memory.
   void move_to_front(const data::Batch& batch) const;
-  /// Those alone.
+  /// The batch with those tokens only.
   TokenBatch of(TokenBatch batch) const;
 
  private:

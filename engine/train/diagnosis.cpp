@@ -144,8 +144,8 @@ std::string Diagnosis::explain(std::int64_t step, double loss, double norm) {
                               bad - reports.begin());
   }
   return text +
-         " The parameters are as before this step; a lower optimizer.lr or "
-         "gradient_clipping.max_norm, or a look at the data of this step, comes next.";
+         " The parameters are as before this step. Lower optimizer.lr or "
+         "gradient_clipping.max_norm, or check the data of this step.";
 }
 
 }  // namespace sherd::engine

@@ -1,10 +1,10 @@
 /// Why a step's loss or gradient isn't finite: which tensor of which unit, whose slice, and on
-/// which rank it arose first. Used by a run that is about to stop, and in short by a step that is
-/// skipped.
+/// which rank it arose first. Used by a run that is about to stop, and in a shorter form by a step
+/// that is skipped.
 ///
-/// The reduced gradient tells tensor and owner. The origin it can't tell, since a sum over ranks is
-/// everybody's; so the step is replayed with a look at every rank's own gradient before each
-/// reduction. Data, dropout and parameters are the same again, so the same happens again.
+/// The reduced gradient shows the tensor and its owner, but not the origin, since it is a sum over
+/// ranks. So the step is replayed, and every rank checks its own gradient before each reduction.
+/// Data, dropout and parameters are the same, so the same value arises again.
 #pragma once
 
 #include <cstdint>
@@ -22,17 +22,17 @@ namespace sherd::engine {
 class Diagnosis {
  public:
   struct Finding {
-    double order = -1.0;  ///< -1: nothing found; otherwise how many looks came before
+    double order = -1.0;  ///< -1: nothing found; otherwise the number of checks before it
     double unit = -1.0;
     double parameter = -1.0;
     double element = -1.0;
 
     bool found() const { return order >= 0.0; }
   };
-  /// What a rank tells the others.
+  /// What a rank reports to the others.
   struct Report {
     Finding in_slice;    ///< first non-finite element of its reduced slices
-    Finding at_origin;   ///< of its own gradients, before they were reduced
+    Finding at_origin;   ///< the same in its own gradients, before reduction
     Finding in_weights;  ///< first parameter of its slices that isn't finite
     double loss_finite = 1.0;
   };
@@ -45,13 +45,13 @@ class Diagnosis {
   /// The first finding of all ranks, e.g. "tensor ... of unit ..., slice owner rank 1". A
   /// collective.
   std::string where();
-  /// The first parameter that isn't finite, in the words of where(); "" if all are. A collective, one
-  /// pass over every rank's slices.
+  /// The first parameter that isn't finite, formatted as by where(); "" if all are finite. A
+  /// collective, one pass over every rank's slices.
   std::string non_finite_weight();
-  /// Until `stop_watching`, looks at every gradient before it is reduced.
+  /// Checks every gradient before it is reduced, until `stop_watching`.
   void watch_gradients();
   void stop_watching(double own_loss_sum);
-  /// Puts all ranks' findings together; every rank gets the same sentence, which counts steps from 1 as
+  /// Combines all ranks' findings; every rank gets the same sentence. It counts steps from 1 as
   /// metrics.jsonl does (`step` counts from 0). A collective.
   std::string explain(std::int64_t step, double loss, double norm);
 

@@ -14,38 +14,38 @@
 namespace sherd::engine {
 
 struct EvaluationResult {
-  double loss = 0.0;  ///< mean over `num_tokens`, those that have a target
+  double loss = 0.0;  ///< mean over the `num_tokens` tokens that have a target
   std::int64_t num_tokens = 0;
-  /// nanoGPT's estimate beside it: 20 batches of windows that start anywhere in the split. Only
-  /// where `loss` covers the whole split, and documents are joined.
+  /// nanoGPT's estimate, in addition: 20 batches of windows that start anywhere in the split. Set
+  /// only if `loss` covers the whole split and documents are joined.
   std::optional<double> loss_20_batches;
-  /// Some rank was asked to stop, so all ranks did, and the figures above mean nothing.
+  /// Some rank was asked to stop, so all ranks stopped, and the figures above are meaningless.
   StopRequest stop = StopRequest::kNone;
 };
 
-/// What a rank tells the others, before a pass and at the end.
+/// What ranks exchange, before a pass and at the end.
 struct EvaluationShare {
   ExactSum::Numbers loss_sum{};
   double num_tokens = 0.0;
   double stop_request = 0.0;
 };
 
-/// Everything that an Evaluation acquires: inputs, targets, and what it exchanges.
+/// Everything that an Evaluation acquires: inputs, targets and exchange buffers.
 std::vector<BufferSpec> evaluation_buffers(const TrainingOptions& options, int world_size);
 
 class Evaluation {
  public:
-  /// `batch_size`: sequences of the batches that run() counts. That of a step of the run, over all
-  /// ranks, so that what is evaluated depends on neither ranks nor micro-batches.
+  /// `batch_size`: sequences in the batches that run() counts. It is the batch size of a training
+  /// step over all ranks, so the evaluated data depend on neither ranks nor micro-batches.
   Evaluation(const TrainingOptions& options, ShardedModel& model, const data::Batcher& batcher,
              std::int64_t batch_size);
 
-  /// The first `num_batches` batches of the split (0: all of it). A collective: every
-  /// rank takes part and gets the same result. Before each pass the ranks agree to go on, where none was `asked` to
-  /// stop; in a pipeline before each ShardedModel::passes_at_once.
+  /// The first `num_batches` batches of the split (0: all of it). A collective: every rank takes
+  /// part and gets the same result. Before each pass the ranks agree to continue unless one was
+  /// `asked` to stop; in a pipeline, before each ShardedModel::passes_at_once passes.
   EvaluationResult run(std::int64_t num_batches, const AskedToStop& asked = {});
 
-  /// Forward passes of run(num_batches), those of the estimate beside it included.
+  /// Forward passes of run(num_batches), including those of nanoGPT's estimate.
   std::int64_t num_passes(std::int64_t num_batches) const;
 
   /// Room for one micro-batch of tokens: [T] i32 each, in kEvaluation.
@@ -56,7 +56,7 @@ class Evaluation {
     double loss = 0.0;
     std::int64_t num_tokens = 0;
   };
-  /// Rows of a pass that count, and their tokens that have a target.
+  /// Number of rows of a pass that count, and of their tokens that have a target.
   struct Filled {
     std::int64_t rows = 0, targets = 0;
   };

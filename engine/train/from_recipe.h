@@ -1,4 +1,4 @@
-/// A recipe in the words of the layers below.
+/// Converts a recipe into the options of the layers below.
 #pragma once
 
 #include "engine/data/batcher.h"

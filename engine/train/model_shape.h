@@ -1,4 +1,4 @@
-/// A recipe's model in the words of engine/model.
+/// Converts a recipe's model to engine/model's ModelShape.
 #pragma once
 
 #include "engine/model/shape.h"

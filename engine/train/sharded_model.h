@@ -1,5 +1,6 @@
-/// One rank's part of a model in training or use: its units with all that computes them (units/unit_runner.h), and the
-/// pipeline that runs them in the order of a step (pipeline/pipeline.h).
+/// One rank's part of a model in training or use: its units and their computation
+/// (units/unit_runner.h), and the pipeline that runs them in the order of a step
+/// (pipeline/pipeline.h).
 #pragma once
 
 #include <chrono>
@@ -39,7 +40,7 @@ class ShardedModel {
   ShardedModel(const TrainingOptions& options, const sharding::Rank& rank);
   ~ShardedModel();
 
-  /// All that the constructor acquires, for rank `rank` of `plan`'s mesh.
+  /// Everything that the constructor acquires, for rank `rank` of `plan`'s mesh.
   static std::vector<BufferSpec> buffers(const TrainingOptions& options,
                                          const sharding::ShardingPlan& plan,
                                          const kernels::ComputeDevice& device, int rank);
@@ -52,32 +53,33 @@ class ShardedModel {
   /// Frozen parameters, where there are any: engine/train/units/frozen_weights.h.
   FrozenWeights& frozen() const;
 
-  /// Whether losses arise here; in a pipeline one rank has the head.
+  /// Whether this rank computes losses; in a pipeline one rank has the head.
   bool has_head() const;
-  /// A unit's number in the parameter table, and how many units the table has.
+  /// A unit's index in the parameter table, and the number of units in the table.
   int number_of(std::size_t unit) const { return numbers_[unit]; }
   int num_table_units() const { return num_table_units_; }
-  /// Places in `units` (SHERD_CHECK: this rank has them).
+  /// Indices in `units` (SHERD_CHECK: this rank has them).
   int block_unit(int block) const;
   int head_unit() const;
 
-  /// What a step uses, and an evaluation's passes, in order: places in `units`.
+  /// The uses of a step, and of an evaluation's passes, in order: indices in `units`.
   std::vector<int> training_uses() const;
   std::vector<int> evaluation_uses(int num_passes = 1) const;
 
-  /// The uses that follow, in order, where they are others than those of a step or an evaluation.
+  /// Sets the uses that follow, in order, if they differ from those of a step or an evaluation.
   void plan(std::vector<int> uses);
   /// Slices of a unit have been updated: ParameterGather::publish.
   void publish(int unit, bool rounded = false);
 
-  /// For a model that will only be used, on a CPU, and whose parameters are all here: interleaves its matrices in place,
-  /// which a step of decoding reads fastest (kernels/interleaved.h). Results keep their bits. Returns false, and
-  /// does nothing, where one matrix can't be interleaved, parameters come and go or are parts, or the device is a GPU.
+  /// For a model that is no longer trained, on a CPU that holds all parameters: interleaves its
+  /// matrices in place, the fastest layout for a decoding step (kernels/interleaved.h). Results
+  /// stay bit-identical. Returns false and does nothing if a matrix can't be interleaved, if
+  /// parameters are gathered and released or are parts, or on a GPU.
   bool interleave_weights();
 
   /// All forwards and backwards of a step; Pipeline::train.
   void train(const std::function<model::Pass(int micro_batch)>& pass_of);
-  /// Passes without a backward, of which at most so many may be asked for together; Pipeline::evaluate.
+  /// Passes without a backward, at most passes_at_once() in one call; Pipeline::evaluate.
   int passes_at_once() const;
   void evaluate(int num_passes, const std::function<model::Pass(int pass)>& pass_of,
                 const std::function<void(int pass)>& after_head);
@@ -85,19 +87,20 @@ class ShardedModel {
   void forward(const model::Pass& pass, Phase phase = kEvaluation);
   /// Head and loss without gradients. Nothing on a rank without the head.
   void evaluate_head(const model::Pass& pass);
-  /// Logits of the pass's tokens [first, first + count), of one sequence, counted over all context ranks, at most
-  /// most_logits() of them: [count, V], all of V, of the compute type, in device memory, on every rank.
+  /// Logits of the pass's tokens [first, first + count), of one sequence, counted over all context
+  /// ranks, at most most_logits() of them. [count, V] with the whole vocabulary, in the compute
+  /// type and device memory, on every rank.
   Tensor logits(std::int64_t first, std::int64_t count);
   std::int64_t most_logits() const;
   std::int64_t vocab_size() const { return options_.model.vocab_size; }
 
-  /// Processor time that messages of a pipeline and in a ring have taken, in total.
+  /// CPU time spent on pipeline and ring messages, in total.
   std::chrono::nanoseconds message_cpu_time() const;
-  /// How long the compute stream has waited for other ranks, in total: for other streams, and in the
-  /// model's own exchanges. On a GPU that is known when its work is done.
+  /// How long the compute stream has waited for other ranks, in total: for other streams, and in
+  /// the model's own exchanges. On a GPU this is known when its work is done.
   struct Waits {
     std::chrono::nanoseconds all{0};
-    /// For which axes (sharding/mesh/waits.h), those with several ranks, the same list on every rank.
+    /// By axis (sharding/mesh/waits.h), for axes with several ranks; the same list on every rank.
     std::vector<std::pair<std::string, std::chrono::nanoseconds>> by_axis{};
   };
   Waits waits() const;
@@ -109,7 +112,7 @@ class ShardedModel {
  private:
   const TrainingOptions& options_;
   const sharding::Rank& rank_;
-  std::vector<int> numbers_;  // of units
+  std::vector<int> numbers_;  // of units in the parameter table
   int num_table_units_ = 0;
   std::unique_ptr<UnitRunner> runner_;
   std::unique_ptr<Pipeline> pipeline_;

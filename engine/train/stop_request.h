@@ -1,5 +1,5 @@
-/// Whether somebody wants a training to end at its next safe point, and how. Whoever runs it decides where that comes
-/// from: the program asks its signals (engine/launch/stop_signals.h).
+/// Whether a training should end at its next safe point, and how. The owner of the training decides
+/// where requests come from: the program uses signals (engine/launch/stop_signals.h).
 #pragma once
 
 #include <functional>
@@ -8,11 +8,12 @@ namespace sherd::engine {
 
 enum class StopRequest : int {
   kNone = 0,
-  kInterrupt = 1,  ///< a person wants it to end
-  kRequeue = 2     ///< the machine is taken away: save, and be started again
+  kInterrupt = 1,  ///< a person asked for the end
+  kRequeue = 2     ///< the machine is withdrawn: save, to be started again
 };
 
-/// What has been asked for so far. Empty: nobody asks. Ranks ask on their own threads, and tell one another.
+/// Returns the request so far. Empty: there are no requests. Each rank calls it on its own thread
+/// and shares the result with the others.
 using AskedToStop = std::function<StopRequest()>;
 
 }  // namespace sherd::engine

@@ -1,12 +1,12 @@
-/// Brings a rank its micro-batches: read ahead by a thread, and where the device's memory isn't the
-/// host's, copied there beside the computation.
+/// Provides a rank's micro-batches. A thread reads ahead. If the device has its own memory, batches
+/// are copied there, overlapping the computation.
 ///
 ///   read     | 2 |     | 3 |        by data::BatchPrefetcher, into host memory
 ///   copy        | 1 |     | 2 |     on a stream of its own
 ///   compute    |   0   |   1   |
 ///
-/// Two batches on either side: the host's is free once it has been copied, the device's once its
-/// micro-step has been computed.
+/// There are two batches on each side. A host batch is free once it has been copied, a device batch
+/// once its micro-step has been computed.
 #pragma once
 
 #include <array>
@@ -18,19 +18,19 @@
 
 namespace sherd::engine {
 
-/// The two micro-batches that are filled in turn.
+/// The two micro-batches that are filled alternately.
 std::vector<BufferSpec> batch_buffers(const TrainingOptions& options);
 
 class TokenFeed {
  public:
   TokenFeed(const TrainingOptions& options, const sharding::Rank& rank, data::FillBatch fill);
 
-  /// Begins to read with the first micro-step of `step`.
+  /// Starts reading at the first micro-step of `step`.
   void start(std::int64_t step);
   /// The micro-batches in order from `start` on; valid on the compute stream until the next call. A
-  /// step that is replayed, before the run stops, asks for its batches again: they are made anew,
-  /// and reading ahead is over.
-  /// Errors   what the filling throws, at the batch that it threw for
+  /// step that is replayed before the run stops asks for its batches again. They are then rebuilt,
+  /// and reading ahead ends.
+  /// Errors   those of reading a batch, when that batch is requested
   TokenBatch next(std::int64_t step, std::int64_t micro_step);
 
  private:
@@ -53,9 +53,9 @@ class TokenFeed {
   const data::FillBatch fill_;
   std::array<Place, 2> places_;
   std::optional<data::BatchPrefetcher> prefetcher_;
-  std::int64_t first_ = 0;    ///< the batch that reading ahead began with
-  std::int64_t next_ = 0;     ///< the batch that is asked for next
-  std::int64_t brought_ = 0;  ///< batches before this one are on their way to the device
+  std::int64_t first_ = 0;    ///< the first batch that is read ahead
+  std::int64_t next_ = 0;     ///< the next batch to return
+  std::int64_t brought_ = 0;  ///< batches before this one are being copied or on the device
   std::unique_ptr<Stream> copies_;
 };
 

@@ -62,9 +62,8 @@ void TrainingStep::skip(StepResult& result) {
   Diagnosis diagnosis(model_, diagnosis_reports_);
   if (const std::string where = diagnosis.non_finite_weight(); !where.empty()) {
     throw TrainingError(
-        "the weights aren't finite, so no loss scale helps: {}. Go on from an older checkpoint, "
-        "with "
-        "a lower optimizer.lr or gradient_clipping.max_norm.",
+        "the weights aren't finite, so no loss scale helps: {}. Resume from an older checkpoint, "
+        "with a lower optimizer.lr or gradient_clipping.max_norm.",
         where);
   }
   diagnosis.look_at_slices();

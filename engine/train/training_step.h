@@ -19,22 +19,23 @@
 
 namespace sherd::engine {
 
-/// What every rank knows after a step, the same on all of them.
+/// Result of a step, the same on all ranks.
 struct StepResult {
   double loss = 0.0;       ///< mean over the tokens of the whole step that have a target
   float grad_norm = 0.0f;  ///< before clipping
   double lr = 0.0;
   double exposed_comm_ms =
-      0.0;  ///< of the rank whose compute stream stood still longest for communication
-  /// Of that rank, for which axes, those with several ranks. The rest: for what all ranks of several axes tell one
-  /// another.
+      0.0;  ///< of the rank whose compute stream waited longest for communication
+  /// That rank's waits by axis, for axes with several ranks. The rest of exposed time is exchanges
+  /// among ranks of several axes.
   std::vector<std::pair<std::string, double>> exposed_by_axis;
-  double comm_cpu_ms = 0.0;  ///< of the rank whose communication workers used most processor time
-  /// By all ranks, from the step statistics of the last step to those of this one; none where nobody counts.
+  double comm_cpu_ms = 0.0;  ///< of the rank whose communication workers used most CPU time
+  /// Sent by all ranks, from the previous step's statistics to this step's; none if bytes aren't
+  /// counted.
   std::optional<LinkBytes> sent{};
-  /// What some rank was asked for: all stop after this step.
+  /// A request that some rank received: all ranks stop after this step.
   StopRequest stop = StopRequest::kNone;
-  std::int64_t num_targets = 0;  ///< over which the loss is the mean; 0: nothing was updated
+  std::int64_t num_targets = 0;  ///< that the loss is the mean over; 0: nothing was updated
   bool skipped = false;          ///< the gradient overflowed: no update, a lower loss scale
   double loss_scale = 1.0;       ///< of this step
   std::string overflow;          ///< of a skipped step: the first non-finite gradient
@@ -44,42 +45,42 @@ struct StepResult {
 struct TokenBatch {
   ConstTensor inputs, targets;
   kernels::Documents documents{};
-  std::int64_t first_row = 0;  ///< the place of its first sequence in the step's batch
+  std::int64_t first_row = 0;  ///< index of its first sequence in the step's batch
 };
-/// Gives the rank's micro-batches, each valid until the next call.
+/// Returns the rank's micro-batches, each valid until the next call.
 using NextBatch = std::function<TokenBatch(std::int64_t step, std::int64_t micro_step)>;
 
 class TrainingStep {
  public:
   TrainingStep(const TrainingOptions& options, ShardedModel& model);
 
-  /// Everything that it acquires on rank `rank`: the optimizer's buffers, and what the exchanges of
-  /// statistics need.
+  /// Everything that it acquires on rank `rank`: the optimizer's buffers, and those for exchanging
+  /// statistics.
   static std::vector<BufferSpec> buffers(const TrainingOptions& options,
                                          const sharding::ShardingPlan& plan, int rank);
-  /// What rank `rank` sends in one step, to the byte. Not in it: evaluations, and the diagnosis of a
-  /// step that is skipped or replayed. `device`: tensor ranks on GPUs have their logits in other chunks.
+  /// What rank `rank` sends in one step, to the byte. Excluded are evaluations and the diagnosis of
+  /// a step that is skipped or replayed. `device`: tensor ranks on GPUs use other chunks of logits.
   static sharding::Traffic traffic(const TrainingOptions& options, const sharding::Mesh& mesh,
                                    int rank, DeviceKind device);
 
-  /// Runs step `step` (from 0). `asked` is this rank's wish to end after the step.
-  /// With loss scaling, a step whose gradient isn't finite is skipped by all ranks.
+  /// Runs step `step` (from 0). `asked` is this rank's request to end after the step. With loss
+  /// scaling, a step whose gradient isn't finite is skipped by all ranks.
   /// Errors   TrainingError if the loss or the gradient is not finite without loss scaling: the
   ///          parameters are then as before the step, which is replayed once to find where the
   ///          first such value arose. TrainingError if the scaler gives up (optim/loss_scaler.h).
   StepResult run(std::int64_t step, const NextBatch& next_batch,
                  StopRequest asked = StopRequest::kNone);
 
-  /// How many tokens of a step have a target, over all ranks and micro-steps: what the loss is divided
-  /// by, known before the step and on every rank the same. Without it, all have one. A step without any
-  /// updates nothing.
+  /// Number of tokens of a step that have a target, over all ranks and micro-steps. The loss is
+  /// divided by it. It is known before the step and the same on every rank. If unset, all tokens
+  /// have a target. A step without targets updates nothing.
   std::function<std::int64_t(std::int64_t step)> num_targets;
 
   /// Called before the parameters and moments of a step change (not if it is skipped). Checkpointing waits
   /// there until its snapshot is taken.
   std::function<void()> before_update;
 
-  /// What the trajectory depends on besides parameters and moments.
+  /// State that the trajectory depends on, in addition to parameters and moments.
   struct Counters {
     std::int64_t num_updates = 0;  ///< steps that weren't skipped: Adam's t
     optim::LossScaler::State scaler;
@@ -94,18 +95,18 @@ class TrainingStep {
 
  private:
   static constexpr const char* kStepStats = "step stats";
-  /// What a rank tells all others at the end of a step's backward.
+  /// What each rank sends to all others at the end of a step's backward.
   struct RankStats {
     ExactSum::Numbers
-        sum_of_squares{};          ///< of its slices' gradients; of copies of a slice one counts
+        sum_of_squares{};          ///< of its slices' gradients; only one copy of a slice counts
     ExactSum::Numbers loss_sum{};  ///< over its tokens
     double exposed_comm_ms = 0.0;
-    std::array<double, Event::kMostKinds> exposed_by_axis{};  ///< as ShardedModel::Waits has them
+    std::array<double, Event::kMostKinds> exposed_by_axis{};  ///< as in ShardedModel::Waits
     double comm_cpu_ms = 0.0;
     double sent_within = 0.0, sent_across = 0.0;  ///< bytes, if they are known
     double stop_request = 0.0;
   };
-  /// What all ranks make of that, each the same.
+  /// What every rank computes from all RankStats, with the same result.
   struct StepStats {
     double loss = 0.0;
     float norm = 0.0f;

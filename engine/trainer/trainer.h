@@ -1,4 +1,5 @@
-/// A training as an object: built from options on one rank of a world, then stepped, evaluated, saved by whoever owns it.
+/// A training as an object: built from options on one rank of a world. Its owner steps, evaluates
+/// and saves it.
 ///
 ///   run_ranks(launch, [&](sharding::Rank& rank) {      // engine/launch/launch.h: a thread for each rank
 ///     Trainer trainer(options, rank);
@@ -13,17 +14,21 @@
 ///     });
 ///   });
 ///
-/// All ranks of the world do the same calls in the same order: each call is a collective, and what it returns is the
-/// same on all of them. Calls on one rank come from one thread, inside Rank::guard.
+/// All ranks of the world make the same calls in the same order. Each call is a collective and
+/// returns the same result on all of them. Calls on one rank come from one thread, inside
+/// Rank::guard.
 ///
-/// What it leaves alone   It handles no signals, prints nothing, ends no process, and writes no files but checkpoints:
-///                        results are returned, sentences go to `on_message`, and what goes wrong is thrown.
-///                        `asked_to_stop` says whether the owner wants it to end.
-/// Several at a time      Trainers of one process share no state. Each world has its own ranks, threads and memory, and
-///                        computes the bits that it has alone. Two that save need directories of their own.
-/// Memory                 From Rank::memory: the rank's plan (engine/plan) has what a Trainer acquires, and it acquires
-///                        all of it when it is built.
-/// Bits                   As of a run of the program with the same options: the same losses, weights and checkpoints.
+/// What it leaves alone   It handles no signals, prints nothing, ends no process, and writes no
+///                        files except checkpoints: results are returned, messages go to
+///                        `on_message`, and errors are thrown. `asked_to_stop` says whether the
+///                        owner wants it to end.
+/// Several at a time      Trainers of one process share no state. Each world has its own ranks,
+///                        threads and memory, and its results are bit-identical to running alone.
+///                        Two that save need directories of their own.
+/// Memory                 From Rank::memory: the rank's plan (engine/plan) lists what a Trainer
+///                        acquires. It acquires all of it when constructed.
+/// Bits                   As in a run of the program with the same options: the same losses,
+///                        weights and checkpoints.
 /// Errors                 UsageError, DataError, PeerError, TrainingError (core/error.h). Rank::guard then ends the
 ///                        other ranks; the trainers of that world can't be used further.
 #pragma once
@@ -45,59 +50,62 @@ namespace sherd::engine {
 
 struct TrainerOptions {
   TrainingOptions training;
-  /// Which tokens every rank sees; a step has as many sequences as its shape says, and so have the batches that
-  /// evaluations count. Ranks may share it.
+  /// The tokens that every rank sees. Its shape defines the number of sequences of a step, and of
+  /// the batches that evaluations count. Ranks may share it.
   std::shared_ptr<const data::Batcher> batches;
-  /// Where training begins, and when and where it saves. Without `saves` it only begins.
+  /// Where training begins, and when and where it saves. Without `saves` it only loads.
   CheckpointOptions checkpoints{};
 
   AskedToStop
-      asked_to_stop{};     ///< each rank asks once in a step, and before each pass of an evaluation
-  OnMessage on_message{};  ///< of checkpoints: loaded, saved, refused
+      asked_to_stop{};     ///< called by each rank once per step, and before each evaluation pass
+  OnMessage on_message{};  ///< about checkpoints: loaded, saved, refused
   SaveEvents on_save{};
 };
 
 class Trainer {
  public:
-  /// Acquires all memory, and draws the weights of step 0.
+  /// Acquires all memory, and draws the initial weights.
   Trainer(const TrainerOptions& options, const sharding::Rank& rank);
   ~Trainer();
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
 
-  /// Once, before anything else: takes parameters, optimizer, counters and the place in the data from where
-  /// `checkpoints` says (resume, init_from); where there is nothing, training begins with step 0. Ranks, stage and mesh
-  /// may be others than those that saved.
+  /// Call it once, before anything else. Loads parameters, optimizer, counters and the position in
+  /// the data as `checkpoints` says (resume, init_from). If there is nothing to load, training
+  /// begins with step 0. Ranks, stage and mesh may differ from those that saved.
   /// Errors   as `resume` (engine/saving/resuming.h)
   void load();
 
-  /// Of the whole training, those before `load` included.
+  /// Steps of the whole training, including those before `load`.
   std::int64_t steps_done() const { return steps_done_; }
   /// Whether the validation loss after that many steps is known: from `evaluate`, or from the checkpoint.
   bool evaluated() const { return evaluated_; }
-  /// The lowest loss of all evaluations so far, of those before `load` too.
+  /// The lowest loss of all evaluations so far, including those before `load`.
   const BestEvaluation& best() const { return best_; }
   /// Steps done in the newest checkpoint that was loaded or committed; -1: none.
   std::int64_t newest_checkpoint() const { return saver_.newest_step(); }
 
-  /// The next training step. `stop` in the result is what some rank was asked for: the step is done all the same.
+  /// The next training step. `stop` in the result is a request that some rank received; the step is
+  /// complete nevertheless.
   /// Errors   as TrainingStep::run
   StepResult step();
 
-  /// The loss on the first `num_batches` batches of the validation split (0: all of it). The next save keeps it, `best`
-  /// counts it. If `stop` in the result is set, the evaluation was given up, and nothing is kept of it.
+  /// The loss on the first `num_batches` batches of the validation split (0: all of it). The next
+  /// save records it, and `best` counts it. If `stop` in the result is set, the evaluation was
+  /// aborted, and nothing of it is kept.
   EvaluationResult evaluate(std::int64_t num_batches = 0);
-  /// Forward passes of evaluate(num_batches), for those who want to know how long it takes.
+  /// Number of forward passes of evaluate(num_batches), to estimate its duration.
   std::int64_t num_passes(std::int64_t num_batches) const {
     return evaluation_.num_passes(num_batches);
   }
 
-  /// After every step: goes on with a save that is under way, and begins one where the interval says so. With
-  /// `async`, it returns while files are being written.
-  /// Errors   those of saves that fail too often, or that nothing follows (engine/saving/saver.h)
+  /// Call it after every step. Continues a save in progress, and begins one if the interval says
+  /// so. With `async`, it returns while files are being written.
+  /// Errors   those of saves that fail too often, or of the last save (engine/saving/saver.h)
   void save_if_due();
-  /// Saves what there is now, whatever the interval, and returns when the checkpoint is complete on disk. `saves` is set.
-  /// Errors   that of the save
+  /// Saves the current state, regardless of the interval, and returns when the checkpoint is
+  /// complete on disk. `saves` must be set.
+  /// Errors   those of the save
   void save();
   /// Returns when everything is on disk.
   void finish();

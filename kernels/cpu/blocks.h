@@ -1,8 +1,8 @@
-/// Element-wise work over flat buffers: chunks for the team, and within a chunk blocks of at most
-/// 256 elements that are seen as floats whatever their storage type.
+/// Element-wise work over flat buffers: the team shares chunks, and each chunk has blocks of at
+/// most 256 elements, which are used as floats whatever their storage type.
 ///
 /// Blocks are the unit of conversion: 16-bit elements are widened into a small array on the stack,
-/// computed on, and rounded back; float blocks are used where they lie.
+/// computed on, and rounded back; float blocks are used in place.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,5 @@
-/// Runs of elements between a storage type and f32. An element gets the same bits wherever it lies.
+/// Converts runs of elements between a storage type and f32. An element's result doesn't depend on
+/// its position.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +32,7 @@ inline void narrow(const float* in, float* out, std::int64_t count) {
   std::memcpy(out, in, static_cast<std::size_t>(count) * sizeof(float));
 }
 
-// GCC vectorises neither the rounding to bf16 nor, of short rows, its opposite.
+// GCC doesn't vectorise rounding to bf16 or, for short rows, widening from it.
 template <>
 inline void widen(const BFloat16* in, float* out, std::int64_t count) {
   std::int64_t i = 0;
@@ -72,7 +73,7 @@ inline void narrow(const float* in, Float16* out, std::int64_t count) {
 }
 #endif
 
-/// A block of rows, each `in_stride` apart, into rows `out_stride` apart.
+/// Converts rows that are `in_stride` apart into rows `out_stride` apart.
 template <class T>
 inline void widen_rows(const T* in, std::int64_t in_stride, float* out, std::int64_t out_stride,
                        std::int64_t rows, std::int64_t columns) {

@@ -1,5 +1,5 @@
-/// While it lives, this thread's subnormals count as zero, as operands and as results: the
-/// arithmetic of bf16 dot products, whatever computes them.
+/// While an object exists, this thread's subnormals count as zero, as operands and as results. This
+/// is the arithmetic of bf16 dot products, whichever code computes them.
 #pragma once
 
 #ifdef __SSE2__

@@ -10,7 +10,7 @@ void grouped_forward(ThreadTeam& team, const GroupedForward& args);
 void grouped_backward_input(ThreadTeam& team, const GroupedBackwardInput& args);
 void grouped_backward_weight(ThreadTeam& team, const GroupedBackwardWeight& args);
 void add_bias(ThreadTeam& team, const GroupedFinish& args);
-/// Of one thread.
+/// Per thread.
 std::int64_t grouped_linear_workspace_bytes(std::int64_t rows, std::int64_t width,
                                             std::int64_t depth, int groups);
 

@@ -1,4 +1,4 @@
-/// The CPU form of kernels/interleaved.h, and the layout of such a matrix.
+/// The CPU form of kernels/interleaved.h, and the layout of interleaved matrices.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace sherd::kernels::cpu {
 
 inline constexpr std::int64_t kInterleaved = 16;  ///< rows side by side
 
-/// Of a row of elements of type T.
+/// For a row of elements of type T.
 template <class T>
 inline constexpr std::int64_t kPerInterleavedUnit = 4 / static_cast<std::int64_t>(sizeof(T));
 

@@ -9,7 +9,7 @@ namespace sherd::kernels::cpu {
 void linear_forward(ThreadTeam& team, const LinearForward& args);
 void linear_backward_input(ThreadTeam& team, const LinearBackwardInput& args);
 void linear_backward_weight(ThreadTeam& team, const LinearBackwardWeight& args);
-/// Never less for more tokens, inputs or outputs (tests/kernels/workspace_test.cpp).
+/// Never decreases with more tokens, inputs or outputs (tests/kernels/workspace_test.cpp).
 std::int64_t linear_workspace_bytes(const LinearShape& most, DType dtype, DType grad_dtype);
 
 }  // namespace sherd::kernels::cpu

@@ -1,4 +1,4 @@
-/// Blocks of logits as the softmax sees them: kernels/token.h, LogitsForm.
+/// Blocks of logits as the softmax reads them: kernels/token.h, LogitsForm.
 #pragma once
 
 #include <cmath>
@@ -17,7 +17,7 @@ inline float block_maximum(const float* x, int count) {
   return maximum;
 }
 
-/// The logits as they lie.
+/// Logits without scale or cap.
 struct PlainLogits {
   static constexpr bool kPlain = true;
   const float* shape(const float* x, int, BlockScratch&) const { return x; }
@@ -25,7 +25,7 @@ struct PlainLogits {
   float slope(float) const { return 1.0f; }
 };
 
-/// Scaled and capped ones: computed from the logits whenever they are read, and never stored.
+/// Scaled and capped logits: computed whenever they are read, and never stored.
 struct ShapedLogits {
   static constexpr bool kPlain = false;
   explicit ShapedLogits(const LogitsForm& form) : scale(form.scale), cap(form.softcap) {

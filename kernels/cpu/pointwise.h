@@ -22,16 +22,17 @@ void residual_add(ThreadTeam& team, ConstTensor residual, ConstTensor branch,
                   const Dropout& dropout, float scale, Tensor out);
 void dropout_backward(ThreadTeam& team, ConstTensor dy, const Dropout& dropout, float scale,
                       Tensor dx);
-/// In kernels/cpu/measure.cpp, as the next.
+/// In kernels/cpu/measure.cpp, like the next one.
 void sum_of_squares(ThreadTeam& team, ConstTensor x, Tensor out);
 std::int64_t find_non_finite(ThreadTeam& team, ConstTensor x);
-/// In kernels/cpu/random_fill.cpp, as the next.
+/// In kernels/cpu/random_fill.cpp, like the next one.
 void fill_normal(ThreadTeam& team, Tensor out, const RandomAddress& address,
                  std::int64_t first_element, float mean, float stddev);
 void fill_uniform(ThreadTeam& team, Tensor out, const RandomAddress& address,
                   std::int64_t first_element, float bound);
 
-/// out = residual + scale * dropout(branch) for one block; `offset` is its place in the tensor.
+/// out = residual + scale * dropout(branch) for one block; `offset` is the block's position in the
+/// tensor.
 template <class T>
 void residual_add_block(const T* residual, const T* branch, const Dropout& dropout, float scale,
                         std::int64_t offset, int count, T* out) {

@@ -1,4 +1,4 @@
-/// Philox words in bulk, and the dropout masks made of them.
+/// Philox words in bulk, and the dropout masks made from them.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ struct WordScratch {
   alignas(64) std::uint32_t word[kBlock + 32];
 };
 
-/// The words of elements [first, first + count), count <= kBlock; lies in `scratch`.
+/// The words of elements [first, first + count), count <= kBlock; stored in `scratch`.
 const std::uint32_t* random_words(const RandomAddress& address, std::int64_t first, int count,
                                   WordScratch& scratch);
 

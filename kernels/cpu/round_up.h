@@ -1,4 +1,4 @@
-/// Whole numbers of pieces; of what isn't negative.
+/// Division rounding up to whole pieces, for non-negative numbers.
 #pragma once
 
 #include <cstdint>

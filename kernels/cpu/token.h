@@ -12,7 +12,7 @@ inline std::int64_t checked_token(std::int32_t token, std::int64_t vocab_size) {
   return token;
 }
 
-/// The row of `token` among `num_rows`; -1: it is elsewhere.
+/// The row of `token` among `num_rows`; -1: it is on another rank.
 inline std::int64_t row_of_token(const VocabularyRows& rows, std::int64_t num_rows,
                                  std::int32_t token) {
   SHERD_CHECK(rows.knows(token, num_rows), "token {} in a vocabulary of {}", token,

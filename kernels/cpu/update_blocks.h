@@ -1,4 +1,4 @@
-/// What all updates share: walking a slice's segments in blocks, and moments as floats.
+/// Shared by all updates: iteration over a slice's segments in blocks, and moments as floats.
 #pragma once
 
 #include <algorithm>
@@ -9,6 +9,7 @@
 #include "kernels/cpu/blocks.h"
 #include "kernels/cpu/random.h"
 #include "kernels/dispatch_float.h"
+#include "kernels/stochastic_rounding.h"
 #include "kernels/update.h"
 
 namespace sherd::kernels::cpu {
@@ -35,7 +36,7 @@ void parallel_segment_blocks(ThreadTeam& team, const UpdateCommon& common, Funct
   });
 }
 
-/// A block of updated parameters, into UpdateCommon::rounded.
+/// Writes a block of updated parameters to UpdateCommon::rounded.
 inline void round_block(const UpdateCommon& common, std::int64_t first, int count) {
   if (!common.rounded) return;
   const float* p = common.parameter.as<float>() + first;
@@ -72,7 +73,7 @@ void segment_sums(ThreadTeam& team, const UpdateCommon& common, const Tensor& su
   });
 }
 
-/// A moment in storage type S, a block at a time: open it as floats, change them, close it.
+/// A moment in storage type S, a block at a time: open it as floats, change them, then close it.
 template <class S>
 class Moment {
  public:
@@ -102,8 +103,6 @@ class Moment {
   }
 
  private:
-  // Adding 16 random bits below the last kept one and cutting off rounds up with a probability
-  // equal to the part that is cut off.
   void store_stochastic(const UpdateSegment& segment, std::int64_t first, int count,
                         const BlockScratch& scratch) const {
     RandomAddress address = rounding_.address;
@@ -114,10 +113,8 @@ class Moment {
         words);
     for (int i = 0; i < count; ++i) {
       const auto bits = std::bit_cast<std::uint32_t>(scratch.value[i]);
-      const bool finite = (bits & 0x7f800000u) != 0x7f800000u;
-      const std::uint32_t rounded = bits + (word[i] & 0xffffu);
-      data_[first + i].bits =
-          finite ? static_cast<std::uint16_t>(rounded >> 16) : BFloat16(scratch.value[i]).bits;
+      data_[first + i].bits = is_finite_f32(bits) ? round_stochastically(bits, word[i])
+                                                  : BFloat16(scratch.value[i]).bits;
     }
   }
 

@@ -1,6 +1,6 @@
 /// exp, log, tanh and the logistic function in float, as straight-line code that GCC vectorises in
-/// `#pragma omp simd` loops. Only IEEE operations and explicit fma: an element gets the same bits
-/// in a vector's body, in its tail and in scalar code.
+/// `#pragma omp simd` loops. Only IEEE operations and explicit fma: an element's result is
+/// bit-identical in a vector's body, in its tail and in scalar code.
 ///
 /// Errors are against the value in double, over the whole range, measured by vector_math_test.cpp.
 /// Polynomials: Moshier, Cephes (expf.c, logf.c, tanhf.c).
@@ -16,10 +16,10 @@ namespace sherd::kernels::cpu {
 
 /// e^x, at most 1.1 ulp. -inf gives 0, overflow inf, NaN stays; results below 1.7e-38 become 0.
 inline float fast_exp(float x) {
-  // Adding 1.5 * 2^23 rounds to an integer n; 126 more leave n + 126 in the low bits, the biased
-  // exponent of 2^(n-1). One less than n, made good by a polynomial for 2 e^r, so that n = 128
-  // does. n is bounded as an integer and the result chosen last: bounding x by `?:` would let GCC
-  // thread jumps through the whole function, which triples the vector code.
+  // Adding 1.5 * 2^23 rounds to an integer n; adding 126 more leaves n + 126 in the low bits, the
+  // biased exponent of 2^(n-1). That is one less than n, so that n = 128 works too; a polynomial
+  // for 2 e^r compensates. n is bounded as an integer and the result chosen last: bounding x by
+  // `?:` would let GCC thread jumps through the whole function, which triples the vector code.
   constexpr float kRound = 12582912.0f + 126.0f;
   constexpr std::int32_t kLargest = std::bit_cast<std::int32_t>(kRound) + 128;
   const float shifted = std::fma(x, 1.44269504088896341f, kRound);
@@ -43,7 +43,7 @@ inline float fast_log(float x) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   const bool subnormal = x < std::numeric_limits<float>::min();
   const auto bits = std::bit_cast<std::uint32_t>(subnormal ? x * 8388608.0f : x);
-  // The power of two that leaves [sqrt(1/2), sqrt(2)), and what is left, less one.
+  // Divides by the power of two that leaves [sqrt(1/2), sqrt(2)), and subtracts one.
   const std::int32_t power = static_cast<std::int32_t>(bits - 0x3f3504f3u) >> 23;
   const float f = std::bit_cast<float>(bits - (static_cast<std::uint32_t>(power) << 23)) - 1.0f;
   const float e = static_cast<float>(subnormal ? power - 23 : power);

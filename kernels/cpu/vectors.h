@@ -1,4 +1,5 @@
-/// Eight numbers at a time, and bf16 among them. GCC's vectors, so the same code serves every processor.
+/// Vectors of eight numbers, including bf16. They use GCC's vector types, so the same code serves
+/// every processor.
 #pragma once
 
 #include <bit>
@@ -24,12 +25,13 @@ inline void store8(float* x, Float8 value) {
   std::memcpy(x, &value, sizeof value);
 }
 
-/// 16 bits each, above zeros.
+/// 16 bits each, in the upper half, above zeros.
 inline Bits8 widened_bits(const void* x) {
   return __builtin_convertvector(load<Half8>(x), Bits8);
 }
 
-/// The upper halves are x rounded to bf16, to nearest even, as BFloat16 does it; the lower ones have no meaning.
+/// The upper halves are x rounded to bf16, to nearest even, as BFloat16 does; the lower halves are
+/// undefined.
 inline Bits8 bits_rounded_to_bf16(Float8 x) {
   const auto wide = std::bit_cast<Bits8>(x);
   const Bits8 nearest = wide + 0x7fffu + ((wide >> 16) & 1u);

@@ -1,10 +1,10 @@
-/// Loops over elements in vectors as wide as the instruction set in use has them (kernels/isa.h).
+/// Loops over elements in the widest vectors of the instruction set in use (kernels/isa.h).
 ///
 /// Bits      the same at any width: `body` computes an element from that element alone, by IEEE
 ///           operations that the compiler neither contracts nor reorders.
-/// Use       where an element costs much arithmetic, such as an exponential: 1.3 to 1.5 times as
-///           fast in 512 bits on Zen 4, which has to issue half the instructions. Copies and
-///           additions gain nothing.
+/// Use       for elements with much arithmetic, such as an exponential: 1.3 to 1.5 times as fast in
+///           512 bits on Zen 4, which then issues half the instructions. Copies and additions gain
+///           nothing.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace sherd::kernels::cpu {
 
-// Clang knows no attribute for a function's preferred width.
+// Clang has no attribute for a function's preferred width.
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
 template <class Body>
 [[gnu::noinline, gnu::target("avx512f,prefer-vector-width=512")]] void each_element_of_512_bits(
@@ -28,7 +28,7 @@ void each_element_of_512_bits(std::int64_t count, const Body& body) {
 }
 #endif
 
-/// Calls `body(i)` for 0 <= i < count, in no order.
+/// Calls `body(i)` for 0 <= i < count, in any order.
 template <class Body>
 inline void each_element(std::int64_t count, const Body& body) {
   if (isa() != Isa::kAvx2) return each_element_of_512_bits(count, body);

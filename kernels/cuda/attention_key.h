@@ -1,4 +1,5 @@
-/// What cuDNN is asked to compute of attention, without cuDNN's headers: tests have another who computes it.
+/// Describes a cuDNN attention computation, without cuDNN's headers: tests replace the
+/// implementation.
 #pragma once
 
 #include <string>
@@ -10,7 +11,7 @@
 
 namespace sherd::kernels::cuda {
 
-/// The graph's tensors. Seed and offset, 64-bit numbers, where there is dropout.
+/// The graph's tensors. With dropout also seed and offset, 64-bit numbers.
 enum AttentionUid : std::int64_t { kQ, kK, kV, kOut, kLse, kDout, kDq, kDk, kDv, kSeed, kOffset };
 
 struct AttentionGraphKey {
@@ -19,10 +20,10 @@ struct AttentionGraphKey {
   bool backward = false, deterministic = true;
   float dropout = 0.0f;
   std::int64_t scratch_bytes = 0;
-  bool keys_apart = false;  ///< of a block: keys and values have separate rows
+  bool keys_apart = false;  ///< for a block: keys and values have separate rows
 
   device_common::AttentionViews views() const { return {shape, keys_apart}; }
-  /// Where a block lies doesn't matter, but that its keys are its queries' own.
+  /// A block's position doesn't matter, only whether its keys are at its queries' own positions.
   auto tied() const {
     return std::make_tuple(shape.sequences, shape.num_keys(), shape.query_heads, shape.kv_heads,
                            shape.head_width, shape.scale, dtype, backward, deterministic, dropout,
@@ -35,8 +36,8 @@ struct AttentionGraphKey {
 
 using AttentionPointers = std::unordered_map<std::int64_t, void*>;
 
-/// Enqueues the graph of `key`, whose scratch and determinism are found here. `workspace` begins with the two words of
-/// the dropout and continues with cuDNN's own scratch.
+/// Enqueues the graph of `key`; scratch and determinism of the key are set here. `workspace` begins
+/// with the two words of the dropout and continues with cuDNN's own scratch.
 void execute_attention(Stream& stream, AttentionGraphKey key, const Dropout& dropout,
                        AttentionPointers pointers, const Tensor& workspace);
 

@@ -18,9 +18,9 @@ using device_common::Sight;
 using device_common::SoftCap;
 
 constexpr int kTile = device_common::kAttentionTile;
-constexpr int kLanes = 8;  // of a row
+constexpr int kLanes = 8;  // per row
 constexpr int kThreads = kTile * kLanes;
-constexpr int kOwnScores = kTile / kLanes;  // of a thread
+constexpr int kOwnScores = kTile / kLanes;  // per thread
 constexpr int kScorePitch = kTile + 1;
 
 template <class T>
@@ -30,17 +30,17 @@ struct Arguments {
   SoftCap soft_cap;
   Mask mask;
   float scale;
-  const T *qkv, *keys_values, *out, *dout;  // keys_values: qkv, or apart from the queries
+  const T *qkv, *keys_values, *out, *dout;  // keys_values: qkv, or separate from the queries
   T *out_written, *dqkv;
-  float* out_of_block;  // of a block: instead of out_written; null: all keys are here
+  float* out_of_block;  // for a block: instead of out_written; null: all keys are here
   bool merge;
   float* dkv;  // null: gradients of keys and values go to dqkv
-  float* dq;   // of a block: to this and to dkv gradients are added
+  float* dq;   // for a block: gradients are added to this and to dkv
   float *lse, *dot;
 };
 
-// 32 of a head's `rows` as f32, zero beyond their end. Rows are K + 1 apart, so that threads
-// that read one column of several rows meet different banks.
+// Loads 32 of a head's `rows` as f32, zero beyond their end. Rows are K + 1 apart, so that threads
+// that read one column of several rows use different banks.
 template <class T>
 __device__ void load_tile(const T* head, std::int64_t row_stride, std::int64_t first,
                           std::int64_t rows, std::int64_t width, float* tile) {
@@ -116,7 +116,7 @@ __device__ void add_row(const float (&sum)[kChunks], float scale, int K, int lan
   }
 }
 
-// A block's result, to which what stands in the row is added if it is merged with that.
+// Writes a block's result, merged with the row's existing values if requested.
 template <int kChunks>
 __device__ void merge_row(const float (&sum)[kChunks], float scale, const Merged& by, bool merge,
                           int K, int lane, float* row) {
@@ -141,7 +141,7 @@ __device__ float row_sum(float value) {
   return value;
 }
 
-// The first key that each of a tile's queries sees of its row, and the first one that any of them does.
+// The first key that each of a tile's queries sees in its row, and the first that any of them sees.
 struct TileSight {
   int first_key[kTile];
 
@@ -159,7 +159,7 @@ struct TileSight {
   }
 };
 
-// Behind the last key that a query sees of the tile that begins with row `first`.
+// One past the last key that a query of the tile sees; the tile begins with row `first`.
 __device__ std::int64_t end_of_tile(const AttentionLayout& at, std::int64_t first) {
   const std::int64_t end = at.first_query + (first + kTile < at.Q ? first + kTile : at.Q);
   return end < at.end_of_keys() ? end : at.end_of_keys();

@@ -1,5 +1,5 @@
 /// Attention in our own kernels, for what cuDNN refuses (kernels/device_common/attention.h).
-/// Computed in f32; every sum has a fixed order, and dropout has the CPU's mask.
+/// Computed in f32; every sum has a fixed order, and the dropout mask is the CPU's.
 #pragma once
 
 #include "kernels/attention.h"

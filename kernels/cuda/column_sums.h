@@ -1,7 +1,7 @@
 /// out[o] = sum over t of dy[t,o], plus out[o] itself if `add`: the gradient of a bias.
 ///
-/// The CPU's sum and its bits: rows are added within blocks of 64, then the blocks, in f32, rounded
-/// once. Workspace: device_common::bias_sums_bytes(shape).
+/// Bit-identical to the CPU's sum: rows are added within blocks of 64, then the blocks, in f32,
+/// rounded once. Workspace: device_common::bias_sums_bytes(shape).
 #pragma once
 
 #include "core/stream.h"

@@ -1,4 +1,4 @@
-/// CUDA form of kernels/columns.h, as kernels/cuda/forms.h has the others.
+/// CUDA form of kernels/columns.h, like the forms in kernels/cuda/forms.h.
 #pragma once
 
 #include "kernels/columns.h"

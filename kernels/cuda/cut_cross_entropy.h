@@ -1,4 +1,4 @@
-/// CUDA form of kernels/cut_cross_entropy.h, as kernels/cuda/forms.h has the others.
+/// CUDA form of kernels/cut_cross_entropy.h, like the forms in kernels/cuda/forms.h.
 #pragma once
 
 #include "kernels/cut_cross_entropy.h"

@@ -1,6 +1,6 @@
-/// The CUDA form of every kernel; the equations and rules are in kernels/<stem>.h, and the fronts
-/// there have checked the arguments. Everything is enqueued on the stream and nothing waits, unless
-/// said so. Built without CUDA, kernels/no_cuda.cpp throws instead.
+/// The CUDA form of every kernel; the equations and rules are in kernels/<stem>.h, and the
+/// functions there have checked the arguments. Everything is enqueued on the stream without
+/// waiting, unless stated otherwise. In a build without CUDA, kernels/no_cuda.cpp throws instead.
 #pragma once
 
 #include "kernels/activation.h"
@@ -33,8 +33,8 @@ void sum_of_squares(Stream& stream, const ConstTensor& x, const Tensor& out,
 void sum(Stream& stream, const ConstTensor& x, const Tensor& out, bool add);
 /// Waits.
 std::int64_t find_non_finite(Stream& stream, const ConstTensor& x);
-/// Formed in f64 with the device's log and cos: rounded to f32, an element may differ from the
-/// CPU's in its last bit where f64 falls next to a tie.
+/// Computed in f64 with the device's log and cos. After rounding to f32, an element may differ from
+/// the CPU's in its last bit if the f64 value is close to a tie.
 void fill_normal(Stream& stream, const Tensor& out, const RandomAddress& address,
                  std::int64_t first_element, float mean, float stddev);
 void fill_uniform(Stream& stream, const Tensor& out, const RandomAddress& address,
@@ -44,8 +44,8 @@ inline constexpr int kMaxSumInputs = 64;
 void sum_in_order(Stream& stream, const ConstTensor* inputs, int num_inputs, const Tensor& out,
                   bool onto_out);
 
-/// For benchmarks: the median time that the device takes for what `work` enqueues. `before` is
-/// enqueued ahead of each of them and not counted; long enough, it hides the launch. Waits.
+/// For benchmarks: the median device time of what `work` enqueues. `before` is enqueued ahead of
+/// each repetition and not counted; if it is long enough, it hides the launch. Waits.
 double seconds_on_device(Stream& stream, int repeats, const std::function<void()>& before,
                          const std::function<void()>& work);
 
@@ -59,12 +59,12 @@ void qk_norm_backward_sums(Stream& stream, const QkNormBackward& args);
 void qk_norm_forward(Stream& stream, const QkNormForward& args);
 void qk_norm_backward(Stream& stream, const QkNormBackward& args);
 
-/// `frequencies` of the pairs of a head.
+/// `frequencies`: of the pairs of a head.
 void rotary_table(Stream& stream, const Tensor& table, std::int64_t positions,
                   const std::vector<double>& frequencies, double factor);
 void rotary(Stream& stream, const Rotary& args);
 
-/// A token outside of the vocabulary traps: the data's reader has checked it.
+/// A token outside the vocabulary traps; the data reader has checked tokens before.
 void embedding_forward(Stream& stream, const EmbeddingForward& args);
 void embedding_backward(Stream& stream, const EmbeddingBackward& args);
 void cross_entropy(Stream& stream, const CrossEntropy& args);

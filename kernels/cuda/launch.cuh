@@ -1,4 +1,4 @@
-/// What the .cu files share: the stream's handle, types, and launches over flat buffers.
+/// Shared by the .cu files: the stream's handle, types, and launches over flat buffers.
 #pragma once
 
 #include "core/cuda_device.h"
@@ -13,13 +13,13 @@ inline cudaStream_t handle_of(Stream& stream) {
   return cuda_stream(stream).handle();
 }
 
-/// A grid's first dimension; blocks beyond it can't be launched, and none would be.
+/// A grid's first dimension, with a check: more blocks can't be launched, and then none would run.
 inline unsigned grid_of(std::int64_t blocks) {
   SHERD_CHECK(blocks >= 1 && blocks <= 0x7fffffff, "a grid of {} blocks", blocks);
   return static_cast<unsigned>(blocks);
 }
 
-/// After every launch: a launch that was refused must not be taken for one that ran.
+/// Call it after every launch, so that a refused launch isn't mistaken for one that ran.
 inline void check_launch(const char* kernel) {
   check_cuda(cudaGetLastError(), kernel);
 }
@@ -53,7 +53,7 @@ __device__ T block_sum(T value, T* scratch) {
   for (int offset = 16; offset > 0; offset /= 2) {
     value += __shfl_xor_sync(0xffffffffu, value, offset);
   }
-  __syncthreads();  // whoever still reads the last sum
+  __syncthreads();  // threads may still read the last sum
   if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = value;
   __syncthreads();
   T sum = scratch[0];

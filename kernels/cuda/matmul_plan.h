@@ -1,5 +1,5 @@
-/// Describes one matmul to cuBLASLt, with its algorithm: the row that was measured for
-/// its key (kernels/device_common/matmul_table.h), or the heuristic's first answer.
+/// Describes one matmul to cuBLASLt, with its algorithm: the table row measured for its key
+/// (kernels/device_common/matmul_table.h), or the heuristic's first answer.
 #pragma once
 
 #include <cublasLt.h>
@@ -12,7 +12,7 @@
 namespace sherd::kernels::cuda {
 
 void check_blas(cublasStatus_t status, const char* call);
-/// As old as the process: destroying handles at exit races with the driver's own end.
+/// Lives as long as the process: destroying handles at exit races with the driver's shutdown.
 cublasLtHandle_t handle_of_device(int device);
 
 struct DestroyBlas {
@@ -23,7 +23,8 @@ struct DestroyBlas {
 template <class T>
 using OwnedBlas = std::unique_ptr<std::remove_pointer_t<T>, DestroyBlas>;
 
-/// Pointers to bias and GELU's input are set in it before each launch, so one thread uses it.
+/// Pointers to bias and GELU's input are set in it before each launch, so only one thread may use
+/// it.
 struct PlannedMatmul {
   OwnedBlas<cublasLtMatmulDesc_t> operation;
   OwnedBlas<cublasLtMatrixLayout_t> a, b, d;

@@ -1,5 +1,5 @@
-/// What fills the table of measured algorithms (kernels/device_common/matmul_table.h). Built without CUDA it throws
-/// (kernels/no_cuda.cpp).
+/// Measures algorithms for the table (kernels/device_common/matmul_table.h). In a build without
+/// CUDA it throws (kernels/no_cuda.cpp).
 #pragma once
 
 #include <functional>
@@ -10,7 +10,7 @@
 
 namespace sherd::kernels::cuda {
 
-/// The rows that hold for this GPU and the cuBLASLt that was loaded.
+/// The table section of this GPU and the loaded cuBLASLt.
 device_common::MatmulPlace matmul_place(int device);
 
 /// Column-major, as in a MatmulKey.
@@ -19,16 +19,16 @@ struct MatmulOperands {
   void* d = nullptr;
   const void* bias = nullptr;
   const void* gelu_input = nullptr;
-  const void* c = nullptr;  ///< what is added to, where it isn't d
+  const void* c = nullptr;  ///< the addend, if it isn't d
 };
 
 struct MatmulTiming {
   int most = 16;                 ///< algorithms
-  int repeats = 21;              ///< of each
-  std::function<void()> before;  ///< each repeat: what other work leaves in the caches
+  int repeats = 21;              ///< per algorithm
+  std::function<void()> before;  ///< before each repeat: simulates the caches after other work
 };
-/// What cuBLASLt's heuristic offers for `key`, its first answer first, each timed on operands as the key describes them.
-/// An algorithm that fails is left out, but for the first.
+/// What cuBLASLt's heuristic offers for `key`, its first answer first, each timed on operands as
+/// the key describes them. An algorithm that fails is left out, unless it is the first.
 std::vector<device_common::TimedAlgorithm> time_algorithms(Stream& stream,
                                                            const device_common::MatmulKey& key,
                                                            const MatmulOperands& operands,

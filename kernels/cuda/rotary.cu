@@ -36,7 +36,7 @@ void rotary_table(Stream& stream, const Tensor& table, std::int64_t positions,
                   const std::vector<double>& frequencies, double factor) {
   const std::int64_t half = std::ssize(frequencies);
   if (half > kWidestHead / 2) {
-    throw UsageError("attention heads of width {} aren't turned on GPUs; the widest is {}",
+    throw UsageError("attention heads of width {} can't be rotated on GPUs; the widest is {}",
                      2 * half, kWidestHead);
   }
   Frequencies own{};

@@ -1,5 +1,6 @@
-/// The feed-forward non-linearities, a pack at a time; the equations are in kernels/activation.h, and why
-/// they are computed like this in kernels/cpu/activation.cpp, whose bits these are.
+/// The feed-forward non-linearities, a pack at a time; the equations are in kernels/activation.h,
+/// and the reasons for their form in kernels/cpu/activation.cpp, to which results are
+/// bit-identical.
 #pragma once
 
 #include "kernels/device_common/math.h"
@@ -48,7 +49,7 @@ SHERD_HOST_DEVICE inline float normal_tail(float x) {
   return e * t * (square < 200.0f ? fmaf(-0.5f, lost, 1.0f) : 1.0f) * p;
 }
 
-/// What an activation and its derivative are at one place.
+/// The value and derivative of an activation at one point.
 struct Slope {
   float value, slope;
 };
@@ -115,7 +116,7 @@ struct PlainBackward {
   }
 };
 
-/// Walked over y's T * F elements; a pack lies in one row, because F is a multiple of N.
+/// Applied to y's T * F elements; a pack lies in one row, because F is a multiple of N.
 template <class A, class T>
 struct GatedForward {
   const T* x;

@@ -1,5 +1,5 @@
-/// Which form computes attention on a GPU, what scratch it gets, and the index arithmetic of our
-/// own form. Pure functions of shape, type and determinism.
+/// Which form computes attention on a GPU, its scratch, and the index arithmetic of our own form.
+/// Pure functions of shape, type and determinism.
 #pragma once
 
 #include <algorithm>
@@ -13,15 +13,16 @@
 
 namespace sherd::kernels::device_common {
 
-/// cuDNN computes on tensor cores. Our own kernels (kernels/cuda/attention_tiles.cu), in f32 without them, do
-/// what it refuses (f32, heads of other widths, a single position, gradients of keys and values in f32), and what we
-/// don't ask it for: windows, soft caps, documents, a part of the queries. Of a block of keys it is asked where every
-/// query sees all of them, or those before its own.
+/// cuDNN computes on tensor cores. Our own kernels (kernels/cuda/attention_tiles.cu), in f32
+/// without tensor cores, compute what cuDNN refuses (f32, heads of other widths, a single position,
+/// gradients of keys and values in f32) and what we don't use it for: windows, soft caps,
+/// documents, a part of the queries. cuDNN computes a block of keys if every query sees all of
+/// them, or all those up to its own position.
 enum class AttentionForm { kOwn, kCudnn };
 
 inline constexpr std::int64_t kWidestOwnHead = 256;
 
-/// Of a block: some query doesn't see a key that is before its own position.
+/// For a block: whether some query doesn't see a key before its own position.
 inline bool window_cuts(const AttentionShape& shape) {
   if (!shape.block) return shape.windowed();
   return shape.window > 0 &&
@@ -42,12 +43,12 @@ inline AttentionForm attention_form(const AttentionShape& shape, DType dtype,
 /// The scratch begins with the two words of cuDNN's dropout.
 inline constexpr std::int64_t kAttentionSeedBytes = 256;
 
-/// What a cuDNN plan may take. How much it wants is known only to the cuDNN and the GPU of the run,
-/// so this reserves what its graphs are known to hold (cudnn_frontend 1.32, sdpa_backward, on
-/// Hopper): the sums of dout * out; key and value gradients of every query head, where heads share
-/// them; and the sums of dQ in f32, or instead of them, where the order of sums is fixed, all of dP
-/// in 16 bits. The last grows with S * S. A plan that wants more is refused with the bytes.
-/// tests/cuda_plans/attention_graph_test.cpp asks cuDNN for an H100.
+/// Maximum scratch of a cuDNN plan. The actual need is known only with the run's cuDNN and GPU. So
+/// this reserves what its graphs are known to hold (cudnn_frontend 1.32, sdpa_backward, on Hopper):
+/// the sums of dout * out; key and value gradients of every query head, if heads share them; and
+/// the sums of dQ in f32 or, if the order of sums is fixed, all of dP in 16 bits instead. The last
+/// grows with S * S. A plan that needs more is refused, with its size.
+/// tests/cuda_plans/attention_graph_test.cpp checks this with cuDNN for an H100.
 inline std::int64_t cudnn_attention_bytes(const AttentionShape& shape, bool deterministic) {
   constexpr std::int64_t kSlack = 16 << 20, kTile = 128;
   const std::int64_t heads = shape.sequences * shape.query_heads;
@@ -58,10 +59,11 @@ inline std::int64_t cudnn_attention_bytes(const AttentionShape& shape, bool dete
   return heads * positions * (8 + shared + dq) + kSlack;
 }
 
-/// What a block of cuDNN's has in scratch: cuDNN's own, then this block's log-sum-exp [B, H, n] in f32, then its result
-/// [B * n, H * K] or its gradients [B * n, (H + 2 G) * K] in 16 bits, of n queries and as many keys.
+/// Scratch of a block computed by cuDNN: cuDNN's own scratch, then this block's log-sum-exp [B, H,
+/// n] in f32, then its result [B * n, H * K] or its gradients [B * n, (H + 2 G) * K] in 16 bits, of
+/// n queries and as many keys.
 struct BlockScratch {
-  std::int64_t lse = 0, rows = 0, bytes = 0;  ///< where they begin, and all
+  std::int64_t lse = 0, rows = 0, bytes = 0;  ///< offsets, and the total
 
   BlockScratch(const AttentionShape& shape, bool deterministic) {
     const auto aligned = [](std::int64_t at) { return (at + 255) / 256 * 256; };
@@ -72,19 +74,20 @@ struct BlockScratch {
   }
 };
 
-/// With documents and without, and of layers with the window and without: enough for cuDNN and for our own kernels.
+/// Enough for cuDNN and for our own kernels, with and without documents, and for layers with and
+/// without the window.
 inline std::int64_t attention_workspace_bytes(AttentionShape shape, DType dtype,
                                               bool deterministic) {
   shape.window = 0;
   const std::int64_t own = shape.query_tokens() * shape.query_heads * 4;  // D of every query
   if (attention_form(shape, dtype) == AttentionForm::kOwn) return own;
-  // Its reserve holds D, but for a block of a long row.
+  // Its reserve holds D, except for a block of a long row.
   if (shape.block) return std::max(own, BlockScratch(shape, deterministic).bytes);
   return kAttentionSeedBytes + cudnn_attention_bytes(shape, deterministic);
 }
 
-/// The seed of cuDNN's dropout: of (seed, step, layer, first global row, first head), of a block's place, and nothing
-/// else.
+/// The seed of cuDNN's dropout. It depends only on (seed, step, layer, first global row, first
+/// head) and a block's position.
 inline std::int64_t cudnn_dropout_seed(const AttentionShape& shape, const Dropout& dropout) {
   const std::int64_t first =
       dropout.first_element +
@@ -95,8 +98,8 @@ inline std::int64_t cudnn_dropout_seed(const AttentionShape& shape, const Dropou
   return static_cast<std::int64_t>(word >> 1);
 }
 
-/// Calls `function.template operator()<kChunks>()` with the number of chunks of `kLanes` columns that hold a head, of
-/// 64, 128 or 256.
+/// Calls `function.template operator()<kChunks>()` with the number of chunks of `kLanes` columns
+/// that hold a head of up to 64, 128 or 256 columns.
 /// Errors   UsageError: a wider head.
 template <int kLanes, class Function>
 void dispatch_head_width(std::int64_t width, const Function& function) {
@@ -107,8 +110,8 @@ void dispatch_head_width(std::int64_t width, const Function& function) {
                    kWidestOwnHead);
 }
 
-/// How a query's results over two sets of keys become one (kernels/attention.h). lse of no keys is -infinity; where
-/// there are none at all, in padding, the statistic is 0.
+/// Merges a query's results over two sets of keys (kernels/attention.h). lse over no keys is
+/// -infinity. If there are no keys at all, in padding, the statistic is 0.
 class Merged {
  public:
   SHERD_HOST_DEVICE Merged(float lse, float own_lse) {
@@ -131,7 +134,7 @@ class Merged {
   float lse_ = 0.0f, kept_ = 0.0f, added_ = 0.0f;
 };
 
-/// Rows of queries or keys that one thread block of our own form does.
+/// Rows of queries or keys per thread block of our own form.
 inline constexpr std::int64_t kAttentionTile = 32;
 
 /// Which keys a query sees, and which queries see a key: positions of their row.
@@ -145,14 +148,16 @@ class Sight {
         positions_(shape.positions),
         window_(shape.windowed() ? shape.window : shape.positions) {}
 
-  /// Query q of row b sees the keys from here to its own; q + 1: none, in padding.
+  /// The first key that query q of row b sees; it sees all from there to its own. q + 1: none, in
+  /// padding.
   SHERD_HOST_DEVICE std::int64_t first_key(std::int64_t b, std::int64_t q) const {
     const Extent own = document_of(b, q);
     if (q >= own.end) return q + 1;
     const std::int64_t windows_first = q - window_ + 1;
     return windows_first > own.begin ? windows_first : own.begin;
   }
-  /// Key k is seen by the queries from its own to before this one; k: by none, in padding.
+  /// One past the last query that sees key k; the first is at its own position. k: none, in
+  /// padding.
   SHERD_HOST_DEVICE std::int64_t end_of_queries(std::int64_t b, std::int64_t k) const {
     const Extent own = document_of(b, k);
     if (k >= own.end) return k;
@@ -168,7 +173,7 @@ class Sight {
     if (starts_ == nullptr) return {0, positions_};
     const std::int64_t row = b * positions_, token = row + position;
     std::int64_t before = 0,
-                 behind = documents_;  // the first that starts after it is in this range
+                 behind = documents_;  // the first document that starts after it is in this range
     while (before < behind) {
       const std::int64_t middle = (before + behind) / 2;
       if (starts_[middle] <= token) {
@@ -189,16 +194,17 @@ struct AttentionTask {
   std::int64_t b, head, tile;
 };
 
-/// Where the rows of one head lie in the packed tensors, in elements. Of every sequence there are N keys and values from
-/// position `first_key` on, and Q queries from `first_query` on. Tensors have `query_rows` and `key_rows` of a sequence,
-/// of which these begin at `query_at` and `key_at`.
+/// Where the rows of one head lie in the packed tensors, in elements. Every sequence has N keys and
+/// values from position `first_key` on, and Q queries from `first_query` on. Tensors have
+/// `query_rows` and `key_rows` rows per sequence; the queries and keys begin at rows `query_at` and
+/// `key_at`.
 struct AttentionLayout {
   std::int64_t B, S, H, G, K;
   std::int64_t Q, first_query, query_rows, query_at;
   std::int64_t N, first_key, key_rows, key_at;
-  bool keys_apart;  // from the queries: rows of keys and values alone
+  bool keys_apart;  // rows have keys and values only, separate from queries
   std::int64_t all_heads,
-      first_head;  // query heads of the model, and the first of these among them
+      first_head;  // query heads of the model, and the first one here
 
   AttentionLayout() = default;
   explicit AttentionLayout(const AttentionShape& shape)
@@ -237,11 +243,11 @@ struct AttentionLayout {
   SHERD_HOST_DEVICE std::int64_t group_of(std::int64_t h) const { return h / (H / G); }
   SHERD_HOST_DEVICE std::int64_t packed_row() const { return (H + 2 * G) * K; }
   SHERD_HOST_DEVICE std::int64_t out_row() const { return H * K; }
-  /// Of what has the keys and values.
+  /// Row length of the tensor with the keys and values.
   SHERD_HOST_DEVICE std::int64_t key_row() const { return keys_apart ? 2 * G * K : packed_row(); }
   /// One past the position of the last key.
   SHERD_HOST_DEVICE std::int64_t end_of_keys() const { return first_key + N; }
-  /// Where the tile with the key at this position begins; before them all, the first.
+  /// Where the tile with the key at this position begins; for earlier positions, the first tile.
   SHERD_HOST_DEVICE std::int64_t tile_with(std::int64_t position) const {
     const std::int64_t behind = position > first_key ? position - first_key : 0;
     return first_key + behind / kAttentionTile * kAttentionTile;
@@ -259,16 +265,16 @@ struct AttentionLayout {
   SHERD_HOST_DEVICE std::int64_t out(std::int64_t b, std::int64_t h) const {
     return (b * query_rows + query_at) * out_row() + h * K;
   }
-  /// Of lse and D, [B, H, query_rows].
+  /// Index into lse and D, [B, H, query_rows].
   SHERD_HOST_DEVICE std::int64_t statistic(std::int64_t b, std::int64_t h) const {
     return (b * H + h) * query_rows + query_at;
   }
-  /// Of the dropout: of query and key at these positions.
+  /// The dropout element of query and key at these positions.
   SHERD_HOST_DEVICE std::int64_t element(std::int64_t b, std::int64_t h, std::int64_t q,
                                          std::int64_t k) const {
     return ((b * all_heads + first_head + h) * S + q) * S + k;
   }
-  /// Of gradients of keys and values in f32, [B * key_rows, 2 G K].
+  /// Index into f32 gradients of keys and values, [B * key_rows, 2 G K].
   SHERD_HOST_DEVICE std::int64_t wide_key(std::int64_t b, std::int64_t g) const {
     return (b * key_rows + key_at) * 2 * G * K + g * K;
   }

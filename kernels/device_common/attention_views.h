@@ -1,4 +1,5 @@
-/// Describes attention's tensors to cuDNN: rows of heads inside of wider rows. Pure functions of the shape.
+/// Describes attention's tensors to cuDNN: rows of heads inside wider rows. Pure functions of the
+/// shape.
 #pragma once
 
 #include "kernels/device_common/attention.h"
@@ -10,14 +11,14 @@ struct HeadRows {
   std::int64_t heads = 0, rows = 0, sequence = 0, row = 0;
 };
 
-/// Each begins at its first row of the first sequence. Of a block, what cuDNN writes is in rows of its own, one sequence
-/// after another: a result of out's width, gradients of qkv's.
+/// Each begins at its first row of the first sequence. For a block, cuDNN writes to separate rows,
+/// one sequence after another: a result of out's width, gradients of qkv's width.
 struct AttentionViews {
   HeadRows q, kv;
   HeadRows out_written, dq, dkv;
-  HeadRows out, dout;  ///< that the backward reads
-  HeadRows lse;        ///< f32 [B, H, rows], contiguous: of a head 1
-  bool causal = true;  ///< or every query sees every key
+  HeadRows out, dout;  ///< read by the backward
+  HeadRows lse;        ///< f32 [B, H, rows], contiguous: width 1 per head
+  bool causal = true;  ///< false: every query sees every key
 
   AttentionViews(const AttentionShape& s, bool keys_apart) {
     const std::int64_t n = s.num_keys(), H = s.query_heads, G = s.kv_heads, K = s.head_width;

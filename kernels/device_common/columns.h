@@ -53,7 +53,7 @@ struct StoreColumns {
   }
 };
 
-/// T: whatever is as large as an element, all of whose bits are zero in a zero; likewise below.
+/// T: any type of an element's size whose zero has all bits zero; likewise below.
 template <class T>
 struct ClearColumns {
   Columns columns;
@@ -77,11 +77,11 @@ struct MoveColumns {
   }
 };
 
-/// What a thread moves at a time where all columns lie on multiples of 16 bytes.
+/// What a thread moves at a time if all columns lie on multiples of 16 bytes.
 struct alignas(16) Words {
   std::uint32_t word[4];
 };
-/// Of elements of `size` bytes, whether columns begin and end on such multiples in a matrix that does.
+/// Whether columns of `size`-byte elements begin and end on such multiples, in a matrix that does.
 inline bool are_words(const Columns& columns, std::size_t size) {
   const auto whole = [&](std::int64_t elements) {
     return elements * static_cast<std::int64_t>(size) % static_cast<std::int64_t>(sizeof(Words)) ==

@@ -7,11 +7,11 @@
 namespace sherd::kernels::device_common {
 
 SHERD_HOST_DEVICE inline std::uint32_t word_at(const RandomBlock& block, std::uint64_t element) {
-  const unsigned i = element & 3u;  // by comparison: an index would put the block in memory
+  const unsigned i = element & 3u;  // comparisons, because an index would put the block in memory
   return i == 0 ? block.word[0] : i == 1 ? block.word[1] : i == 2 ? block.word[2] : block.word[3];
 }
 
-/// The words of elements first .. first + N - 1; four that share a block cost one block.
+/// The words of elements first .. first + N - 1; four in one Philox block cost one block.
 template <int N>
 SHERD_HOST_DEVICE void random_words(const RandomAddress& address, std::int64_t first,
                                     std::uint32_t (&word)[N]) {
@@ -50,7 +50,7 @@ struct Mask {
     return first_element + there * part.all_columns + offset % part.columns;
   }
 
-  /// What one element, `offset` after the tensor's first, is multiplied by.
+  /// The factor of one element, `offset` after the tensor's first.
   SHERD_HOST_DEVICE float factor(std::int64_t offset) const {
     if (!active) return 1.0f;
     const auto global = static_cast<std::uint64_t>(element(offset));
@@ -58,11 +58,12 @@ struct Mask {
     return word_at(block, global) >= threshold ? scale : 0.0f;
   }
 
-  /// Whether the elements of each pack of this size have consecutive indices: none lies on both sides of
-  /// a gap. Kernels of rows that are the mask's own rows needn't ask: their packs end where a row does.
+  /// Whether the elements of each pack of this size have consecutive indices: none spans a gap.
+  /// Kernels whose rows are the mask's own rows needn't check: their packs end where a row does.
   bool keeps_packs(int count) const { return part.columns == 0 || part.columns % count == 0; }
 
-  /// x becomes mask * x, for N elements that start `offset` after the tensor's first: a pack that is kept, or one.
+  /// x becomes mask * x, for N elements that start `offset` after the tensor's first: a pack that
+  /// keeps_packs allows, or a single element.
   template <int N>
   SHERD_HOST_DEVICE void apply(std::int64_t offset, float (&x)[N]) const {
     if (!active) return;

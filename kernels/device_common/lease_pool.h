@@ -1,10 +1,10 @@
-/// What is costly to make and can be used by one thread at a time: libraries' handles and plans. A
-/// thread takes one for as long as it needs it, and gives it back with all that was put into it; the
-/// next thread reuses it. So a process holds as many as were ever needed at once, however many
-/// threads come and go.
+/// A pool of objects that are costly to create and usable by one thread at a time: libraries'
+/// handles and plans. A thread leases one for as long as it needs it, and returns it with
+/// everything stored in it; the next thread reuses it. So a process holds as many as were ever
+/// needed at once, however many threads come and go.
 ///
-/// A pool is made to live as long as the process (destroying handles at exit races with the driver's
-/// own end), and must outlive its leases.
+/// A pool lives as long as the process (destroying handles at exit races with the driver's
+/// shutdown), and must outlive its leases.
 #pragma once
 
 #include <map>
@@ -18,7 +18,7 @@ namespace sherd::kernels::device_common {
 template <class T>
 class LeasePool {
  public:
-  /// Gives back when it is destroyed.
+  /// Returns the object when destroyed.
   class Lease {
    public:
     Lease(LeasePool& pool, std::unique_ptr<T> item) : pool_(&pool), item_(std::move(item)) {}
@@ -35,7 +35,7 @@ class LeasePool {
     std::unique_ptr<T> item_;
   };
 
-  /// The one that was given back last, or what `make` returns. Any thread may call it.
+  /// The object that was returned last, or else a new one from `make`. Any thread may call it.
   template <class Make>
   Lease lease(Make&& make) {
     std::unique_lock lock(mutex_);
@@ -57,8 +57,8 @@ class LeasePool {
   std::vector<std::unique_ptr<T>> free_;
 };
 
-/// The calling thread's T for `device`: leased when it first asks, until the thread ends. One pool for
-/// each T and device, as old as the process.
+/// The calling thread's T for `device`: leased on first use, until the thread ends. There is one
+/// pool for each T and device, which lives as long as the process.
 template <class T, class Make>
 T& leased_by_thread(int device, Make&& make) {
   static std::mutex mutex;

@@ -1,4 +1,4 @@
-/// Logits as the softmax sees them: kernels/token.h, LogitsForm; the CPU's bits
+/// Logits as the softmax reads them: kernels/token.h, LogitsForm. Bit-identical to the CPU's
 /// (kernels/cpu/logits_form.h).
 #pragma once
 
@@ -7,7 +7,7 @@
 
 namespace sherd::kernels::device_common {
 
-/// As they lie.
+/// Without scale or cap.
 struct PlainLogits {
   SHERD_HOST_DEVICE float shape(float x) const { return x; }
   SHERD_HOST_DEVICE float slope(float) const { return 1.0f; }
@@ -25,7 +25,7 @@ struct ShapedLogits {
   SHERD_HOST_DEVICE float slope(float z) const { return scale * soft_cap.slope(z); }
 };
 
-/// Walked over logits, in place.
+/// Applied to logits, in place.
 template <class T>
 struct ShapeLogits {
   ShapedLogits form;

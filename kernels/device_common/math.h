@@ -1,6 +1,6 @@
 /// kernels/cpu/vector_math.h for host and device: the same IEEE operations in the same order, so
-/// the same bits. Its notes on errors and sources apply here; body_math_test.cpp
-/// compares.
+/// results are bit-identical. Its notes on errors and sources apply here; body_math_test.cpp
+/// compares the two.
 #pragma once
 
 #include <cmath>

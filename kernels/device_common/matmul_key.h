@@ -1,7 +1,7 @@
-/// What decides which algorithm multiplies two matrices on a GPU, and nothing else: the product,
-/// its types, its epilogue, how the operands are aligned, and the bytes of workspace. Not timing,
-/// not the ZeRO stage, not where in memory something lies beyond its class of alignment: equal keys
-/// give equal bits.
+/// Everything that determines which algorithm multiplies two matrices on a GPU: the product, its
+/// types, its epilogue, how the operands are aligned, and the bytes of workspace. Timing, the ZeRO
+/// stage, and the position in memory beyond the class of alignment have no influence. So equal keys
+/// give bit-identical results.
 ///
 /// Column-major, as cuBLAS sees it: D [m, n] = op(A) op(B) (+ C), sums over k.
 #pragma once
@@ -15,7 +15,7 @@
 
 namespace sherd::kernels::device_common {
 
-/// What is done to a sum before it is rounded. The slope of GELU comes with the gradient's product.
+/// Operation on a sum before it is rounded. The slope of GELU is applied in the gradient's matmul.
 enum class MatmulEpilogue : std::uint8_t { kNone, kBias, kGelu, kGeluBias, kGeluSlope };
 
 inline bool has_bias(MatmulEpilogue epilogue) {
@@ -32,25 +32,26 @@ struct MatmulKey {
   MatmulEpilogue epilogue = MatmulEpilogue::kNone;
   bool add_to_output = false;
   bool allow_tf32 = false, deterministic = true;
-  int alignment = 0;  ///< bytes: 16 if every operand has it, else that of an element
+  int alignment = 0;  ///< bytes: 16 if every operand is so aligned, else an element's
   std::int64_t workspace_bytes = 0;
 
   auto operator<=>(const MatmulKey&) const = default;
 
-  /// Rows of A and B as they lie in memory.
+  /// Leading dimensions of A and B in memory.
   std::int64_t lda() const { return transpose_a ? k : m; }
   std::int64_t ldb() const { return transpose_b ? n : k; }
 };
 
-/// What cuBLASLt is offered at most: more changes nothing on Hopper (cuBLAS's own default there).
+/// Maximum workspace offered to cuBLASLt: more changes nothing on Hopper (it is cuBLAS's default
+/// there).
 inline constexpr std::int64_t kMatmulWorkspaceBytes = 32 << 20;
 
-/// The sums over blocks of rows that a bias' gradient is added up from, in f32.
-inline constexpr std::int64_t kBiasRows = 64;  ///< of one block: the CPU's, kernels/cpu/linear.cpp
+/// The f32 sums over blocks of rows that a bias gradient is computed from.
+inline constexpr std::int64_t kBiasRows = 64;  ///< per block, as on the CPU: kernels/cpu/linear.cpp
 inline std::int64_t bias_sums_bytes(const LinearShape& shape) {
   return (shape.tokens + kBiasRows - 1) / kBiasRows * shape.outputs * 4;
 }
-/// The product and the bias' sums follow one another on their stream and share the place.
+/// The matmul and the bias sums follow one another on their stream and share the memory.
 inline std::int64_t matmul_workspace_bytes(const LinearShape& shape) {
   return std::max(kMatmulWorkspaceBytes, bias_sums_bytes(shape));
 }
@@ -61,8 +62,8 @@ int alignment_class(DType dtype, const Pointers*... pointers) {
   return aligned ? 16 : static_cast<int>(size_of(dtype));
 }
 
-/// Whether cuBLASLt takes GELU and its input along (cublasLt.h: the leading dimension of the
-/// auxiliary matrix is a multiple of 8): an output of rows of `width` elements.
+/// Whether cuBLASLt fuses GELU and its input (cublasLt.h: the leading dimension of the auxiliary
+/// matrix is a multiple of 8), for an output with rows of `width` elements.
 inline bool fuses_gelu(std::int64_t width, DType dtype, int alignment) {
   return size_of(dtype) == 2 && width % 8 == 0 && alignment == 16;
 }
@@ -94,7 +95,8 @@ inline MatmulKey with_operands(MatmulKey key, DType in, DType out, const Tensor&
 }
 }  // namespace detail
 
-/// The whole key but for what the stream says: `allow_tf32`, which f32 alone knows, and `deterministic`.
+/// The key without the stream's options: `allow_tf32`, which applies only to f32, and
+/// `deterministic`.
 inline MatmulKey matmul_key(const LinearForward& args) {
   MatmulKey key = forward_matmul(args.shape);
   key.epilogue = args.gelu_input ? args.bias ? MatmulEpilogue::kGeluBias : MatmulEpilogue::kGelu
@@ -118,7 +120,7 @@ inline MatmulKey matmul_key(const LinearBackwardWeight& args) {
   return detail::with_operands(key, args.dy.dtype, args.dw.dtype, args.workspace, args.x.data,
                                args.dy.data, args.dw.data);
 }
-/// The same with what the stream says.
+/// The same with the stream's options.
 inline MatmulKey on_stream(MatmulKey key, const CudaStreamOptions& stream) {
   key.allow_tf32 = key.in == DType::kF32 && stream.allow_tf32;
   key.deterministic = stream.deterministic;

@@ -4,12 +4,14 @@
 ///   [NVIDIA H100 80GB HBM3, cuBLASLt 13.1.0]
 ///   m=2048 n=8192 k=2048 a=t b=n in=bf16 ... workspace=33554432 -> id=66 tile=20 ... cluster=2  # 101.2 us, not 108.9
 ///
-/// A row names a key (matmul_key.h) and what cuBLASLt calls an algorithm's configuration. It holds below the line that
-/// names its GPU and cuBLASLt: a GPU of another name, or another version, has none of it. A key has one row in a
-/// section, so that equal keys keep bit-identical results: the file decides, and it is the same in a whole run.
+/// A row names a key (matmul_key.h) and what cuBLASLt calls an algorithm's configuration. It
+/// belongs to the section of its GPU and cuBLASLt version; other GPU names and versions don't use
+/// it. A key has one row in a section, so that equal keys keep bit-identical results: the file
+/// decides, and it is the same in a whole run.
 ///
-/// Errors  DataError, with file and line: what can't be read, a repeated key, a configuration that breaks what
-///         a key promises (sums that are split otherwise than kernels/cuda/linear.cpp allows).
+/// Errors  DataError, with file and line: unreadable lines, a repeated key, a configuration that
+///         breaks a key's guarantees (sums that are split in a way that kernels/cuda/linear.cpp
+///         doesn't allow).
 #pragma once
 
 #include <map>
@@ -28,7 +30,7 @@ struct MatmulAlgorithm {
   auto operator<=>(const MatmulAlgorithm&) const = default;
 };
 
-/// Where rows hold.
+/// The GPU and cuBLASLt version of a section.
 struct MatmulPlace {
   std::string gpu;     ///< "NVIDIA H100 80GB HBM3"
   std::string cublas;  ///< "13.1.0"
@@ -47,19 +49,19 @@ struct TimedAlgorithm {
   MatmulAlgorithm algorithm;
   double seconds = 0.0;
 };
-/// The fastest of what was measured for `key`, if it takes less than `worth_it` of the first one's time, which is what
-/// the heuristic says; else none.
+/// The fastest algorithm measured for `key`, if it takes less than `worth_it` of the time of the
+/// first one, the heuristic's choice; else none.
 std::vector<MatmulRow> row_worth_writing(const MatmulKey& key,
                                          const std::vector<TimedAlgorithm>& timed,
                                          double worth_it = 0.98);
 
-/// "m=2048 n=8192 ...", and back. DataError if it isn't one.
+/// Converts a key to text, "m=2048 n=8192 ...", and back. DataError if the text isn't a key.
 std::string text_of(const MatmulKey& key);
 MatmulKey matmul_key_of(const std::string& text);
 
-/// What cuBLASLt may do with sums that it splits along the depth: cublasLtReductionScheme_t's bits.
+/// How cuBLASLt may reduce sums that it splits along the depth: bits of cublasLtReductionScheme_t.
 inline constexpr std::int64_t kReductionInF32 = 2;
-/// The schemes that this key allows, as such bits; 0: sums aren't split. All: -1.
+/// The schemes that this key allows, as bits. 0: sums may not be split. -1: all schemes.
 std::int64_t allowed_reductions(const MatmulKey& key);
 
 class MatmulTable {
@@ -80,12 +82,12 @@ class MatmulTable {
   std::map<MatmulKey, MatmulAlgorithm> rows_;
 };
 
-/// `text` with `rows` instead of what it had for `place`.
+/// `text` with the section of `place` replaced by `rows`.
 std::string with_rows(const std::string& text, const MatmulPlace& place,
                       const std::vector<MatmulRow>& rows);
 
-/// Where a program looks: SHERD_MATMUL_TABLE, which must exist, or "" in it for none; else matmul_algorithms.txt next to
-/// the program. "": there is none.
+/// The table's file: SHERD_MATMUL_TABLE, which must exist, or is "" for no table; otherwise
+/// matmul_algorithms.txt next to the program. "": there is none.
 std::string matmul_table_file();
 /// DataError if it can't be read.
 std::string text_of_table(const std::string& file);

@@ -1,6 +1,6 @@
-/// How a GPU cuts the rows of a norm into blocks for the sums over rows: by T and D alone, so that
-/// the order of the sums is the same on every GPU. Enough blocks to fill a large one, and about two
-/// million partial sums (8 MiB) at most for usual widths.
+/// How a GPU cuts the rows of a norm into blocks for the sums over rows: depending only on T and D,
+/// so that the order of the sums is the same on every GPU. There are enough blocks to fill a large
+/// GPU, and for usual widths at most about two million partial sums (8 MiB).
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ class RowBlocks {
     const std::int64_t end = (block + 1) * rows_;
     return end < tokens_ ? end : tokens_;
   }
-  /// Of any number of tokens up to this one: fewer tokens may make more blocks.
+  /// Maximum over all numbers of tokens up to this one: fewer tokens may make more blocks.
   static std::int64_t most_count(std::int64_t tokens, std::int64_t width) {
     const std::int64_t most = most_blocks(width), wanted = (tokens + kFewestRows - 1) / kFewestRows;
     return wanted < most ? wanted : most;
@@ -38,13 +38,13 @@ class RowBlocks {
   std::int64_t tokens_, rows_;
 };
 
-/// Sums of dweight and dbias of each block: f32 [blocks, 2, D].
+/// Bytes for each block's sums of dweight and dbias: f32 [blocks, 2, D].
 inline std::int64_t norm_sums_bytes(std::int64_t tokens, std::int64_t width) {
   return RowBlocks::most_count(tokens, width) * 2 * width *
          static_cast<std::int64_t>(sizeof(float));
 }
 
-/// Sums of each block's weight gradients: f32 [blocks, weights].
+/// Bytes for each block's sums of weight gradients: f32 [blocks, weights].
 inline std::int64_t qk_norm_sums_bytes(std::int64_t tokens, std::int64_t weights) {
   return RowBlocks::most_count(tokens, weights) * weights *
          static_cast<std::int64_t>(sizeof(float));

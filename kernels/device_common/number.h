@@ -1,6 +1,6 @@
 /// Elements as floats, and packs of elements, in code for host and device.
 ///
-/// Rounding is core/dtype.h's, to the bit; only which NaN a NaN becomes may differ on a device.
+/// Rounding is core/dtype.h's, to the bit; only the bits of a NaN may differ on a device.
 #pragma once
 
 #include <bit>
@@ -72,15 +72,15 @@ SHERD_HOST_DEVICE inline Float16 narrow<Float16>(float x) {
 }
 
 #ifndef __CUDA_ARCH__
-/// On a device an access elsewhere is an error of the hardware's.
+/// On a device the hardware detects misaligned accesses.
 inline void check_pack(const void* at, std::size_t bytes) {
   SHERD_CHECK(reinterpret_cast<std::uintptr_t>(at) % bytes == 0,
               "a pack of {} bytes isn't at a multiple", bytes);
 }
 #endif
 
-/// A pack of N neighbouring elements. With N > 1 it is aligned to 16 bytes, and is accessed 16 bytes at a
-/// time, or 8 if it has only 8. A pack of one element may be anywhere.
+/// A pack of N consecutive elements. With N > 1 it is aligned to 16 bytes, and is accessed 16 bytes
+/// at a time, or 8 if it has only 8. A pack of one element may be anywhere.
 template <int N, class T>
 SHERD_HOST_DEVICE inline void load(const T* from, T (&to)[N]) {
   static_assert(N == 1 || N * sizeof(T) % 16 == 0);
@@ -126,7 +126,7 @@ SHERD_HOST_DEVICE inline void load_wide(const T* from, float (&to)[N]) {
   load<N>(from, narrow_pack);
   for (int i = 0; i < N; ++i) to[i] = widen(narrow_pack[i]);
 }
-/// Two at once, as the hardware rounds them. To the same bits, but for which NaN a NaN becomes.
+/// Two at once, rounded by the hardware. Bit-identical except for the bits of a NaN.
 template <class T>
 SHERD_HOST_DEVICE inline void narrow_two(const float* from, T* to) {
 #ifdef __CUDA_ARCH__
@@ -153,7 +153,7 @@ SHERD_HOST_DEVICE inline void store_narrow(T* to, const float (&from)[N]) {
   store<N>(to, narrow_pack);
 }
 
-/// How many elements a pack of these types has: 16 bytes of the narrowest.
+/// Number of elements in a pack of these types: 16 bytes of the narrowest.
 template <class First, class... Rest>
 constexpr int pack_of() {
   std::size_t narrowest = sizeof(First);
@@ -161,7 +161,7 @@ constexpr int pack_of() {
   return static_cast<int>(16 / narrowest);
 }
 
-/// Whether packs may start at each of these places.
+/// Whether packs may start at each of these addresses.
 template <class... Pointers>
 bool allow_packs(const Pointers*... pointers) {
   return ((reinterpret_cast<std::uintptr_t>(pointers) % 16 == 0) && ...);

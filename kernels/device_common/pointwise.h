@@ -86,8 +86,8 @@ struct DropoutBackward {
   }
 };
 
-/// out = ((in_0 + in_1) + in_2) + ..., with onto_out ((out + in_0) + in_1) + ..., rounded once; out may be
-/// one of them.
+/// out = ((in_0 + in_1) + in_2) + ..., with onto_out ((out + in_0) + in_1) + ..., rounded once; out
+/// may be one of the inputs.
 template <class In, class Out, int kMost>
 struct SumInOrder {
   const In* input[kMost];

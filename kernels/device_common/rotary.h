@@ -5,7 +5,7 @@
 
 namespace sherd::kernels::device_common {
 
-/// Walked over the pairs: tokens x rotated heads x half a head; a pack lies in one head, because
+/// Applied to the pairs: tokens x rotated heads x half a head; a pack lies in one head, because
 /// half is a multiple of N.
 template <class T>
 struct Rotate {

@@ -12,10 +12,9 @@ inline std::int64_t token_order_bytes(std::int64_t num_tokens) {
   return num_tokens * static_cast<std::int64_t>(sizeof(std::int32_t));
 }
 
-/// The index of position t when positions are ordered by token, those of one token in their own
-/// order: before it come all (token, position) pairs that are smaller. `tile` is a run of positions
-/// from `first`, of which every kSharers-th is looked at, from `sharer`; the sum over all tiles and
-/// sharers is the place.
+/// The index of position t when positions are sorted by token (stable). All smaller (token,
+/// position) pairs precede it. `tile` is a run of positions from `first`; this looks at every
+/// kSharers-th of them, from `sharer`. The sum over all tiles and sharers is the index.
 template <int kSharers>
 SHERD_HOST_DEVICE inline std::int32_t count_before(std::int32_t token, std::int64_t t,
                                                    const std::int32_t* tile, std::int64_t first,
@@ -27,7 +26,7 @@ SHERD_HOST_DEVICE inline std::int32_t count_before(std::int32_t token, std::int6
   return before;
 }
 
-/// Walked over y's elements; a pack lies in one row, because D is a multiple of N.
+/// Applied to y's elements; a pack lies in one row, because D is a multiple of N.
 template <class T>
 struct Embed {
   const std::int32_t* tokens;

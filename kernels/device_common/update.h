@@ -10,6 +10,7 @@
 #include "kernels/device_common/dropout.h"
 #include "kernels/device_common/number.h"
 #include "kernels/device_common/walk.h"
+#include "kernels/stochastic_rounding.h"
 #include "kernels/update.h"
 
 namespace sherd::kernels::device_common {
@@ -32,8 +33,8 @@ struct SegmentTable {
   std::int64_t num_blocks() const { return first_block[count]; }
 };
 
-/// Segments as few as they can be: neighbours that are one stretch of their parameter are joined, which CPUs have apart
-/// so that threads share them. For what has no number of its own for each segment.
+/// Joins adjacent segments that are contiguous in their parameter. CPUs keep them separate so that
+/// threads can share them. For updates without per-segment values.
 inline std::vector<UpdateSegment> join_neighbours(std::span<const UpdateSegment> segments) {
   std::vector<UpdateSegment> joined;
   for (const UpdateSegment& next : segments) {
@@ -72,7 +73,7 @@ inline SegmentTable make_segment_table(std::span<const UpdateSegment> segments,
   return table;
 }
 
-/// Calls body.apply<N>(segment, first) for the packs of this thread of this block. N > 1 wants
+/// Calls body.apply<N>(segment, first) for the packs of this thread of this block. N > 1 requires
 /// every segment to start at a multiple of N.
 template <int N, class Body>
 SHERD_HOST_DEVICE void walk_segments(const SegmentTable& table, std::int64_t block, int thread,
@@ -124,9 +125,8 @@ struct Moment {
     S out[N];
     for (int i = 0; i < N; ++i) {
       const std::uint32_t bits = bits_of(m[i]);
-      const bool finite = (bits & 0x7f800000u) != 0x7f800000u;
-      out[i].bits = finite ? static_cast<std::uint16_t>((bits + (word[i] & 0xffffu)) >> 16)
-                           : narrow<S>(m[i]).bits;
+      out[i].bits =
+          is_finite_f32(bits) ? round_stochastically(bits, word[i]) : narrow<S>(m[i]).bits;
     }
     store<N>(data + first, out);
   }
@@ -157,7 +157,7 @@ struct RoundedParameters {
   }
 };
 
-/// What is the same for all elements of an Adam or LAMB step, formed in f64 and rounded once.
+/// Constants of an Adam or LAMB step, computed in f64 and rounded once.
 struct AdamConstants {
   float beta1, beta2, fresh1, fresh2, root_correction2, eps;
   double correction1;

@@ -1,6 +1,6 @@
-/// Which thread does which elements. The grid's shape is a function of the work alone, and so is
-/// the path of every thread through it: tests on the host walk all threads and see that each
-/// element is done once.
+/// Which thread processes which elements. The grid's shape and every thread's path through it
+/// depend only on the work. Tests on the host walk through all threads and check that each element
+/// is processed once.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace sherd::kernels::device_common {
 
-inline constexpr int kThreads = 256;  ///< of a block, where nothing else decides
+inline constexpr int kThreads = 256;  ///< per block, by default
 
 inline constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) {
   return (a + b - 1) / b;
@@ -23,8 +23,8 @@ inline constexpr std::int64_t flat_blocks(std::int64_t numel, int pack) {
   return wanted < 1 ? 1 : wanted > kMost ? kMost : wanted;
 }
 
-/// Calls body.apply<N>(first) for this thread's packs; what is left of less than a pack is done one
-/// by one, by the first threads.
+/// Calls body.apply<N>(first) for this thread's packs; a remainder of less than a pack is processed
+/// one by one, by the first threads.
 template <int N, class Body>
 SHERD_HOST_DEVICE void walk_flat(std::int64_t numel, std::int64_t thread, std::int64_t num_threads,
                                  const Body& body) {
@@ -36,7 +36,7 @@ SHERD_HOST_DEVICE void walk_flat(std::int64_t numel, std::int64_t thread, std::i
   }
 }
 
-/// Threads of a block that does one row of `packs` packs: whole warps, up to 512.
+/// Threads of a block that processes one row of `packs` packs: whole warps, up to 512.
 inline constexpr int row_threads(std::int64_t packs) {
   const std::int64_t warps = ceil_div(packs, 32);
   return static_cast<int>(warps < 1 ? 32 : warps > 16 ? 512 : warps * 32);

@@ -1,11 +1,12 @@
-/// What each kernel page launches on a GPU: its kernels in order, the bytes of device memory that each reads and
-/// writes, and the flops of those that are bounded by them. Each operand counts once, whether or not it is
-/// found in a cache the second time; what a launch carries itself doesn't count.
+/// What each kernel interface launches on a GPU: its kernels in order, the bytes of device memory
+/// that each reads and writes, and the flops of those bounded by flops. Each operand counts once,
+/// even if a second read hits a cache. Kernel arguments passed by value don't count.
 ///
 /// Attention by cuDNN counts as one launch, whatever kernels cuDNN runs. With documents, queries
-/// are taken to see all keys before them, since only the data tell where documents end.
+/// are assumed to see all keys before them, since only the data determine where documents end.
 ///
-/// tests/emulated_gpu/launches_test.cpp compares the number of launches of every page with those of a whole run.
+/// tests/emulated_gpu/launches_test.cpp compares the number of launches of every interface with a
+/// whole run's.
 #pragma once
 
 #include "core/ledger.h"

@@ -1,4 +1,4 @@
-/// How launches are written down.
+/// Builds descriptions of launches.
 #pragma once
 
 #include "kernels/launches/launches.h"
@@ -16,7 +16,7 @@ inline Launch memory(std::string_view kernel, std::int64_t read, std::int64_t wr
   return {.kernel = kernel, .read = read, .written = written};
 }
 
-// Over flat buffers nothing is launched for none.
+// Nothing is launched for empty flat buffers.
 inline Launches flat(std::string_view kernel, std::int64_t numel, std::int64_t read,
                      std::int64_t written) {
   return numel == 0 ? Launches{} : Launches{memory(kernel, read, written)};

@@ -1,4 +1,4 @@
-/// Where the fronts part from the CPU.
+/// Dispatches kernels on a GPU stream instead of the CPU.
 #pragma once
 
 #include "kernels/cuda/forms.h"
@@ -7,7 +7,8 @@
 
 namespace sherd::kernels {
 
-/// On a CUDA stream: `form` of the arguments; on one that keeps a ledger, a note of what that `launches`.
+/// On a CUDA stream: calls `form` with the arguments. On a stream that keeps a ledger: records what
+/// `launches` returns.
 template <class... Parameters, class... Arguments>
 void on_gpu(Stream& stream, void (*form)(Stream&, Parameters...),
             Launches (*launches)(Parameters...), const Arguments&... arguments) {

@@ -1,8 +1,9 @@
-/// The operands of a call on a GPU: the tensors among its arguments, a `ConstTensor` to be read, a `Tensor` to be
-/// written (core/tensor.h). Nobody lists them: they are found in the arguments, in structs member by member.
+/// The operands of a call on a GPU: the tensors among its arguments, a `ConstTensor` to be read, a
+/// `Tensor` to be written (core/tensor.h). They are found automatically in the arguments, in
+/// structs member by member.
 ///
-/// Who wants to know sets `tell_operands`; tests on the emulated GPU do (tests/emulated_gpu/watch.h), to compare
-/// what kernels touch with what their fronts were given.
+/// Set `tell_operands` to receive them. Tests on the emulated GPU do (tests/emulated_gpu/watch.h),
+/// to compare what kernels access with their arguments.
 #pragma once
 
 #include <cstddef>
@@ -43,7 +44,7 @@ constexpr bool has_members(std::index_sequence<I...>) {
     T{(static_cast<void>(I), Anything{})...};
   };
 }
-/// Of an aggregate, at most 19; with 20, too many.
+/// The number of members of an aggregate, at most 19; 20 means too many.
 template <class T, std::size_t N = 20>
 constexpr std::size_t num_members() {
   if constexpr (N == 0 || has_members<T>(std::make_index_sequence<N>())) {
@@ -133,7 +134,7 @@ void add(const T& argument, Operands& all) {
     static_assert(num_members<T>() > 0 || std::is_empty_v<T>, "members that aren't seen");
     add_members(argument, all);
   } else {
-    // What has no tensors in it; another type must be looked into, or be named here.
+    // Types without tensors; any other type must be searched, or be named here.
     static_assert(std::is_arithmetic_v<T> || std::is_enum_v<T> || is_list_of_numbers<T>,
                   "a type that may hold tensors");
   }
@@ -141,7 +142,7 @@ void add(const T& argument, Operands& all) {
 
 }  // namespace operands
 
-/// Told when a call begins, and of none when it ends. Calls nest.
+/// Called with the operands when a call begins, and with null when it ends. Calls nest.
 inline void (*tell_operands)(const Operands* of_call) = nullptr;
 
 class CallWithOperands {

@@ -1,8 +1,8 @@
-/// What a rank's communicators were asked for last: for the question where a world stands still.
+/// The latest calls of a rank's communicators: they show where a world hangs.
 ///
-/// Each call is noted when it is enqueued, when its stream begins with it and when it is done. Ranks that wait
-/// for one another have the same calls in the same order; the first whose states differ between ranks is
-/// where they part.
+/// Each call is recorded when it is enqueued, when its stream begins it and when it is done. Ranks
+/// that wait for one another have the same calls in the same order. They diverge at the first call
+/// whose state differs between ranks.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ class FlightRecorder {
 
   enum class State : std::uint8_t { kEnqueued, kRunning, kDone };
   struct Call {
-    std::int64_t number = 0;  ///< of all calls of this rank, from 1
+    std::int64_t number = 0;  ///< counts all calls of this rank, from 1
     State state = State::kEnqueued;
     std::string group, operation, label;
     std::int64_t bytes = 0;
@@ -36,7 +36,7 @@ class FlightRecorder {
 
   /// The kept calls, oldest first.
   std::vector<Call> calls() const;
-  /// A line for each: number, state, operation, label, bytes, group.
+  /// One line per call: number, state, operation, label, bytes, group.
   std::string text() const;
 
  private:
@@ -45,8 +45,8 @@ class FlightRecorder {
   std::vector<Call> ring_;
 };
 
-/// The same communicator, with its calls in `recorder`, which must outlive it. A GPU's streams don't say
-/// when they begin and end, so there calls stay "enqueued".
+/// The same communicator, with its calls recorded in `recorder`, which must outlive it. GPU streams
+/// don't report when they begin and end, so their calls stay "enqueued".
 std::unique_ptr<Communicator> recorded(std::unique_ptr<Communicator> communicator,
                                        const std::string& group, FlightRecorder& recorder);
 

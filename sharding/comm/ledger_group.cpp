@@ -16,7 +16,7 @@ class LedgerCommunicator final : public Communicator {
   void all_gather(Stream& stream, const std::string&, Tensor full) override {
     note(stream, "all_gather", full);
   }
-  // What NCCL's does behind it, as sharding/comm/nccl.cpp.
+  // What NCCL's communicator does afterwards, as in sharding/comm/nccl.cpp.
   void reduce_scatter(Stream& stream, const std::string&, Tensor full, Tensor out,
                       const Addends& addends) override {
     note(stream, "reduce_scatter", full);

@@ -1,5 +1,5 @@
-/// Groups of which one rank alone exists, on streams that keep a ledger (core/ledger.h): a collective is a note, and
-/// what it would have brought stays as it was.
+/// Groups of which only one rank exists, on streams that keep a ledger (core/ledger.h). A
+/// collective is only recorded, and its output stays unchanged.
 #pragma once
 
 #include <memory>

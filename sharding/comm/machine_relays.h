@@ -1,6 +1,7 @@
-/// Who passes slices on inside of a machine, so that each slice crosses to a machine once: from its owner to one
-/// member of the group there, its relay. The owners of a machine are dealt out to the members of another, so that
-/// all links and all members have the same to do. Members of a group are numbered as in it.
+/// Which members forward slices within a machine, so that each slice is sent to each other machine
+/// once. Its owner sends it to one member there, its relay. A machine's owners are distributed over
+/// the members of another machine, so that all links and members have equal work. Members are
+/// numbered as in the group.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +15,7 @@ namespace sherd::sharding {
 
 class MachineRelays {
  public:
-  /// `machines`: of each process; empty: all members are neighbours.
+  /// `machines`: the machine of each process; empty: all members are on one machine.
   MachineRelays(const Group& group, int ranks_per_process, const std::vector<int>& machines)
       : machine_(group.ranks.size()), place_(group.ranks.size()) {
     for (std::size_t m = 0; m < machine_.size(); ++m) {
@@ -30,9 +31,10 @@ class MachineRelays {
   int machine_of(int member) const { return machine_[static_cast<std::size_t>(member)]; }
   /// The members of each machine, ascending.
   const std::map<int, std::vector<int>>& machines() const { return members_; }
-  /// Whether any slice is passed on: there are several machines, one of them with several members.
+  /// Whether any slice is forwarded: there are several machines, and one has several members.
   bool any() const { return members_.size() > 1 && members_.size() < machine_.size(); }
-  /// That, and each machine has as many members: each member is then the relay of as many owners.
+  /// Whether, in addition, all machines have equally many members. Then each member relays for
+  /// equally many owners.
   bool even() const {
     const auto has_as_many = [&](const auto& machine) {
       return machine.second.size() * members_.size() == machine_.size();
@@ -40,7 +42,8 @@ class MachineRelays {
     return any() && std::ranges::all_of(members_, has_as_many);
   }
   bool are_neighbours(int a, int b) const { return machine_of(a) == machine_of(b); }
-  /// Who on `to`'s machine has the slice of `owner` first: `to` itself where the owner is a neighbour.
+  /// The member on `to`'s machine that gets `owner`'s slice first; `to` itself if the owner is on
+  /// that machine.
   int between(int owner, int to) const {
     if (are_neighbours(owner, to)) return to;
     const std::vector<int>& there = members_.at(machine_of(to));
@@ -49,7 +52,7 @@ class MachineRelays {
 
  private:
   std::vector<int> machine_;                 // of each member
-  std::vector<std::size_t> place_;           // among those of its machine
+  std::vector<std::size_t> place_;           // index among the members of its machine
   std::map<int, std::vector<int>> members_;  // of each machine
 };
 

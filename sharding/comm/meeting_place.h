@@ -1,8 +1,8 @@
-/// Where ranks of one process meet: every rank brings what it has to a collective, and can read
-/// what the others brought until the next one.
+/// Where ranks of one process meet for a collective. Every rank brings its data, and can read what
+/// the others brought until the next collective.
 ///
 /// Errors   PeerError with the reason if a rank aborted, waited longer than the timeout, or brought
-///          something that doesn't agree. Only `bring` throws.
+///          something that doesn't match. Only `bring` throws.
 #pragma once
 
 #include <chrono>
@@ -17,14 +17,15 @@
 
 namespace sherd::sharding {
 
-/// What a rank brings to a meeting. Collective, name, type, count and root must agree over ranks.
+/// What a rank brings to a meeting. Collective, name, type, count and root must be equal on all
+/// ranks.
 struct Contribution {
   const char* collective = "";
   std::string label{};
   Tensor data{};
   int root = 0;
-  /// Ranks that share a GPU (sharding/comm/shared_device.h): when `data` can be read, when the rank
-  /// has made its sum, and when it has read the others'.
+  /// For ranks that share a GPU (sharding/comm/shared_device.h): when `data` can be read, when the
+  /// rank has made its sum, and when it has read the others' data.
   const Event *ready = nullptr, *summed = nullptr, *done = nullptr;
 
   bool agrees(const Contribution& other) const;
@@ -34,7 +35,7 @@ struct Contribution {
 /// "rank 0 called ... while rank 3 called ...".
 std::string disagreement_text(int rank, const Contribution& call, int other,
                               const Contribution& others_call);
-/// Of calls in words.
+/// The same, with the calls as text.
 std::string disagreement_text(int rank, const std::string& call, int other,
                               const std::string& others_call);
 /// "rank 0 waited 30 s for rank 3 in reduce_scatter of block.7. Read rank 3's log first."
@@ -42,11 +43,11 @@ std::string waited_text(int rank, std::chrono::milliseconds timeout,
                         const std::vector<int>& missing, const Contribution& call);
 
 /// Counts completed meetings, so that a fast rank that comes for the next one is not mistaken for a
-/// slow one of this.
+/// slow rank of this one.
 class MeetingPlace {
  public:
-  /// Of the members of a group; `ranks` are their numbers in the world, for messages. Everywhere else
-  /// a member is its place in that list.
+  /// For the members of a group; `ranks` are their world ranks, for messages. Everywhere else a
+  /// member is its index in that list.
   MeetingPlace(std::vector<int> ranks, std::chrono::milliseconds timeout);
 
   const std::vector<int>& ranks() const { return ranks_; }
@@ -56,10 +57,11 @@ class MeetingPlace {
 
   /// Opens a collective: every rank's contribution can be read until the next `bring`.
   void bring(int rank, Contribution contribution);
-  /// Meets again inside the collective that the last `bring` opened. Whoever was there then comes
-  /// here, and none leaves early: only `bring` throws. A rank that saw an abort here and left would
-  /// free memory that others still read, and miss the collective's next meeting, for which a rank
-  /// that had passed before the abort would wait for ever. An abort stops the next collective.
+  /// Meets again inside the collective that the last `bring` opened. Every rank that was there then
+  /// comes here, and none leaves early: only `bring` throws. A rank that left here on an abort
+  /// would free memory that others still read. It would also miss the collective's next meeting,
+  /// where a rank that had passed before the abort would wait forever. An abort stops the next
+  /// collective.
   void meet_again(int rank);
   void abort(const std::string& reason);
 

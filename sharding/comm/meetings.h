@@ -1,5 +1,5 @@
-/// The meeting places of a process, by the names of groups: what ranks that are threads have in
-/// common (sharding/comm/threads.h, sharding/comm/shared_device.h).
+/// The meeting places of a process, by group name: shared by the ranks that are threads of it
+/// (sharding/comm/threads.h, sharding/comm/shared_device.h).
 #pragma once
 
 #include <map>
@@ -16,7 +16,7 @@ class Meetings {
   explicit Meetings(std::chrono::milliseconds timeout) : timeout_(timeout) {}
 
   /// The place of `group`, made by the first member that asks. A place made after an abort is
-  /// aborted.
+  /// already aborted.
   std::shared_ptr<MeetingPlace> place_of(const Group& group);
   void abort(const std::string& reason);
 

@@ -106,7 +106,7 @@ class NcclCommunicator final : public Communicator {
     });
   }
 
-  // The smallest collective that no rank can pass alone, on a byte that nobody looks at.
+  // The smallest collective that no rank can pass alone, on a byte that is never read.
   void barrier(Stream& stream, const std::string& label) override {
     void* byte = cuda_stream(stream).mailbox();
     run(stream, {"barrier", label}, [&](ncclComm_t communicator) {
@@ -129,7 +129,7 @@ class NcclCommunicator final : public Communicator {
   const int rank_;
 };
 
-// The ranks of this process, a thread and a GPU each, and a thread that sees to their deadline.
+// The ranks of this process, one thread and GPU each, and a thread that checks their deadlines.
 class NcclRendezvous final : public Rendezvous {
  public:
   NcclRendezvous(NcclRanks ranks, std::chrono::milliseconds timeout, NcclProcesses* processes)
@@ -222,11 +222,11 @@ std::string version_text(int version) {
   return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
 }
 
-// What the code above rests on. Not where the user has said otherwise.
+// Settings that the code above depends on, unless the user has set others.
 void set_up_nccl() {
-  // A rank has several communicators at work at once. Every rank calls them in the same order, and NCCL
-  // keeps to the order of calls if it is told so: two kernels that wait for peers can't then take
-  // each other's place on the device.
+  // A rank has several communicators active at once. Every rank calls them in the same order, and
+  // with this setting NCCL executes them in call order. So two kernels that wait for peers can't
+  // take each other's place on the device.
   setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", /*overwrite=*/0);
   // All connections at joining, so that a collective's first call doesn't wait for its peers.
   setenv("NCCL_RUNTIME_CONNECT", "0", /*overwrite=*/0);

@@ -37,8 +37,8 @@ NcclCalls::NcclCalls(std::vector<int> ranks, std::chrono::milliseconds timeout)
     : ranks_(std::move(ranks)), timeout_(timeout), members_(ranks_.size()) {}
 NcclCalls::~NcclCalls() = default;
 
-// Events are recorded without the lock: where a device's queue is full, CUDA makes the caller wait until
-// there is room, which may be for the other members.
+// Events are recorded without the lock. If a device's queue is full, CUDA makes the caller wait
+// until there is room, which may depend on the other members.
 std::string NcclCalls::begin(int member, const Contribution& call, CUstream_st* stream) {
   constexpr std::size_t kMany = 64;
   Member& caller = members_[member];
@@ -94,7 +94,7 @@ NcclCalls::Standing NcclCalls::standing(int member, std::int64_t number) {
   return standing;
 }
 
-// Whoever still is in the call on its host has come too.
+// A member still inside the call on its host has come too.
 bool NcclCalls::has_come_to(const Call& call) {
   return !call.returned || call.is_reached();
 }
@@ -128,8 +128,8 @@ std::string NcclCalls::text_of(const Overdue& overdue) const {
   const int rank = ranks_[static_cast<std::size_t>(overdue.member)];
   if (!overdue.missing.empty()) return waited_text(rank, timeout_, overdue.missing, overdue.call);
   return fmt::format(
-      "rank {} waited {} s in {}, in which all its peers are: the connection between "
-      "GPUs hangs. NCCL_DEBUG=INFO says which it uses.",
+      "rank {} waited {} s in {}, which all its peers have reached: the connection between "
+      "GPUs hangs. NCCL_DEBUG=INFO shows which one NCCL uses.",
       rank, std::chrono::duration<double>(timeout_).count(), overdue.call.text());
 }
 

@@ -1,9 +1,10 @@
-/// What those members of a group that are threads of this process have called through NCCL and their GPUs
-/// haven't finished: whether all called the same, and who has waited for whom for how long.
+/// NCCL calls of a group's members in this process that their GPUs haven't finished. Shows whether
+/// all members made the same call, and who has waited for whom and for how long.
 ///
-/// NCCL itself compares nothing and waits for ever. Here a call is noted with an event before and after
-/// its work. A call waits from the moment when its stream has come to it, so a long queue in front of a
-/// collective is no waiting; or from its beginning on the host, as long as it hasn't returned there.
+/// NCCL itself compares nothing and waits forever. Here a call is recorded with an event before and
+/// after its work. A call waits from the time its stream reaches it, so a long queue before a
+/// collective doesn't count as waiting. While its host call hasn't returned, it waits from the
+/// start of that call.
 #pragma once
 
 #include <chrono>
@@ -23,29 +24,29 @@ class NcclCalls {
  public:
   using Clock = std::chrono::steady_clock;
 
-  /// `ranks` are the members' numbers in the world, for messages.
+  /// `ranks` are the members' world ranks, for messages.
   NcclCalls(std::vector<int> ranks, std::chrono::milliseconds timeout);
   ~NcclCalls();
 
-  /// Member `member` makes its next call, on `stream`. Returns what is wrong if another member's call
-  /// of the same number is another one, else "".
+  /// Member `member` makes its next call, on `stream`. Returns what is wrong if another member's
+  /// call of the same number differs, otherwise "".
   std::string begin(int member, const Contribution& call, CUstream_st* stream);
-  /// The host is through with the call that `begin` began.
+  /// The host call that `begin` recorded has returned.
   void end(int member, CUstream_st* stream);
 
   /// A call that has waited longer than the timeout.
   struct Overdue {
     int member = 0;
-    std::int64_t number = 0;  ///< of the member's calls
+    std::int64_t number = 0;  ///< counts the member's calls
     Contribution call{};
     std::vector<int> missing{};  ///< ranks of this process that haven't come to it
   };
   std::optional<Overdue> overdue();
-  /// The same as a sentence, if no rank is in another process.
+  /// The same as a sentence, if all ranks are in this process.
   std::string text_of(const Overdue& overdue) const;
 
-  /// Where a member stands: how many calls it has come to, and which is number `number`; "" where it hasn't come
-  /// to that, or is through with it.
+  /// Where a member is: how many calls it has reached, and call `number` as text; "" if it hasn't
+  /// reached that call, or has finished it.
   struct Standing {
     std::int64_t num_reached = 0;
     std::string call{};

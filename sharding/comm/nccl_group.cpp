@@ -96,7 +96,7 @@ void NcclGroup::learn_id(const Member& first) {
   id_.assign(bytes.begin(), bytes.end());
 }
 
-// On a thread that can be left behind: nothing else ends a connection that isn't made.
+// On a thread that can be abandoned: nothing else ends a connection that isn't made.
 void NcclGroup::connect(Member& member) {
   std::thread thread =
       start_thread(fmt::format("that connects rank {}", member.rank),
@@ -176,7 +176,7 @@ ncclComm* NcclGroup::communicator_of(const Member& member) {
   return member.communicator;
 }
 
-// What NCCL's own threads have found out since the last call; `calling` is held.
+// Errors that NCCL's own threads found since the last call; `calling` is held.
 std::string NcclGroup::error_of(Member& member) {
   ncclComm_t communicator = communicator_of(member);
   if (!communicator) return "";
@@ -248,8 +248,8 @@ void NcclGroup::abort(const std::string& reason) {
 }
 
 void NcclGroup::end_by_force(Member& member, ncclComm* communicator) {
-  // A call that only enqueues is over at once. One that isn't waits for peers, and then the abort is
-  // what ends it.
+  // A call that only enqueues is over at once. Any other call waits for peers, and the abort ends
+  // it.
   constexpr std::chrono::seconds kEnqueueing{1};
   const std::unique_lock calling(member.calling, kEnqueueing);
   try {

@@ -1,19 +1,20 @@
-/// Those members of one group over NCCL that are threads of this process, with a GPU each. They come, call and
-/// leave together; members in other processes do the same there.
+/// The members of one NCCL group that are threads of this process, with a GPU each. They join, call
+/// and leave together; members in other processes do the same there.
 ///
-/// Communicators are blocking, and connect to all peers when they are made (NCCL_RUNTIME_CONNECT=0).
-/// So a call only enqueues its work: it starts no thread, and the host doesn't wait.
+/// Communicators are blocking, and connect to all peers when created (NCCL_RUNTIME_CONNECT=0). So a
+/// call only enqueues its work: it starts no thread, and the host doesn't wait.
 ///
-/// Id        the process of the group's first member makes it, and sends it to the others.
-/// Deadline  whoever doesn't come to `enter` in time is named; a connection that isn't made in time is
-///           given up; `trouble` finds collectives that have waited too long, and what NCCL's own
-///           threads have found out. Somebody asks it now and then (sharding/comm/nccl.cpp). Where members
-///           are in other processes, these are asked where they stand (sharding/comm/nccl_peers.h).
-/// Abort     says the reason first, under a lock that is never held while waiting, and then ends each
-///           member's communicator on a thread of its own: NCCL wants all of them ended at once. A
-///           call that hangs inside NCCL is left through the abort itself.
-/// Leaving   waits until all members leave, in other processes too, or one aborts; then each ends its
-///           communicator.
+/// Id        the process of the group's first member creates it and sends it to the others.
+/// Deadline  members that don't reach `enter` in time are named. A connection that isn't made in
+///           time is given up. `trouble` finds collectives that have waited too long, and errors
+///           that NCCL's own threads found. It is called at intervals (sharding/comm/nccl.cpp). If
+///           members are in other processes, it asks those where they are
+///           (sharding/comm/nccl_peers.h).
+/// Abort     sets the reason first, under a lock that is never held while waiting. It then aborts
+///           each member's communicator on a separate thread: NCCL requires aborting all of them at
+///           once. The abort itself releases a call that hangs inside NCCL.
+/// Leaving   waits until all members leave, in other processes too, or one aborts; then each ends
+///           its communicator.
 #pragma once
 
 #include <condition_variable>
@@ -35,7 +36,8 @@ namespace sherd::sharding {
 
 class NcclGroup : public std::enable_shared_from_this<NcclGroup> {
  public:
-  /// Member m is rank ranks[m] of the world. At least one is `here`. `processes`: null if all are.
+  /// Member m is world rank ranks[m]. At least one is in this process (`here`). `processes`: null
+  /// if all are.
   NcclGroup(std::string name, std::vector<int> ranks, const NcclRanks& here,
             std::chrono::milliseconds timeout, NcclProcesses* processes);
   ~NcclGroup();
@@ -55,10 +57,11 @@ class NcclGroup : public std::enable_shared_from_this<NcclGroup> {
   /// The streams of this member are idle.
   void leave(int member) noexcept;
 
-  /// Why the group must be aborted: a collective that has waited too long, an error of NCCL's; or "". While others
-  /// are asked where they stand `meanwhile` is called now and then.
+  /// Why the group must be aborted: a collective that has waited too long, or an NCCL error;
+  /// otherwise "". `meanwhile` is called at intervals while others are asked where they are.
   std::string trouble(const std::function<void()>& meanwhile);
-  /// Tells other processes where this one's members stand, if they ask. By the thread that asks for trouble.
+  /// Answers other processes that ask where this one's members are. For the thread that calls
+  /// `trouble`.
   void answer();
 
  private:
@@ -90,11 +93,11 @@ class NcclGroup : public std::enable_shared_from_this<NcclGroup> {
   NcclPeers peers_;
   MeetingPlace meeting_;
   NcclCalls calls_;
-  std::vector<Member> members_;  // those that are here
-  std::mutex mutex_;             // nobody waits under it but for changed_
+  std::vector<Member> members_;  // those in this process
+  std::mutex mutex_;             // only waits for changed_ happen under it
   std::condition_variable changed_;
   std::vector<char> id_;
-  int num_left_ = 0;            // of those that are here
+  int num_left_ = 0;            // of those in this process
   bool all_have_left_ = false;  // in other processes too
   std::string reason_;
   std::vector<std::thread> aborting_;

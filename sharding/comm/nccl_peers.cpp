@@ -39,7 +39,7 @@ std::string NcclPeers::name_of(int rank, const std::string& notice) const {
   return fmt::format("{}: rank {}: {}", group_, rank, notice);
 }
 
-// Of the others, those from whom it hasn't been heard.
+// The other members that haven't sent this notice.
 std::vector<int> NcclPeers::silent(const std::string& notice) const {
   std::vector<int> silent;
   for (const int rank : others_) {

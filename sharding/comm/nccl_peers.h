@@ -1,9 +1,11 @@
-/// What the members of a group over NCCL say to one another where they are in different processes: the group's id,
-/// who has come and left, and, when a collective waits too long, where everybody stands.
+/// Messages between members of an NCCL group in different processes: the group's id, who has come
+/// and left, and, when a collective waits too long, where each member is.
 ///
-/// Names  rank r's notices begin with the group and r. The process of the group's first member hears who comes
-///        and leaves, and tells the others: a few notices for each member, however many there are.
-/// Ends   no call waits longer than it says once the world is aborted (NcclProcesses::abort_reason).
+/// Names  rank r's notices begin with the group and r. The process of the group's first member
+///        learns who comes and leaves, and tells the others: a few notices per member, however many
+///        there are.
+/// Ends   once the world is aborted (NcclProcesses::abort_reason), no call waits longer than it
+///        states.
 #pragma once
 
 #include <chrono>
@@ -20,33 +22,36 @@ namespace sherd::sharding {
 
 class NcclPeers {
  public:
-  /// `here`: those of the members' `ranks` that are threads of this process. `processes`: null where all are.
+  /// `here`: the members among `ranks` that are threads of this process. `processes`: null if all
+  /// are.
   NcclPeers(std::string group, std::vector<int> ranks, std::vector<int> here,
             NcclProcesses* processes);
 
-  /// Whether there are members in other processes. Nothing below does anything where there are none.
+  /// Whether there are members in other processes. If not, the functions below do nothing.
   bool any() const { return !others_.empty(); }
 
-  /// Of the process with the first member; and by whom the others are told.
+  /// The process with the first member sends the id; the others await it.
   void send_id(const std::string& id) const;
   std::optional<std::string> await_id(std::chrono::milliseconds within) const;
 
   void say_come() const;
-  /// Those that haven't, as the process of the first member knows. Others wait a moment for what that one says by
-  /// aborting the world, and know no others.
+  /// The members that haven't come, as the process of the first member knows. Other processes wait
+  /// a moment, since that process may abort the world with its reason, and return none.
   std::vector<int> not_come() const;
 
-  /// Where a rank is with regard to a call of the group's.
+  /// Where a rank is relative to a call of the group.
   struct Standing {
     int rank = 0;
     bool has_come = false;
-    std::string call{};  ///< in words; empty: it is through with it
+    std::string call{};  ///< as text; empty: it has finished it
   };
-  /// Asks for call `number` in the name of `asker`, who is here. Whoever says nothing within some moments hasn't
-  /// come. `meanwhile` is called now and then: whoever asks can be asked.
+  /// Asks for call `number` on behalf of `asker`, a member in this process. A rank that doesn't
+  /// answer within moments hasn't come. `meanwhile` is called at intervals, because the asking
+  /// process can be asked too.
   std::vector<Standing> ask(int asker, std::int64_t number,
                             const std::function<void()>& meanwhile) const;
-  /// Answers whoever has asked, with what `standing_of` says of each member that is here, by its place among them.
+  /// Answers all questions with what `standing_of` returns for each member in this process, by its
+  /// index.
   void answer(const std::function<Standing(std::size_t place, std::int64_t number)>& standing_of);
 
   /// Returns when all members have left, or the world was aborted.

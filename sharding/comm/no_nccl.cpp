@@ -1,4 +1,4 @@
-// The twin of sharding/comm/nccl.cpp in a program built without CUDA.
+// Replaces sharding/comm/nccl.cpp in a program built without CUDA.
 #include "sharding/comm/nccl.h"
 
 #include "core/cuda_device.h"

@@ -10,8 +10,8 @@
 namespace sherd::sharding {
 namespace {
 
-// Whatever fails inside a collective, its meetings are kept: the others can't leave them. The error
-// comes out at the end.
+// If something fails inside a collective, its meetings are still held, because the others can't
+// leave them. The error is reported at the end.
 class Attempts {
  public:
   template <class Work>
@@ -97,8 +97,8 @@ class SharedDeviceCommunicator final : public Communicator {
 
  private:
   Tensor slice(const Tensor& full, int rank) const { return slice_of(*this, full, rank); }
-  // An event is recorded anew only when everybody has enqueued the wait for its last point: the
-  // meetings of the collective before see to that.
+  // An event is recorded again only when all have enqueued the wait for its last point. The
+  // meetings of the previous collective ensure that.
   void open(Stream& stream, Contribution contribution) {
     if (!ready_) {
       ready_ = stream.make_event();

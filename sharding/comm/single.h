@@ -9,7 +9,7 @@ namespace sherd::sharding {
 
 std::unique_ptr<Communicator> make_single_communicator();
 
-/// Of a world of one rank, on any device.
+/// For a world of one rank, on any device.
 std::shared_ptr<Rendezvous> make_single_rendezvous();
 
 }  // namespace sherd::sharding

@@ -1,4 +1,4 @@
-/// What every communicator says of the tensors that it is given: slices are equal, and shapes that
+/// What every communicator checks of the tensors that it gets: slices are equal, and shapes that
 /// disagree on one rank are our bug (SHERD_CHECK).
 #pragma once
 
@@ -51,7 +51,7 @@ inline std::string reduction_label(const Communicator& communicator, const std::
   return text;
 }
 
-/// Where sums have one order only.
+/// For communicators whose sums have one fixed order.
 inline void check_no_tree(const std::string& label, int tree) {
   SHERD_CHECK(tree == 1, "{}: sums as trees are the CPU's", label);
 }
@@ -60,7 +60,7 @@ inline void check_root(const Communicator& communicator, int root) {
   SHERD_CHECK(root >= 0 && root < communicator.world_size(), "broadcast from rank {}", root);
 }
 
-/// Adds what ranks have brought, on the calling thread. Trees are of ranks that are all among the addends.
+/// Adds what ranks have brought, on the calling thread. All ranks of a tree are among the addends.
 inline void add_up_on_host(const std::vector<ConstTensor>& inputs, const Tensor& out,
                            const Addends& addends) {
   const auto num_inputs = static_cast<int>(inputs.size());
@@ -72,7 +72,7 @@ inline void add_up_on_host(const std::vector<ConstTensor>& inputs, const Tensor&
   kernels::sum_as_trees_on_host(inputs.data(), num_inputs, addends.tree, out, addends.onto_out);
 }
 
-/// What a sum in another type than out's becomes: one addition more, or a rounding.
+/// Finishes a sum whose type differs from out's: one more addition, or a rounding.
 inline void add_or_cast(Stream& stream, const Tensor& sum, const Tensor& out, bool onto_out) {
   if (onto_out) {
     kernels::add(stream, sum, out);

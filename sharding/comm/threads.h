@@ -7,7 +7,7 @@
 ///   all_reduce       meet; own slice of full = the sum in rank order; meet; copy the other slices;
 ///                    meet
 ///
-/// Waiting ranks sleep. A rank that waits longer than the timeout names those it waited for.
+/// Waiting ranks sleep. A rank that waits longer than the timeout names the ranks it waited for.
 #pragma once
 
 #include <chrono>

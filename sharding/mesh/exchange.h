@@ -1,6 +1,6 @@
-/// A few numbers from every rank of the world, or of a group, to every rank of it (an all-gather of f64):
-/// step statistics, norms of whole tensors, the state of a save. From the same numbers every rank reaches
-/// the same decision.
+/// An all-gather of a few f64 numbers per rank, over the world or a group: step statistics, norms
+/// of whole tensors, the state of a save. Every rank gets the same numbers and so makes the same
+/// decision.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +16,7 @@
 
 namespace sherd::sharding {
 
-/// Room for `count` numbers of each of `num_ranks` ranks.
+/// Space for `count` numbers from each of `num_ranks` ranks.
 BufferSpec exchange_buffer(const std::string& name, int count, int num_ranks);
 
 /// What one exchange sends.
@@ -24,13 +24,14 @@ Traffic exchange_traffic(const std::string& name, int count, const Callers& call
 
 class Exchange {
  public:
-  /// Exchanges `count` f64 numbers per rank at a time, over the world or over the rank's group along
-  /// `axes`.
+  /// Exchanges `count` f64 numbers per rank at a time, over the world or over the rank's group
+  /// along `axes`.
   Exchange(const Rank& rank, const std::string& name, int count);
   Exchange(const Rank& rank, const std::string& name, int count, const AxisSet& axes);
 
-  /// Every rank's numbers, row r holding those of the group's rank r, until the next call. Runs on the reduce stream,
-  /// after the step's reductions; blocks the caller (counted as the compute stream's waiting).
+  /// Every rank's numbers, valid until the next call; row r is from the group's rank r. Runs on the
+  /// reduce stream, after the step's reductions. Blocks the caller, which counts as waiting of the
+  /// compute stream.
   std::vector<std::span<const double>> all_gather(const std::string& label,
                                                   std::span<const double> mine);
 
@@ -47,7 +48,7 @@ class Exchange {
 
 /// An exchange of records: named fields that each rank sends to all others.
 ///
-/// `Record` is a struct of `double`s and nothing else. Counts up to 2^53 and enumerators are exact.
+/// `Record` is a struct that consists of `double`s. Counts up to 2^53 and enumerators are exact.
 template <class Record>
 class Agreement {
  public:

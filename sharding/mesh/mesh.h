@@ -1,4 +1,4 @@
-/// The ranks of a world as a grid with named axes. Arithmetic alone: no communicator, no memory.
+/// The ranks of a world as a grid with named axes. Only arithmetic: no communicator, no memory.
 ///
 ///   axis        what ranks along it divide among themselves
 ///   pipeline    the layers
@@ -11,9 +11,9 @@
 ///
 ///   rank = ((c_0 * d_1 + c_1) * d_2 + c_2) ...        c_i coordinate, d_i degree of axis i
 ///
-/// A *group* along a set of axes is all ranks that agree in every other coordinate. Groups along the
-/// same axes cut the world into equal parts. Names that the mesh doesn't have are axes of degree 1,
-/// so code may speak of every axis whether or not a run uses it.
+/// A *group* along a set of axes is all ranks that agree in every other coordinate. Groups along
+/// the same axes divide the world into equal parts. Names that the mesh doesn't have are axes of
+/// degree 1, so code may name every axis whether or not a run uses it.
 ///
 /// Errors   a rank outside of the world, a degree below 1, a name twice: our bug (SHERD_CHECK).
 #pragma once
@@ -33,11 +33,12 @@ inline constexpr std::string_view kTensorAxis = "tensor";
 
 using AxisSet = std::set<std::string, std::less<>>;
 
-/// Whose ranks have different rows of the batch.
+/// Axes along which ranks have different rows of the batch.
 const AxisSet& data_axes();
-/// Whose ranks have different tokens: the data axes, and context.
+/// Axes along which ranks have different tokens: the data axes, and context.
 const AxisSet& token_axes();
-/// shard and context: whose ranks share parameters, gradients and optimizer state: the ZeRO group.
+/// shard and context: axes along which ranks share parameters, gradients and optimizer state. These
+/// ranks form the ZeRO group.
 const AxisSet& zero_axes();
 
 struct MeshAxis {
@@ -57,19 +58,19 @@ class Mesh {
   int world_size() const { return world_size_; }
   const std::vector<MeshAxis>& axes() const { return axes_; }
   AxisSet all_axes() const;
-  /// Every axis but these.
+  /// Every axis except these.
   AxisSet other_axes(const AxisSet& axes) const;
 
   int degree(std::string_view axis) const;
-  /// Ranks of a group along `axes`.
+  /// Number of ranks in a group along `axes`.
   int degree(const AxisSet& axes) const;
   int coordinate(int rank, std::string_view axis) const;
 
   /// The ranks of `rank`'s group along `axes`, ascending.
   std::vector<int> group(int rank, const AxisSet& axes) const;
-  /// Its place in that list: the number that its coordinates along `axes` form.
+  /// The rank's index in that list: the number that its coordinates along `axes` form.
   int index_in_group(int rank, const AxisSet& axes) const;
-  /// Whether it is the first of its group along `axes`.
+  /// Whether the rank is the first of its group along `axes`.
   bool is_first(int rank, const AxisSet& axes) const { return index_in_group(rank, axes) == 0; }
 
   /// "replicate 2 x shard 4"; axes of degree 1 are left out.

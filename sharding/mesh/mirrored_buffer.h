@@ -12,7 +12,7 @@
 
 namespace sherd::sharding {
 
-/// The twin, in the plan of host memory. It is alive always: copies don't know phases.
+/// The twin, in the plan of host memory. It is always alive, because copies don't follow phases.
 BufferSpec twin_of(const BufferSpec& spec);
 
 class MirroredBuffer {
@@ -25,7 +25,7 @@ class MirroredBuffer {
   const Tensor& host() const { return twin_ ? twin_.tensor() : buffer_.tensor(); }
   bool has_twin() const { return static_cast<bool>(twin_); }
 
-  /// Elements [first, first + count); all without them.
+  /// Elements [first, first + count); all elements if omitted.
   void to_device(Stream& stream, std::int64_t first, std::int64_t count) const;
   void to_host(Stream& stream, std::int64_t first, std::int64_t count) const;
   void to_device(Stream& stream) const { to_device(stream, 0, host().numel); }

@@ -16,23 +16,23 @@ struct Rank {
   int rank = 0;
   Mesh mesh;
   int world_size() const { return mesh.world_size(); }
-  /// Of all parts into which the batch is cut over ranks, the one that this rank computes.
+  /// Index of this rank's part among the parts into which the batch is divided over ranks.
   int data_index() const { return mesh.index_in_group(rank, data_axes()); }
   int data_degree() const { return mesh.degree(data_axes()); }
-  /// Whether sums over tokens take them from this rank: of ranks with the same tokens and the same part of
-  /// the pipeline, one does. Along the pipeline, the one that has the losses.
+  /// Whether this rank contributes to sums over tokens. Among ranks with the same tokens and the
+  /// same part of the pipeline, one does. Along the pipeline, it is the one that has the losses.
   bool contributes_tokens() const {
     AxisSet axes = mesh.other_axes(token_axes());
     axes.erase(std::string(kPipelineAxis));
     return mesh.is_first(rank, axes);
   }
 
-  // Members are destroyed in the reverse of this order: first the streams (their threads are joined),
-  // then communicators, then memory. So nothing is freed that a stream still uses.
+  // Members are destroyed in reverse order: first the streams (their threads are joined), then
+  // communicators, then memory. So nothing is freed that a stream still uses.
   std::unique_ptr<Allocator> memory;
-  /// Host memory that the device reaches: where the device's memory isn't the host's, else null.
+  /// Host memory that the device can reach, if the device has its own memory; otherwise null.
   std::unique_ptr<Allocator> host_memory;
-  std::vector<Buffer> staging;  ///< of reductions, where ranks are in several processes
+  std::vector<Buffer> staging;  ///< for reductions, if ranks are in several processes
   std::unique_ptr<ProcessGroups> groups;
 
   Stream& compute() const { return *compute_stream; }
@@ -40,24 +40,24 @@ struct Rank {
   Stream& reduce() const { return *reduce_stream; }
   std::unique_ptr<Event> make_event() const { return compute().make_event(); }
 
-  /// Whether host code must not touch what stands in `memory`.
+  /// Whether host code must not access `memory`.
   bool separate_memory() const { return host_memory != nullptr; }
-  /// A buffer at its home: kHost in `host_memory` where there is one, all others in `memory`. (The twin of a kMirrored
-  /// buffer is a buffer of its own: MirroredBuffer.)
+  /// Acquires a buffer at its home: kHost in `host_memory` if there is one, all others in `memory`.
+  /// (The twin of a kMirrored buffer is a separate buffer: MirroredBuffer.)
   Buffer acquire(const BufferSpec& spec) const {
     return (spec.home == Home::kHost && host_memory ? *host_memory : *memory).acquire(spec);
   }
-  /// The same of a buffer that may be missing: then an empty one.
+  /// The same for an optional buffer: an empty one if there is no spec.
   Buffer acquire(const std::optional<BufferSpec>& spec) const {
     return spec ? acquire(*spec) : Buffer();
   }
-  /// One more stream of this rank's device.
+  /// Makes one more stream of this rank's device.
   std::function<std::unique_ptr<Stream>(StreamPurpose purpose, const std::string& name)>
       make_stream;
 
-  /// Runs `work` and returns when this rank's streams are idle. If it throws, the world is aborted
-  /// with the reason first, so that no peer waits, and the error is rethrown once the
-  /// streams are idle: whatever `work` used may be destroyed after that, and not before.
+  /// Runs `work` and returns when this rank's streams are idle. If it throws, the world is first
+  /// aborted with the reason, so that no peer waits. The error is rethrown once the streams are
+  /// idle; what `work` used may be destroyed only then.
   void guard(const std::function<void()>& work) const;
 
   std::function<void(std::exception_ptr)> report_failure;  ///< called before peers learn of it

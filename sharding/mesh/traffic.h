@@ -1,5 +1,5 @@
 /// What a rank sends in a step, computed in advance: every room that communicates lists its
-/// collectives, as it lists its buffers.
+/// collectives, just as it lists its buffers.
 ///
 /// Elements that each rank sends, for F = W * S elements in full:
 ///
@@ -29,11 +29,12 @@ std::string_view name_of(Collective collective);
 /// The ranks that make a call together.
 struct Callers {
   int count = 1;
-  /// All of a group along these axes, or, if `count` is less, the block of `count` of them that the rank is in.
+  /// All ranks of a group along these axes. If `count` is smaller, the block of `count` ranks that
+  /// contains the rank.
   AxisSet axes{};
-  std::optional<int> peer{};  ///< instead of axes: the rank itself and this one of the world
+  std::optional<int> peer{};  ///< instead of axes: the rank itself and this world rank
 
-  /// Those of the world, ascending.
+  /// Their world ranks, ascending.
   std::vector<int> ranks(const Mesh& mesh, int rank) const;
   bool operator==(const Callers&) const = default;
 };
@@ -47,17 +48,18 @@ struct Sent {
   DType dtype = DType::kF32;
   Callers callers;
   std::int64_t calls = 0;
-  std::int64_t bytes = 0;  ///< sent by the rank in all of them
+  std::int64_t bytes = 0;  ///< sent by the rank in all these calls
 
   bool operator==(const Sent&) const = default;
 };
 
 class Traffic {
  public:
-  /// `calls` calls on `full_numel` elements each. A broadcast: this rank is its root.
+  /// `calls` calls on `full_numel` elements each. For a broadcast, this rank is the root.
   void add(const std::string& label, Collective collective, DType dtype, std::int64_t full_numel,
            const Callers& callers, std::int64_t calls = 1);
-  /// Calls in which this rank sends nothing: broadcasts from others, reductions of others' contributions.
+  /// Calls in which this rank sends nothing: others' broadcasts, reductions of others'
+  /// contributions.
   void add_silent(const std::string& label, Collective collective, DType dtype,
                   const Callers& callers, std::int64_t calls = 1);
   void add(const Traffic& other);

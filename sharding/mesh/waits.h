@@ -14,33 +14,33 @@
 
 namespace sherd::sharding {
 
-/// The axes that waits are counted for, from the outermost to the innermost.
+/// The axes for which waits are counted, from the outermost to the innermost.
 inline constexpr std::array kWaitAxes{kPipelineAxis, kReplicateAxis, kShardAxis, kContextAxis,
                                       kTensorAxis};
 inline constexpr std::size_t kNoAxis = 0;
 static_assert(kWaitAxes.size() < Event::kMostKinds);
 
-/// The number of an axis as Event::counts_as has it: its place in kWaitAxes, from 1; or kNoAxis.
+/// The number of an axis in Event::counts_as: its position in kWaitAxes, from 1; or kNoAxis.
 std::size_t wait_kind(std::string_view axis);
-/// Of what a group along `axes` does together.
+/// The kind for communication in a group along `axes`.
 std::size_t wait_kind(const Mesh& mesh, const AxisSet& axes);
 
-/// An event, waiting for which counts as `kind`.
+/// An event for which waiting counts as `kind`.
 inline std::unique_ptr<Event> counted(std::unique_ptr<Event> event, std::size_t kind) {
   event->counts_as = kind;
   return event;
 }
 
-/// Points of one stream that another waits for in order, so that each part of a long wait is attributed to
-/// what was done in it.
+/// Points of one stream that another stream waits for in order. Each part of a long wait is
+/// attributed to the work done in it.
 class Marks {
  public:
-  /// What `stream` has done since the mark before counts as `kind`.
+  /// The work of `stream` since the previous mark counts as `kind`.
   void record(Stream& stream, std::size_t kind);
   std::size_t count() const { return recorded_; }
-  /// `stream` waits for the first `count` of them, but for those that it has waited for.
+  /// `stream` waits for those of the first `count` marks that it hasn't waited for yet.
   void wait(Stream& stream, std::size_t count);
-  /// All have been waited for.
+  /// All marks have been waited for.
   void forget() { recorded_ = waited_ = 0; }
 
  private:

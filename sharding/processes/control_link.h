@@ -1,4 +1,4 @@
-/// One connection of ControlLinks, and the kinds of messages on it. For its sources alone.
+/// One connection of ControlLinks, and the kinds of messages on it. Used only by its sources.
 #pragma once
 
 #include <atomic>
@@ -13,17 +13,18 @@ namespace sherd::sharding {
 
 inline constexpr std::chrono::milliseconds kBetweenPings{1000}, kForASend{5000};
 inline constexpr std::size_t kLongest = std::size_t{16} << 20;
-// The first byte of a message: a ping, a word for process 0, all words under a name, a notice for the process
-// whose number comes first, an abort, one because of a death, the same to the one that is taken for dead, farewell.
+// First byte of a message: a ping; a word for process 0; all words under a name; a notice for the
+// process whose number comes first; an abort; an abort because of a death; the same, sent to the
+// process that is considered dead; a farewell.
 inline constexpr char kPing = 'p', kWord = 'w', kWords = 'W', kNotice = 'n', kAbort = 'a',
                       kDeath = 'd', kGivenUp = 'g', kFarewell = 'f';
 
 struct ControlLinks::Link {
   Link(Socket open, int process) : socket(std::move(open)), process(process) {}
   const Socket socket;
-  const int process;  // at the other end
+  const int process;  // the process at the other end
   std::mutex sending;
-  std::string read;  // and not yet understood
+  std::string read;  // received and not yet parsed
   ControlClock::time_point heard = ControlClock::now();
   std::atomic<bool> open{true};
   bool farewell = false;

@@ -148,7 +148,7 @@ void ControlLinks::hear(int process, const std::string& name, std::string word) 
   tell_all(complete);
 }
 
-// On process 0: what all are to be told once nobody alive is missing; "" until then.
+// On process 0: what to send to all once no live process is missing; "" until then.
 std::string ControlLinks::complete_locked(const std::string& name) {
   const auto found = words_.find(name);
   if (found == words_.end()) return "";
@@ -229,7 +229,8 @@ void ControlLinks::tell(const std::vector<int>& processes, const std::string& na
   for (const int process : processes) deliver(process, name, notice);
 }
 
-// To this process, or over process 0 to another one; a number that is no process's comes from a stranger.
+// To this process, or through process 0 to another one; a number of no process comes from a
+// stranger.
 void ControlLinks::deliver(int process, const std::string& name, std::string_view notice) {
   if (process == process_) {
     std::lock_guard lock(mutex_);
@@ -267,7 +268,7 @@ bool ControlLinks::set_reason(const std::string& reason) {
     reason_ = reason;
     aborted_.store(true, std::memory_order_release);
     call = on_abort_;
-    // Who isn't connected to process 1 takes it for alive.
+    // A process that isn't connected to process 1 considers it alive.
     if (by_death() && (process_ == 0 || (process_ == 1 && dead_[0]))) tell = on_death_;
     changed_.notify_all();
   }

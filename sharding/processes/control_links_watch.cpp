@@ -98,7 +98,8 @@ void ControlLinks::catch_up() {
   changed_.wait_for(lock, kForASend, [&] { return catch_ups_done_ >= asked || aborted(); });
 }
 
-// One that is only silent is told the reason, too: when it goes on, it must not take the others' end for their fault.
+// A silent process gets the reason too: when it continues, it must not blame the others for their
+// end.
 void ControlLinks::lost(Link& link, const std::string& how) {
   {
     std::lock_guard lock(mutex_);

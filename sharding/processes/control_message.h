@@ -1,4 +1,4 @@
-/// Texts in a message between processes, each after its length in 32 bits.
+/// Texts in a message between processes, each preceded by its length in 32 bits.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ inline std::uint32_t number_at(std::string_view text) {
   std::memcpy(&number, text.data(), sizeof number);
   return number;
 }
-/// A text after its length; the rest of `from` follows. False if `from` is too short.
+/// Reads a text preceded by its length; `from` keeps the rest. False if `from` is too short.
 inline bool take(std::string_view& from, std::string& text) {
   if (from.size() < 4 || from.size() - 4 < number_at(from)) return false;
   text = from.substr(4, number_at(from));

@@ -57,7 +57,7 @@ std::string drawn_secret() {
   return secret;
 }
 
-// Of every interface but the loopback one, in dotted form.
+// Addresses of every interface except the loopback one, in dotted form.
 std::vector<std::string> own_addresses() {
   std::vector<std::string> addresses;
   ifaddrs* all = nullptr;
@@ -94,7 +94,7 @@ void send_at_once(const Socket& socket) {
   ::setsockopt(socket.file(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
 }
 
-// 0, or why the other end isn't reached.
+// 0, or why the other end can't be reached.
 int reach(const Socket& socket, const std::string& host, std::uint16_t port,
           Clock::time_point deadline) {
   sockaddr_in to{};
@@ -169,7 +169,7 @@ Door::Door(const Options& options)
 
 namespace {
 
-// Whoever has knocked, from the first byte of a greeting to the last.
+// An incoming connection, from the first byte of its greeting to the last.
 struct Guest {
   Socket socket;
   Clock::time_point deadline;
@@ -188,7 +188,7 @@ Said read_greeting(Guest& guest, std::size_t length) {
   return guest.greeting.size() == length ? Said::kAll : Said::kPart;
 }
 
-// Those at the door, all listened to together.
+// All incoming connections, read concurrently.
 class Hall {
  public:
   Hall(const Socket& listening, std::string_view secret, milliseconds patience,
@@ -208,7 +208,7 @@ class Hall {
           files[i + 1].revents == 0 ? Said::kPart : read_greeting(guests_[i], secret_.size() + 4);
       const bool late = said == Said::kPart && guests_[i].deadline <= now;
       if (said == Said::kAll) answer(guests_[i]);
-      // Who has said nothing may be slow, and can come again.
+      // A connection that has sent nothing may be slow, and can come again.
       if (late && !guests_[i].greeting.empty()) say(guests_[i], kRefused);
       if (said != Said::kPart || late) {
         guests_.erase(guests_.begin() + static_cast<std::ptrdiff_t>(i));
@@ -220,7 +220,7 @@ class Hall {
  private:
   static constexpr std::size_t kMostGuests = 256;
 
-  // Where too many have said nothing, the one that has been silent longest goes.
+  // If too many have sent nothing, the one that has been silent longest is dropped.
   void accept() {
     Socket socket(::accept4(listening_.file(), nullptr, nullptr, SOCK_CLOEXEC));
     if (!socket) return;
@@ -295,8 +295,8 @@ Socket connect_to(const std::string& address, int process, milliseconds timeout)
       }
       if (read == Read::kClosed) {
         throw PeerError(
-            "process {} had no answer from whoever listens at {}:{}: process 0 has ended, or it "
-            "isn't process 0.",
+            "process {} had no answer from the program that listens at {}:{}: process 0 has ended, "
+            "or it isn't process 0.",
             process, host, port);
       }
       throw TurnedAway(

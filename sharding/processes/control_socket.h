@@ -1,5 +1,5 @@
-/// TCP sockets whose calls have a deadline, and how the processes of a world come to process 0: it
-/// listens, and accepts connections that send the secret.
+/// TCP sockets whose calls have a deadline, and how the processes of a world connect to process 0:
+/// it listens, and accepts connections that send the secret.
 #pragma once
 
 #include <chrono>
@@ -14,7 +14,7 @@ namespace sherd::sharding {
 
 using ControlClock = std::chrono::steady_clock;
 
-/// An open socket; closed at its end.
+/// An open socket; its destructor closes it.
 class Socket {
  public:
   explicit Socket(int file = -1) : file_(file) {}
@@ -34,27 +34,28 @@ class Socket {
 /// For poll(): 0 if the deadline has passed.
 int milliseconds_until(ControlClock::time_point deadline);
 
-/// False if the other end doesn't take it in time, or is gone.
+/// False if the other end doesn't accept it in time, or is gone.
 bool write_all(int file, std::string_view bytes, ControlClock::time_point deadline);
 
-/// An address in words: the secret, the port, and the hosts where it may be reached.
+/// An address as text: the secret, the port, and the hosts where it can be reached.
 std::string door_address(const std::string& secret, int port,
                          const std::vector<std::string>& hosts);
 
 class Door {
  public:
   struct Options {
-    bool loopback = false;    ///< for this machine alone
-    int port = 0;             ///< 0: any that is free
-    std::string secret = {};  ///< "": drawn
+    bool loopback = false;    ///< only for this machine
+    int port = 0;             ///< 0: any free port
+    std::string secret = {};  ///< "": a random one
     std::chrono::milliseconds for_a_greeting{1000};
   };
-  /// Errors   PeerError: the machine refuses, the port is taken.
+  /// Errors   PeerError: the machine refuses, or the port is taken.
   explicit Door(const Options& options);
   /// The secret, the port and this machine's addresses.
   const std::string& address() const { return address_; }
-  /// Returns a socket to each process but 0, by number, when all have come. Guests are read together. Whoever hasn't
-  /// said the secret within a second is refused, or sooner if more than 256 are silent.
+  /// Returns a socket to each process except 0, by number, when all have connected. Incoming
+  /// connections are read concurrently. One that hasn't sent the secret within a second is refused,
+  /// or sooner if more than 256 are silent.
   /// Errors   PeerError: a process hasn't connected by the deadline, however many strangers have.
   std::vector<Socket> let_in(int num_processes, std::chrono::milliseconds timeout) const;
 
@@ -64,13 +65,13 @@ class Door {
   std::chrono::milliseconds patience_;
 };
 
-/// Whoever listens there has said that it doesn't let this process in, and won't later.
+/// The listening process refused this process, and will refuse it again.
 class TurnedAway : public PeerError {
   using PeerError::PeerError;
 };
 
-/// Comes to a door as process `process`, at the first of its hosts that answers.
-/// Errors   PeerError: none does, or not in time, or the connection ends. TurnedAway.
+/// Connects to a door as process `process`, at the first of its hosts that answers.
+/// Errors   PeerError: no host answers in time, or the connection ends. TurnedAway.
 Socket connect_to(const std::string& address, int process, std::chrono::milliseconds timeout);
 
 }  // namespace sherd::sharding

@@ -32,8 +32,8 @@ int number(const char* name, int least, int most) {
     return value;
   }
   throw UsageError(
-      "the environment has {}={}, and a number from {} to {} is needed there: RANK, WORLD_SIZE, "
-      "LOCAL_RANK, MASTER_ADDR and MASTER_PORT say who the processes of a world are.",
+      "the environment has {}={}, but a number from {} to {} is needed: RANK, WORLD_SIZE, "
+      "LOCAL_RANK, MASTER_ADDR and MASTER_PORT describe the processes of a world.",
       name, text.empty() ? "nothing" : text, least, most);
 }
 
@@ -132,10 +132,9 @@ std::optional<EnvironmentWorld> environment_world() {
   if (world.secret.empty() && world.loopback) world.secret = fmt::format("user-{}", ::getuid());
   if (!is_one_word(world.secret)) {
     throw UsageError(
-        "SHERD_SECRET is {}: processes on several machines need a word of at most {} characters "
-        "that "
-        "only they know, the same for all, such as what `openssl rand -hex 16` prints.",
-        world.secret.empty() ? "not set" : "no single word", kLongestSecret);
+        "SHERD_SECRET is {}: processes on several machines need a common secret, one word of at "
+        "most {} characters, such as the output of `openssl rand -hex 16`.",
+        world.secret.empty() ? "not set" : "not a single word", kLongestSecret);
   }
   return world;
 }

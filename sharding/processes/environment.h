@@ -1,16 +1,16 @@
-/// The processes of a world that something other than MPI has started, and that know one another by the
-/// environment, in the variables that torchrun sets:
+/// The processes of a world that were not started by MPI, and that find one another through the
+/// environment variables that torchrun sets:
 ///
 ///   RANK, WORLD_SIZE          of the processes
-///   LOCAL_RANK                of those on this machine
-///   MASTER_ADDR, MASTER_PORT  where process 0 listens for the others. torchrun itself listens there
-///                             (TORCHELASTIC_USE_AGENT_STORE=True says so): then it is the next port
+///   LOCAL_RANK                among the processes on this machine
+///   MASTER_ADDR, MASTER_PORT  where process 0 listens for the others. If torchrun itself listens
+///                             there (TORCHELASTIC_USE_AGENT_STORE=True), the next port is used.
 ///   SHERD_PORT                another port, if set
 ///   SHERD_SECRET              the same for all: connections without it are refused. Optional if
-///                             MASTER_ADDR is localhost: then it is the user's number, which other users of
-///                             the machine can know.
+///                             MASTER_ADDR is localhost. The default is then the user's number,
+///                             which other users of the machine can know.
 ///
-/// Each process has one rank, on a GPU of its own: NCCL carries the tensors. Ranks on CPUs need MPI
+/// Each process has one rank and its own GPU: NCCL carries the tensors. Ranks on CPUs need MPI
 /// (sharding/processes/mpi.h).
 #pragma once
 
@@ -28,12 +28,13 @@ struct EnvironmentWorld {
   bool loopback = false;
 };
 
-/// What the environment says; nothing where it doesn't speak of several processes.
-/// Errors   UsageError: a variable is missing, or isn't what it should be.
+/// What the environment says; empty if it doesn't describe several processes.
+/// Errors   UsageError: a variable is missing or invalid.
 std::optional<EnvironmentWorld> environment_world();
 
-/// Process 0 listens on the port, the others come as soon as it does.
-/// Errors   UsageError: MASTER_ADDR is no host. PeerError: the port is taken, or another process doesn't come.
+/// Process 0 listens on the port; the others connect as soon as it does.
+/// Errors   UsageError: MASTER_ADDR is no host. PeerError: the port is taken, or another process
+///          doesn't connect.
 std::unique_ptr<Processes> join_environment(const EnvironmentWorld& world,
                                             std::chrono::milliseconds timeout);
 

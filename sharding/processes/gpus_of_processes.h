@@ -1,5 +1,5 @@
-/// Processes with one rank and one GPU each, connected by NCCL (sharding/comm/nccl.h): rank r is process r. Ids
-/// of groups, questions and aborts take the way between processes that is there already.
+/// Processes with one rank and one GPU each, connected by NCCL (sharding/comm/nccl.h): rank r is
+/// process r. Group ids, questions and aborts use the existing connections between processes.
 #pragma once
 
 #include <chrono>
@@ -10,7 +10,8 @@
 
 namespace sherd::sharding {
 
-/// Of this process, whose rank is on `device`. Once for `links`, which must outlive it, and whose on_abort is taken.
+/// For this process, whose rank is on `device`. Call it once for `links`, which must outlive the
+/// result; it sets on_abort.
 std::shared_ptr<Rendezvous> make_nccl_rendezvous(ControlLinks& links, int device,
                                                  std::chrono::milliseconds timeout);
 

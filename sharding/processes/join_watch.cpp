@@ -84,7 +84,7 @@ std::string late_text(int own, const std::string& host, double seconds,
   std::string stopped;
   for (const Neighbour& neighbour : neighbours) {
     if (neighbour.stopped) {
-      stopped += fmt::format("{}process {} (number {} of this machine)",
+      stopped += fmt::format("{}process {} (process id {} on this machine)",
                              stopped.empty() ? "" : ", ", neighbour.process, neighbour.id);
     } else if (neighbour.process < own) {
       return "";

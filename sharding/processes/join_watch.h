@@ -1,5 +1,6 @@
-/// While processes join, MPI waits without a deadline for whoever doesn't come, and no connection of our own names
-/// him. From a thread of its own this watch does: from what the system says of this machine's processes.
+/// While processes join, MPI waits without a deadline for a process that doesn't come, and no
+/// connection of our own can name it. This watch can, on its own thread: it reads the system's
+/// information about this machine's processes.
 #pragma once
 
 #include <chrono>
@@ -14,7 +15,8 @@ namespace sherd::sharding {
 
 class JoinWatch {
  public:
-  /// Calls `late` on its own thread, unless it has ended before. Without `late` there is no thread.
+  /// Calls `late` on its own thread, unless this object is destroyed before. Without `late` there
+  /// is no thread.
   JoinWatch(std::chrono::milliseconds timeout, std::function<void()> late);
   ~JoinWatch();
   JoinWatch(const JoinWatch&) = delete;
@@ -30,14 +32,15 @@ class JoinWatch {
 /// A process of a job on this machine.
 struct Neighbour {
   int process = 0;  ///< its number in the world
-  int id = 0;       ///< the system's
+  int id = 0;       ///< the system's process id
   bool stopped = false;
   bool operator==(const Neighbour&) const = default;
 };
-/// By their environment: those of mpirun's job `job` (PMIX_NAMESPACE), ascending; this user's alone can be seen.
+/// Processes of mpirun's job `job` (PMIX_NAMESPACE, read from their environment), ascending. Only
+/// this user's processes can be seen.
 std::vector<Neighbour> neighbours(const std::string& job);
 
-/// What process `own` has to say of `seconds` of waiting; "" if another one here says it.
+/// What process `own` reports after waiting for `seconds`; "" if another process here reports it.
 std::string late_text(int own, const std::string& host, double seconds,
                       const std::vector<Neighbour>& neighbours);
 

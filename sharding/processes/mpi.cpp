@@ -25,13 +25,12 @@ bool has_begun() {
 void begin() {
   int level = MPI_THREAD_SINGLE;
   if (MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &level) != MPI_SUCCESS) {
-    throw PeerError("MPI can't begin; its own messages are above.");
+    throw PeerError("MPI can't start; its own messages are above.");
   }
   if (level < MPI_THREAD_MULTIPLE) {
     throw UsageError(
-        "this MPI lets one thread at a time call it (MPI_THREAD_MULTIPLE is missing); Open MPI 4.1 "
-        "of "
-        "Debian 12 has it.");
+        "this MPI allows calls from only one thread at a time (MPI_THREAD_MULTIPLE is missing); "
+        "Open MPI 4.1 of Debian 12 has it.");
   }
 }
 
@@ -51,7 +50,7 @@ class MpiProcesses final : public Processes {
                                               std::chrono::milliseconds timeout,
                                               const MachinesOfProcesses& machines) override {
     if (ranks_per_process > kMostRanksPerProcess) {
-      throw UsageError("{} ranks in a process; {} is the most. Start more processes.",
+      throw UsageError("{} ranks in a process; at most {} are possible. Start more processes.",
                        ranks_per_process, kMostRanksPerProcess);
     }
     std::vector<std::string> names;
@@ -68,8 +67,8 @@ class MpiProcesses final : public Processes {
   const MPI_Comm comm_;
 };
 
-// The only collectives of MPI's that are used: before there are connections of our own. After the last one, `joined`
-// is called.
+// The only MPI collectives that are used, before our own connections exist. After the last one,
+// `joined` is called.
 std::unique_ptr<ControlLinks> connected(MPI_Comm comm, std::chrono::milliseconds timeout,
                                         const std::function<void()>& joined) {
   ControlLinks::Options options{.timeout = timeout};
@@ -104,7 +103,7 @@ std::string sentence_of_late(std::chrono::milliseconds timeout) {
                    neighbours(variable("PMIX_NAMESPACE")));
 }
 
-// Some ways that MPI can take between machines have room for 23 bits.
+// Some of MPI's transports between machines have room for only 23 bits.
 void check_tags(MPI_Comm comm) {
   int* most = nullptr;
   int known = 0;
@@ -112,8 +111,8 @@ void check_tags(MPI_Comm comm) {
   constexpr int kMost = (1 << 30) - 1;  // of mpi_communicator.cpp's Tags
   if (known == 0 || *most >= kMost) return;
   throw UsageError(
-      "the way that MPI has chosen between processes allows tags up to {}, and {} are needed; give "
-      "mpirun the words --mca pml ob1, or set OMPI_MCA_pml=ob1 for sherd launch.",
+      "the transport that MPI has chosen allows tags up to {}, but {} is needed; give mpirun the "
+      "options --mca pml ob1, or set OMPI_MCA_pml=ob1 for sherd launch.",
       *most, kMost);
 }
 

@@ -52,8 +52,9 @@ struct Announcement {
 };
 static_assert(sizeof(Announcement) == 256);
 
-// Of a message: the group, the sender and the receiver within their processes. MPI has 31 bits for it; what the two
-// places leave of 30 is the group's, so that two groups of a rank hardly ever have the same number.
+// A message's tag: the group, the sender and the receiver within their processes. MPI has 31 bits
+// for it. The group gets what the two places leave of 30, so two groups of a rank hardly ever have
+// the same number.
 struct Tags {
   int bits_of_a_place = 0;
 
@@ -241,7 +242,8 @@ class MpiCommunicator final : public Communicator {
     finish(transfers, call);
   }
 
-  // Piece after piece: while one is added, the next one is under way into the other half of the staging.
+  // Piece by piece: while one is added, the next one arrives in the other half of the staging
+  // memory.
   void sum_slices(const Contribution& call, Tensor out, const Addends& addends) {
     if (staging_.numel == 0 && world_size() > 1) take_staging();
     if (sum_relays_.even() && addends.tree == 1 && addends.num_ranks == 0) {
@@ -331,8 +333,8 @@ class MpiRendezvous final : public Rendezvous {
   }
 
  private:
-  // The same on every process, without a question. Two groups with a rank in common never share a
-  // number: that would be found out here.
+  // Computed equally on every process, without communication. Two groups with a rank in common must
+  // never share a number: it would be detected here.
   std::uint32_t number_of(const Group& group) {
     const auto number = static_cast<std::uint32_t>(std::hash<std::string>{}(group.name) %
                                                    Tags(world_->ranks_per_process()).num_groups());

@@ -1,4 +1,4 @@
-/// The communicator of ranks in several processes (mpi.h says how it works), for whoever has MPI's headers.
+/// The communicator of ranks in several processes (see mpi.h), for code that has MPI's headers.
 #pragma once
 
 #include <mpi.h>
@@ -13,7 +13,7 @@
 
 namespace sherd::sharding {
 
-/// Of ranks_per_process ranks in each process of `comm`. `links` must outlive it.
+/// For ranks_per_process ranks in each process of `comm`. `links` must outlive it.
 std::shared_ptr<Rendezvous> make_mpi_rendezvous(MPI_Comm comm, ControlLinks& links,
                                                 int ranks_per_process,
                                                 std::chrono::milliseconds timeout,

@@ -23,8 +23,8 @@ class Sum {
         relayed_.push_back(member);
       }
     }
-    // Of one piece, on every rank as many: what neighbours bring of each slice, sums on their way to owners, those of
-    // the machines.
+    // Slots for one piece, equally many on every rank: neighbours' contributions to each slice,
+    // sums on their way to owners, and the machines' sums.
     num_slots_ = static_cast<std::int64_t>((neighbours_.size() + 1) * (relayed_.size() + 1) +
                                            relays.machines().size());
     piece_ = what.staging.bytes() / (2 * 4 * num_slots_) / kAlignment * kAlignment;
@@ -52,7 +52,7 @@ class Sum {
  private:
   static constexpr std::int64_t kAlignment = 16;
 
-  // Two of them are under way at a time: while one crosses, the next one is collected on the machine.
+  // Two of them are in progress at a time: while one crosses, the next is collected on the machine.
   struct Piece {
     std::int64_t at = 0, count = 0;
     std::unique_ptr<MpiTransfers> from_neighbours, from_machines, crossing;
@@ -75,8 +75,8 @@ class Sum {
     return {begin, dtype, piece.count};
   }
 
-  // Whoever sends and whoever receives goes through pieces, and in a piece through owners, in the same order:
-  // those elsewhere, whose relay the receiver is, and then the receiver itself.
+  // Senders and receivers go through pieces, and within a piece through owners, in the same order:
+  // first owners on other machines whose relay the receiver is, then the receiver itself.
   void send_to_neighbours(MpiTransfers& outgoing) const {
     for (std::int64_t number = 0; number < num_pieces_; ++number) {
       for (const bool elsewhere : {true, false}) {
@@ -132,7 +132,7 @@ class Sum {
     }
   }
 
-  // What this machine's ranks have of a piece of `owner`'s slice, in rank order.
+  // Contributions of this machine's ranks to a piece of `owner`'s slice, in rank order.
   std::vector<ConstTensor> added(const Piece& piece, int owner) const {
     std::vector<ConstTensor> inputs;
     for (const auto& [of, theirs] : piece.of_neighbours) {

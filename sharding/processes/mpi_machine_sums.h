@@ -1,20 +1,21 @@
-/// A reduce-scatter that adds up what the ranks of a machine have before it crosses to another one
-/// (`parallelism.sum_order: free`).
+/// A reduce-scatter that first adds the contributions of a machine's ranks, and then sends the sums
+/// to other machines (`parallelism.sum_order: free`).
 ///
-///   relay   of each owner elsewhere, one rank of this machine: it receives the slice's pieces from its neighbours,
-///           adds them and its own in rank order, in f32, and sends the sum to the owner, as f32
-///   owner   adds what its own neighbours bring in the same way, and then the machines' sums, one machine after the
-///           other, and rounds once
+///   relay   a rank of this machine, one for each owner on another machine. It receives the slice's
+///           pieces from its neighbours. It adds them and its own in rank order, in f32, and sends
+///           the sum to the owner, as f32.
+///   owner   adds its own neighbours' pieces in the same way. It then adds the machines' sums, one
+///           machine after another, and rounds once.
 ///
-/// Of groups with as many members on each machine, and of sums of all ranks. Relays are those of gathers
-/// (machine_relays.h).
+/// Only for groups with equally many members on each machine, and for sums of all ranks. Relays are
+/// the same as in gathers (machine_relays.h).
 ///
-/// Order    all ranks go through the pieces of slices together. Of a piece a rank adds what its neighbours bring and
-///          sends the sums that it relays; while these cross, it ends the piece before. So nobody waits for somebody who
-///          waits for it.
-/// Sent     by each rank as many slices as directly; of W ranks on M machines of m ranks each, M - 1 of them, in f32,
-///          leave the machine instead of W - m.
-/// Memory   of `staging` (Group::staging) all of it.
+/// Order    all ranks process the pieces of slices together. For each piece, a rank adds its
+///          neighbours' contributions and sends the sums that it relays. While these are under way,
+///          it finishes the previous piece. So no two ranks wait for each other.
+/// Sent     each rank sends as many slices as without relays. With W ranks on M machines of m ranks
+///          each, M - 1 of them, in f32, leave the machine instead of W - m.
+/// Memory   all of `staging` (Group::staging).
 #pragma once
 
 #include <functional>
@@ -28,11 +29,11 @@ namespace sherd::sharding {
 struct MachineSum {
   Tensor full, out;  ///< as Communicator::reduce_scatter
   bool onto_out = false;
-  int rank = 0;  ///< in the group
+  int rank = 0;  ///< index in the group
   Tensor staging;
 };
 
-/// `new_transfers` makes what messages go through, `finish` waits for it.
+/// `new_transfers` makes the object that carries messages; `finish` waits for it.
 void sum_by_machines(const MachineSum& sum, const MachineRelays& relays,
                      const std::function<std::unique_ptr<MpiTransfers>()>& new_transfers,
                      const std::function<void(MpiTransfers&)>& finish);

@@ -12,8 +12,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::microseconds;
 
-// For an interrupted collective to come to rest; what a dead process has begun never does, and mpirun
-// kills the others a second after it.
+// Time for an interrupted collective to end. What a dead process has begun never ends, and mpirun
+// kills the others a second later.
 constexpr std::chrono::milliseconds kToFallSilent{2000}, kAfterADeath{200}, kForNewsOfADeath{500};
 constexpr std::int64_t kLongestMessage = std::int64_t{64} << 20;
 constexpr const char* kQuiet = "no buffer is touched any more";
@@ -22,7 +22,7 @@ std::chrono::milliseconds patience(const MpiWorld& world) {
   return world.links().by_death() ? kAfterADeath : kToFallSilent;
 }
 
-// An error is the consequence of a death more often than not, and that is the better reason.
+// An error usually follows from a death, which is the better reason.
 void check(const MpiWorld& world, int result, const char* call) {
   if (result == MPI_SUCCESS) return;
   const auto deadline = Clock::now() + kForNewsOfADeath;
@@ -36,8 +36,8 @@ void check(const MpiWorld& world, int result, const char* call) {
   throw PeerError("{}: {}", call, std::string_view(text, static_cast<std::size_t>(length)));
 }
 
-// Between two looks: short at first, since most messages are, and a worker that waits for long must
-// not take a core from those that compute.
+// Time between two polls: short at first, since most messages are. A worker that waits long must
+// not take a core from computing threads.
 class BackOff {
  public:
   void reset() { sleep_ = kShortest; }
@@ -61,7 +61,7 @@ MpiWorld::MpiWorld(MPI_Comm comm, ControlLinks& links, int ranks_per_process,
       timeout_(timeout),
       meters_(static_cast<std::size_t>(ranks_per_process)) {}
 
-// Those that are still at work would wait for a word from here if the world is aborted now.
+// If the world is aborted now, processes that are still working would wait for a word from here.
 MpiWorld::~MpiWorld() {
   if (!quiet_) links_.say(kQuiet, "");
 }
@@ -89,7 +89,7 @@ MpiWorld::Collective::Collective(MpiWorld& world) : world_(world) {
   ++world_.under_way_;
 }
 
-// Others may still wait for the rest of a message of ours, which only calls of MPI move.
+// Others may still wait for the rest of a message of ours, which only progresses in MPI calls.
 MpiWorld::Collective::~Collective() {
   {
     std::lock_guard lock(world_.mutex_);
@@ -214,8 +214,8 @@ void MpiTransfers::wait(const std::function<std::string(const std::vector<int>& 
   receiving_.clear();
 }
 
-// A send that is never received stays open: MPI can't cancel it, and nobody will read its buffer, since
-// all receives are cancelled.
+// A send that is never received stays open, because MPI can't cancel it. Its buffer is never read,
+// since all receives are cancelled.
 MpiTransfers::~MpiTransfers() {
   for (const HereSent& sent : sent_here_) ThreadMessages::give_up(*sent.message);
   if (num_open_ == 0) return;

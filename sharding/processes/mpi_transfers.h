@@ -1,8 +1,8 @@
-/// Messages of one collective between one rank and its peers, under way at the same time.
+/// Messages of one collective between one rank and its peers, all in flight at the same time.
 ///
-/// MPI may write to a buffer until its request is complete. So no rank leaves a collective before: if it
-/// is interrupted, receives that nothing has been matched with are cancelled, and the others are waited
-/// for as long as that makes sense.
+/// MPI may write to a buffer until its request is complete. So no rank leaves a collective before
+/// that. If a rank is interrupted, it cancels receives that no message has matched yet, and waits
+/// for the others as long as that is useful.
 #pragma once
 
 #include <mpi.h>
@@ -22,7 +22,7 @@
 
 namespace sherd::sharding {
 
-/// What a rank has sent, counted when its message begins. Any thread may ask.
+/// Bytes that a rank has sent, counted when a message begins. Any thread may read it.
 class LinkMeter {
  public:
   void add(bool crosses, std::int64_t bytes) { (crosses ? across_ : within_) += bytes; }
@@ -32,7 +32,7 @@ class LinkMeter {
   std::atomic<std::int64_t> within_ = 0, across_ = 0;
 };
 
-/// What the communicators of a process have in common.
+/// What the communicators of a process share.
 class MpiWorld : public std::enable_shared_from_this<MpiWorld> {
  public:
   MpiWorld(MPI_Comm comm, ControlLinks& links, int ranks_per_process,
@@ -45,9 +45,9 @@ class MpiWorld : public std::enable_shared_from_this<MpiWorld> {
   ControlLinks& links() const { return links_; }
   int ranks_per_process() const { return ranks_per_process_; }
   std::chrono::milliseconds timeout() const { return timeout_; }
-  /// Between this process's ranks.
+  /// Messages between this process's ranks.
   ThreadMessages& thread_messages() { return thread_messages_; }
-  /// Of this process's rank `place`.
+  /// The meter of this process's rank `place`.
   LinkMeter& meter_of(int place) { return meters_[static_cast<std::size_t>(place)]; }
 
   /// Calls `quiet_if_idle` when the world is aborted.
@@ -59,7 +59,7 @@ class MpiWorld : public std::enable_shared_from_this<MpiWorld> {
    public:
     /// Errors   PeerError if the world was aborted.
     explicit Collective(MpiWorld& world);
-    /// After an abort: returns when no collective of any process is under way.
+    /// After an abort: returns when no process has a collective under way.
     ~Collective();
     Collective(const Collective&) = delete;
     Collective& operator=(const Collective&) = delete;
@@ -79,35 +79,36 @@ class MpiWorld : public std::enable_shared_from_this<MpiWorld> {
   std::vector<LinkMeter> meters_;
   std::mutex mutex_;
   int under_way_ = 0;
-  bool quiet_ = false;  // this process has said that it doesn't touch buffers any more
+  bool quiet_ = false;  // this process has reported that it no longer touches buffers
 };
 
-/// The way between a rank and one of its peers.
+/// The route between a rank and one of its peers.
 struct MpiRoute {
-  int process = 0;              ///< of the peer
-  bool crosses = false;         ///< to another machine
+  int process = 0;              ///< the peer's process
+  bool crosses = false;         ///< whether it leads to another machine
   bool within_process = false;  ///< without MPI
   int send_tag = 0, receive_tag = 0;
 };
 
 class MpiTransfers {
  public:
-  /// `routes[p]` leads to member p of the group. `meter` counts what is sent, unless null.
+  /// `routes[p]` leads to member p of the group. `meter` counts sent bytes, unless null.
   MpiTransfers(MpiWorld& world, const std::vector<MpiRoute>& routes, LinkMeter* meter)
       : world_(world), routes_(routes), meter_(meter) {}
-  /// Gives up what isn't complete.
+  /// Gives up incomplete messages.
   ~MpiTransfers();
   MpiTransfers(const MpiTransfers&) = delete;
   MpiTransfers& operator=(const MpiTransfers&) = delete;
 
-  /// Of two processes that have much for each other both send before they receive. A receive that finds its
-  /// message announced asks for it on the connection that carries this rank's own messages: if the peer
-  /// asks first, all of ours goes ahead of our question, and the two directions take turns.
+  /// If two processes exchange large messages, both send before they receive. A receive that finds
+  /// its message announced requests it on the connection that carries this rank's own messages. If
+  /// the peer requests first, all our data goes ahead of our request, and the two directions take
+  /// turns.
   void send(int peer, const void* data, std::int64_t bytes);
   void receive(int peer, void* data, std::int64_t bytes);
 
-  /// Returns when all are complete. After the world's timeout without any progress `overdue` makes the
-  /// reason of an abort, from the peers that are missing.
+  /// Returns when all are complete. After the world's timeout without any progress, `overdue` makes
+  /// the abort reason from the missing peers.
   /// Errors   PeerError: the world was aborted.
   void wait(const std::function<std::string(const std::vector<int>& peers)>& overdue);
 
@@ -123,8 +124,8 @@ class MpiTransfers {
   const std::vector<MpiRoute>& routes_;
   LinkMeter* const meter_;
   std::vector<MPI_Request> requests_;
-  std::vector<int> peers_;       // of each request
-  std::vector<char> receiving_;  // whether it is a receive
+  std::vector<int> peers_;       // peer of each request
+  std::vector<char> receiving_;  // whether each request is a receive
   std::vector<int> completed_;
   struct HereSent {
     std::shared_ptr<ThreadMessages::Message> message;
@@ -134,9 +135,9 @@ class MpiTransfers {
     ThreadMessages::Receive receive;
     int peer = 0;
   };
-  std::vector<HereSent> sent_here_;          // to ranks of this process, and not yet copied
-  std::vector<HereExpected> expected_here_;  // from them
-  int num_open_ = 0;                         // of MPI's
+  std::vector<HereSent> sent_here_;          // to ranks of this process, not yet copied
+  std::vector<HereExpected> expected_here_;  // from ranks of this process
+  int num_open_ = 0;                         // open MPI requests
 };
 
 }  // namespace sherd::sharding

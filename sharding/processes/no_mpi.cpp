@@ -1,4 +1,4 @@
-// The twin of sharding/processes/mpi.cpp in a program built without MPI.
+// Replaces sharding/processes/mpi.cpp in a program built without MPI.
 #include "core/error.h"
 #include "sharding/processes/mpi.h"
 

@@ -66,7 +66,7 @@ int num_processes_started() {
     return text ? std::atoi(text) : 0;
   };
   if (const int count = number("OMPI_COMM_WORLD_SIZE"); count > 0) return count;
-  // srun's name for it, in an environment that PMIx has set up: without it MPI can't begin.
+  // srun's name for it, in an environment that PMIx has set up: without it MPI can't start.
   if (std::getenv("PMIX_RANK")) return std::max(1, number("SLURM_NTASKS"));
   return 1;
 }

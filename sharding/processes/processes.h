@@ -1,8 +1,9 @@
-/// The processes of a world, started together by mpirun (sharding/processes/mpi.h) or by whoever says so in the
-/// environment (sharding/processes/environment.h), as one of them sees them.
+/// The processes of a world, as one of them sees them. mpirun starts them
+/// (sharding/processes/mpi.h), or another launcher that describes them in the environment
+/// (sharding/processes/environment.h).
 ///
-/// Every process has the same number of ranks, each a thread: with k ranks per process, rank r of the
-/// world is in process r / k.
+/// Every process has the same number of ranks, each a thread. With k ranks per process, rank r of
+/// the world is in process r / k.
 #pragma once
 
 #include <chrono>
@@ -15,20 +16,20 @@
 
 namespace sherd::sharding {
 
-/// How a process has ended, as it tells the others.
+/// How a process has ended, as it reports to the others.
 struct ProcessEnd {
   int exit_code = 0;
   std::string message;       ///< "" if it has ended well
-  bool consequence = false;  ///< of what another process said
+  bool consequence = false;  ///< whether another process's failure caused it
 };
 
 struct MachinesOfProcesses {
   std::vector<int> of_process{};  ///< the number of each process's machine; empty: all are on one
-  /// Gathers cross from machine to machine once, and are passed on there (sharding/processes/mpi.h); else they go
-  /// straight to every rank.
+  /// Gathers send each slice to another machine once, where it is forwarded
+  /// (sharding/processes/mpi.h). Otherwise slices go straight to every rank.
   bool pass_gathers_on = false;
-  /// Gradients are added on a machine before they cross to another one (sharding/processes/mpi_machine_sums.h): not in
-  /// rank order.
+  /// Gradients are added within a machine before they are sent to another one
+  /// (sharding/processes/mpi_machine_sums.h). The sum is then not in rank order.
   bool add_on_machines = false;
 };
 
@@ -42,22 +43,22 @@ class Processes {
   const std::vector<std::string>& hosts() const { return hosts_; }
   /// The number of each process's machine.
   std::vector<int> machines() const;
-  /// Of this process: those on its machine, itself among them.
+  /// Number of processes on this process's machine, including itself.
   int num_on_this_host() const;
-  /// Its number among those on its machine.
+  /// This process's index among those on its machine.
   virtual int index_on_this_host() const;
-  /// For what isn't tensors.
+  /// For everything except tensors.
   ControlLinks& links() const { return *links_; }
 
-  /// Whether ranks on CPUs can exchange tensors; GPUs do by NCCL in any case.
+  /// Whether ranks on CPUs can exchange tensors; GPUs always use NCCL.
   virtual bool carries_tensors() const { return true; }
-  /// Where the ranks of all processes meet on CPUs. Once.
+  /// Where the ranks of all processes meet on CPUs. Call it once.
   virtual std::shared_ptr<Rendezvous> make_rendezvous(int ranks_per_process,
                                                       std::chrono::milliseconds timeout,
                                                       const MachinesOfProcesses& machines = {}) = 0;
 
-  /// The last word of this process. Returns what every process said, in their order, as soon as all
-  /// have: nothing for those that are dead, or of which nothing is heard within `patience`.
+  /// Sends this process's final report. Returns every process's report, in process order, as soon
+  /// as all are there. A report is empty if the process is dead, or silent for `patience`.
   std::vector<std::optional<ProcessEnd>> end(const ProcessEnd& own,
                                              std::chrono::milliseconds patience);
 
@@ -69,11 +70,11 @@ class Processes {
   std::vector<std::string> hosts_;
 };
 
-/// As many as mpirun, or srun, says in the environment that it has started; 1 where this process was
-/// started alone.
+/// Number of processes that mpirun or srun started, according to the environment; 1 if this process
+/// was started alone.
 int num_processes_started();
 
-/// This machine's.
+/// This machine's name.
 std::string host_name();
 
 /// "rank 3 on node7", "ranks 4 to 7 on node7".

@@ -1,9 +1,9 @@
-/// Messages between the ranks of one process: the receiver copies straight from the sender's buffer.
+/// Messages between ranks of one process: the receiver copies straight from the sender's buffer.
 ///
-/// A tag names the group, the sender and the receiver, as it does in MPI. Of one tag, the first message
-/// meets the first receive, the second the second.
-/// Wait   both sides look again and again whether a message has been copied. Only who gives one up waits, for a copy
-///        that has begun.
+/// A tag names the group, the sender and the receiver, as it does in MPI. For one tag, the first
+/// message matches the first receive, the second matches the second.
+/// Wait   both sides check repeatedly whether a message has been copied. A side waits only when it
+///        gives a message up while its copy is in progress.
 #pragma once
 
 #include <atomic>
@@ -25,15 +25,15 @@ class ThreadMessages {
   };
   struct Receive {
     int tag = 0;
-    std::uint64_t number = 0;  ///< of the messages with this tag
+    std::uint64_t number = 0;  ///< counts the messages with this tag
     void* data = nullptr;
     std::int64_t bytes = 0;
   };
 
-  /// `data` stays as it is until the message is copied, or given up.
+  /// `data` must stay unchanged until the message is copied or given up.
   std::shared_ptr<Message> send(int tag, const void* data, std::int64_t bytes);
   Receive expect(int tag, void* data, std::int64_t bytes);
-  /// Copies the message if it is there, and says so. Once it has, don't ask again.
+  /// Copies the message if it is there, and returns whether it did. Once it has, don't ask again.
   bool take(const Receive& receive);
   /// When it returns, the buffer is no longer read.
   static void give_up(Message& message);

@@ -1,7 +1,7 @@
-/// What a run is made of, in words that depend neither on the stage nor on the world: logical
-/// tensors, each with a name, a kind and a shape, whose elements are numbered row-major. A rank
-/// holds pieces of them. Flat layouts, padding and rank numbers don't appear here, so what is saved
-/// in these words at one stage and world is loaded at any other.
+/// A run's state, described independently of stage and world: logical tensors, each with a name, a
+/// kind and a shape, whose elements are numbered row-major. A rank holds pieces of them. Flat
+/// layouts, padding and rank numbers don't appear here. So what is saved at one stage and world can
+/// be loaded at any other.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ namespace sherd::sharding {
 
 /// One kind of state of one parameter.
 struct StateTensor {
-  std::string name;                 ///< the parameter's, e.g. "block.3.up.weight"
+  std::string name;                 ///< the parameter's name, e.g. "block.3.up.weight"
   std::string kind;                 ///< "param" (the FP32 parameter), "exp_avg", "momentum", ...
   std::vector<std::int64_t> shape;  ///< row-major
   DType dtype = DType::kF32;        ///< f32 or bf16
@@ -27,8 +27,8 @@ struct StateTensor {
   bool operator==(const StateTensor&) const = default;
 };
 
-/// Neighbouring columns of a tensor, whose last dimension is seen as its columns and all others as rows. The
-/// elements of a band are numbered row-major, as if it were a tensor of its own.
+/// Neighbouring columns of a tensor. Its last dimension is seen as columns, all others as rows. The
+/// elements of a band are numbered row-major, as in a separate tensor.
 struct Band {
   std::int64_t first = 0, columns = 0;  ///< columns 0: all of them
 
@@ -36,12 +36,12 @@ struct Band {
   bool operator==(const Band&) const = default;
 };
 
-/// How many elements a band of a tensor has.
+/// Number of elements in a band of a tensor.
 inline std::int64_t numel_of(const StateTensor& tensor, const Band& band) {
   return band.is_whole() ? tensor.numel() : tensor.numel() / tensor.shape.back() * band.columns;
 }
 
-/// Which element of the tensor is element `element` of a band.
+/// The index in the tensor of element `element` of a band.
 inline std::int64_t element_of_tensor(const StateTensor& tensor, const Band& band,
                                       std::int64_t element) {
   if (band.is_whole()) return element;
@@ -51,19 +51,19 @@ inline std::int64_t element_of_tensor(const StateTensor& tensor, const Band& ban
 /// Consecutive elements of one tensor, or of a band of it, in this rank's memory.
 struct StatePiece {
   int tensor = 0;                  ///< index into State::tensors
-  std::int64_t first_element = 0;  ///< of the band
+  std::int64_t first_element = 0;  ///< index in the band
   std::int64_t count = 0;
   Tensor data;  ///< [count], of the tensor's type
   Band band{};
 };
 
-/// Copies bytes from or to the memory of a rank's state and returns when they are there. Empty: it
-/// is the host's own.
+/// Copies bytes from or to the memory of a rank's state, and returns when they are there. Empty:
+/// the memory is the host's own.
 using CopyState = std::function<void(const void* from, void* to, std::int64_t bytes)>;
 
 struct State {
   std::vector<StateTensor> tensors;  ///< of the whole model, the same list on every rank
-  std::vector<StatePiece> pieces;    ///< this rank's
+  std::vector<StatePiece> pieces;    ///< this rank's pieces
 };
 
 }  // namespace sherd::sharding

@@ -1,8 +1,9 @@
 /// A unit's parameters laid end to end in one flat buffer, and the buffer cut into slices.
 ///
-/// Each parameter starts at a multiple of 64 elements and the whole is padded to num_slices * slice_parts * 64,
-/// so that every slice of every type is aligned, as are slice_parts equal parts of it, and any number of
-/// slices and parameters works. Without parameters there are no elements. Padding is zero and stays zero; it is never part of a checkpoint.
+/// Each parameter starts at a multiple of 64 elements. The whole is padded to num_slices *
+/// slice_parts * 64. So every slice of every type is aligned, and so are its slice_parts equal
+/// parts; any number of slices and parameters works. Without parameters there are no elements.
+/// Padding is zero and stays zero; it is never part of a checkpoint.
 #pragma once
 
 #include <cstdint>

@@ -155,7 +155,7 @@ bool GradientReduction::adds(int unit) const {
          !plan.placement.gradients_sharded() && same_type(plan) && !in_groups(plan);
 }
 
-// What the backward hasn't added itself: runs of neighbouring parameters.
+// The gradients that the backward hasn't added itself: runs of neighbouring parameters.
 void GradientReduction::add_the_rest(int at, const Tensor& full) {
   const UnitState& unit = state_at(at);
   const std::vector<ParameterSpec>& parameters = unit.spec().parameters;
@@ -179,7 +179,7 @@ void GradientReduction::add_the_rest(int at, const Tensor& full) {
   add_run();
 }
 
-// Another unit's gradient may have stood where this one has padding.
+// Another unit's gradient may have been where this one has padding.
 void GradientReduction::zero_padding(const UnitState& unit, const Tensor& full) {
   std::int64_t end = 0;
   const auto zero_until = [&](std::int64_t begin) {
@@ -219,7 +219,8 @@ void GradientReduction::close(int unit, UnitEnd end) {
   }
 }
 
-// The ranks' micro-batches of this micro-step, group by group of the batch; with one group, all together.
+// The ranks' micro-batches of this micro-step, per group of the batch; with one group, all
+// together.
 void GradientReduction::reduce_slot(int at, Slot& slot) {
   const UnitState& state = state_at(at);
   Stream& stream = rank_->reduce();
@@ -265,8 +266,8 @@ void GradientReduction::reduce_in_place(int at) {
   if (last()) finish_unit(at);
 }
 
-// This rank's part has the sum over its ZeRO group. The replicas have the rest of the batch; and stage 0
-// needs every part, the others their own slice.
+// This rank's part has the sum over its ZeRO group. The replicas have the rest of the batch. Stage
+// 0 needs every part; the other stages need their own slice.
 void GradientReduction::finish_unit(int at) {
   const UnitState& state = state_at(at);
   Stream& stream = rank_->reduce();

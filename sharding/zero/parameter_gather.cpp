@@ -10,7 +10,8 @@
 namespace sherd::sharding {
 namespace {
 
-// The parts of a piece of a cut parameter in each of its boxes, and how many elements of the box are before them.
+// The parts of a split parameter's piece in each of its boxes, and the number of box elements
+// before them.
 template <class Visit>
 void for_each_box(const ParameterCut& cut, const Piece& piece, const Visit& visit) {
   std::int64_t begin = 0;  // of the box
@@ -123,7 +124,7 @@ void ParameterGather::release(int unit) {
   prefetch();
 }
 
-// What stood in a slot is gone if its memory was something else's meanwhile.
+// A slot's content is lost if its memory was used for something else meanwhile.
 void ParameterGather::forget_lost_slots() {
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     if (slots_[i].life != slots_[i].life_now()) schedule_.forget_slot(static_cast<int>(i));

@@ -6,21 +6,21 @@
 ///   compute   | use 0 | use 1 | use 2 | use 3 | ...
 ///   gather    | 1 | 2 |  | 3 |   | 4 |
 ///
-/// At stages 0-2 full parameters are resident, and a use only waits for the unit's last publish. If replicas
-/// divide the optimizer states, a publish starts with a gather of the part among them, at stage 3 too.
-/// At stage 3 they live in a fixed pool of slots, one pool per unit class, each slot as large as
-/// the largest unit of the class. A slot remembers its unit; it forgets it when the unit's parameters
-/// change (`publish`) or when its memory was used for something else. Two events guard it:
+/// At stages 0-2 full parameters are resident, and a use only waits for the unit's last publish. If
+/// replicas divide the optimizer states, a publish starts with a gather of the part among them, at
+/// stage 3 too.
+/// At stage 3 full parameters live in a fixed pool of slots, one pool per unit class. Each slot is
+/// as large as the largest unit of the class. A slot remembers its unit until the unit's parameters
+/// change (`publish`) or its memory is used for something else. Two events guard it:
 ///   ready   the gather is done: the compute stream waits for it before reading
 ///   free    the last reader is done: the gather stream waits for it before overwriting
-/// A use finds its unit in a slot if it is still there (the last prefetch_depth + 1 blocks of the
-/// forward are gathered once). Otherwise the slot whose content is needed latest is
-/// overwritten; the plan tells which. Every rank makes the same choices, so collectives match by
-/// construction.
+/// A use takes its unit from a slot if it is still there (the last prefetch_depth + 1 blocks of the
+/// forward are gathered once). Otherwise the slot whose content is needed latest is overwritten,
+/// according to the plan. Every rank makes the same choices, so collectives match by construction.
 ///
-/// Frozen parameters (sharding/zero/unit.h) are gathered with the trained ones, in a separate buffer
-/// and collective; they are never published. Quantised ones are gathered as bytes where they are
-/// sharded, and decoded into a slot at every stage.
+/// Frozen parameters (sharding/zero/unit.h) are gathered with the trained ones, in a separate
+/// buffer and collective; they are never published. Quantised parameters are gathered as bytes
+/// where they are sharded. They are decoded into a slot at every stage.
 ///
 /// Slots: prefetch_depth + 1 for blocks (all blocks with `reshard_after_forward` off: the forward's
 /// gather then serves the backward too), one for the edges.
@@ -36,8 +36,8 @@
 
 namespace sherd::sharding {
 
-/// What a step of `num_micro_steps` times `uses` sends for parameters: gathers at stage 3, the
-/// publishing of updates at stages 1 and 2.
+/// What a step of `num_micro_steps` times `uses` sends for parameters: gathers at stage 3, and
+/// publishes at stages 1 and 2.
 Traffic parameter_traffic(const std::vector<UnitPlan>& units, const GatherOptions& options,
                           const std::vector<int>& uses, int num_micro_steps);
 
@@ -48,14 +48,15 @@ class ParameterGather {
 
   /// The units that will be used from now on, in order. The previous plan must be finished.
   void plan(std::vector<int> uses);
-  /// The planned next use: the compute stream waits until the unit's parameters are there. Returns
+  /// The next planned use: the compute stream waits until the unit's parameters are there. Returns
   /// one view per parameter, trained or not, in the table's order, valid until `release`.
   std::vector<Tensor> get(int unit);
-  /// The compute stream has no readers of this use beyond what is enqueued.
+  /// On the compute stream, only work enqueued so far reads this use.
   void release(int unit);
-  /// Call after the compute stream has updated this rank's slices: sends them to every rank. At stages 1-2 an
-  /// all-gather on the gather stream, overlapping the next forward; at stage 3 the next gather does it. `rounded`: the update
-  /// has rounded them into what is resident.
+  /// Call after the compute stream has updated this rank's slices: sends them to every rank. At
+  /// stages 1-2 this is an all-gather on the gather stream that overlaps the next forward; at stage
+  /// 3 the next gather does it. `rounded`: the update has already rounded them into the resident
+  /// parameters.
   void publish(int unit, bool rounded = false);
   /// Drops the rest of the plan (after an error, or a step that ends early).
   void abandon();
@@ -63,7 +64,7 @@ class ParameterGather {
  private:
   struct Slot {
     Buffer buffer, frozen, quantised;
-    std::int64_t life = -1;  // of the buffers, when they were filled
+    std::int64_t life = -1;  // of the buffers when they were filled
 
     std::int64_t life_now() const {
       return buffer ? buffer.life() : frozen ? frozen.life() : quantised.life();
@@ -86,8 +87,8 @@ class ParameterGather {
   // By unit: its ZeRO group, and the replicas that divide its parts, if any.
   std::vector<Communicator*> communicators_, replicas_;
   std::vector<std::unique_ptr<Event>> updated_;    // by unit: the slice holds its new values
-  std::vector<std::unique_ptr<Event>> told_;       // by unit: the replicas have told one another
-  std::vector<std::unique_ptr<Event>> published_;  // by unit: so does the resident full buffer
+  std::vector<std::unique_ptr<Event>> told_;       // by unit: replicas have exchanged updates
+  std::vector<std::unique_ptr<Event>> published_;  // by unit: the full buffer has them too
   std::unique_ptr<Event> began_;                   // slots' memory is free for this plan
 };
 

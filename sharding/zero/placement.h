@@ -9,22 +9,26 @@
 ///   update                        every slice    own slice      own slice        own slice
 ///   after the update              -              all-gather     all-gather       -
 ///
-/// Hybrid sharding: ranks along the replicate axis hold copies of everything and other rows of the batch.
-/// Once per step, after the last reduction, each all-reduces its slice of the gradient with them (at
-/// stage 0 between a reduce-scatter and an all-gather: the cheapest way over the slow link).
+/// Hybrid sharding: ranks along the replicate axis hold copies of all state and have different rows
+/// of the batch. Once per step, after the last reduction, each all-reduces its slice of the
+/// gradient with them. At stage 0 this is between a reduce-scatter and an all-gather: the cheapest
+/// way over the slow link.
 ///
-/// The replicas may divide the optimizer's state among themselves too. Each then updates its share of the slice: the
-/// sum over the replicas is a reduce-scatter, and an all-gather among them follows the update. Between groups of ranks
-/// a step sends no more than without, and each rank keeps 1/R of the state of its R replicas.
+/// The replicas may also divide the optimizer's state among themselves. Each then updates its share
+/// of the slice. The sum over the replicas is then a reduce-scatter, and an all-gather among them
+/// follows the update. Between groups of ranks a step sends no more than before. Each rank keeps
+/// 1/R of the state of its R replicas.
 ///
-///   hybrid sharding                parameters and gradients   optimizer             between replicas, per step
-///   replicas hold copies           along shard, context       along shard, context  all-reduce of gradients
-///   replicas divide the optimizer  along shard, context       along all three       reduce-scatter of gradients,
-///                                                                                   all-gather of parameters
+///   hybrid sharding     parameters and       optimizer       between replicas, per step
+///                       gradients
+///   replicas hold       along shard,         along shard,    all-reduce of gradients
+///     copies              context              context
+///   replicas divide     along shard,         along all       reduce-scatter of gradients,
+///     the optimizer       context              three           all-gather of parameters
 ///
-/// (ZeRO++'s hpZ, arXiv:2306.10209, keeps a second copy of the parameters inside each group for the backward alone;
-/// MiCS, arXiv:2205.00119, is the first row. The second row has hpZ's memory, and gathers nothing between groups
-/// within a step.)
+/// (ZeRO++'s hpZ, arXiv:2306.10209, keeps a second copy of the parameters inside each group, only
+/// for the backward. MiCS, arXiv:2205.00119, is the first row. The second row takes as much memory
+/// as hpZ, and gathers nothing between groups within a step.)
 ///
 /// With `GradSync::kBoundary` at stages 2-3 gradients are kept unsharded until the last micro-step,
 /// which saves communication and costs the memory that those stages would have saved. With
@@ -33,9 +37,9 @@
 /// A placement names, for each kind of state, the mesh axes over which it is sharded; along every
 /// other axis ranks hold copies. Each unit has one; today all units have the same.
 ///
-/// A flat buffer is cut into one *slice* for each rank along `slice_axes`. A *part* is the slices of the replicas
-/// that divide the optimizer states, in order: what a rank of the ZeRO group gathers and reduces as one.
-/// Otherwise a part is a slice.
+/// A flat buffer is divided into one *slice* for each rank along `slice_axes`. If replicas divide
+/// the optimizer states, a *part* consists of their slices, in order. A rank of the ZeRO group
+/// gathers and reduces a part as one. Otherwise a part is a slice.
 #pragma once
 
 #include <cstdint>
@@ -47,14 +51,16 @@ namespace sherd::sharding {
 enum class GradSync { kEveryMicroStep, kBoundary };
 
 struct Placement {
-  /// The ZeRO group is a group along these axes. Its ranks reduce gradients together, at every stage.
+  /// The ZeRO group is a group along these axes. Its ranks reduce gradients together at every
+  /// stage.
   AxisSet group = zero_axes();
-  /// Per kind of state, the axes over which it is sharded at rest: those of the group, or none; the optimizer states'
-  /// may include the replicas' axis. (Other sets fail a SHERD_CHECK.)
+  /// Per kind of state, the axes over which it is sharded at rest: those of the group, or none.
+  /// Optimizer states may include the replicas' axis. (Other sets fail a SHERD_CHECK.)
   AxisSet parameters{}, gradients{}, optimizer{};
   GradSync grad_sync = GradSync::kBoundary;
-  /// The batch is cut into this many contiguous groups. The gradient of each is a separate sum; the sums
-  /// are added in order. A world whose replicas each have one group has the same sums.
+  /// The batch is divided into this many contiguous groups. The gradient of each is a separate sum;
+  /// the sums are added in order. A world whose replicas have one group each computes the same
+  /// sums.
   int batch_groups = 1;
   bool has_gradients = true;  ///< false: the model is used, not trained
 
@@ -65,33 +71,37 @@ struct Placement {
   bool operator==(const Placement&) const = default;
 };
 
-/// Along these, ranks hold the same part and have gradients of other tokens: the sum is taken over them, too.
+/// Along these axes, ranks hold the same part and have gradients of other tokens: the sum is taken
+/// over them, too.
 AxisSet replica_axes(const Placement& placement);
 
-/// Those of the ZeRO group, and of the replicas if they divide the optimizer's state.
+/// The axes of the ZeRO group, and of the replicas if they divide the optimizer's state.
 AxisSet slice_axes(const Placement& placement);
-/// The number of `rank`'s slice: those of a part follow one another, in the order of the replicas.
+/// The number of `rank`'s slice. The slices of a part have successive numbers, in the order of the
+/// replicas.
 int slice_of(const Mesh& mesh, int rank, const Placement& placement);
 
 enum class Replicas { kHoldCopies, kDivideOptimizer };
 
-/// The placement of `stage`, 0 to 3, on the mesh's ZeRO axes, with gradients unsharded where `grad_sync`
-/// asks to reduce them only after the last micro-step. Replicas can divide an optimizer's state where it is
-/// sharded: from stage 1 on.
+/// The placement of `stage`, 0 to 3, on the mesh's ZeRO axes. Gradients are unsharded if
+/// `grad_sync` asks to reduce them only after the last micro-step. Replicas can divide an
+/// optimizer's state if it is sharded: from stage 1 on.
 Placement placement_of(int stage, GradSync grad_sync, Replicas replicas = Replicas::kHoldCopies);
-/// With the stage's usual sync: at the boundary at stages 0 and 1, in every micro-step above.
+/// The same with the stage's usual sync: at the boundary at stages 0 and 1, in every micro-step
+/// above.
 Placement placement_of(int stage);
 
-/// Along these, ranks hold copies of a slice. Along the pipeline axis they hold other units, along the tensor
-/// axis other parts of the same parameters, of which some are copies (ParameterCut).
+/// Along these axes, ranks hold copies of a slice. Along the pipeline axis they hold other units.
+/// Along the tensor axis they hold other parts of the same parameters, some of which are copies
+/// (ParameterCut).
 AxisSet copy_axes(const Mesh& mesh, const Placement& placement);
 
-/// Whether `rank` counts its slice in sums over all ranks (gradient norms): of the ranks that hold
-/// copies of the same slice, one does. Of parameters that tensor ranks hold copies of, their
-/// boxes say who does.
+/// Whether `rank` counts its slice in sums over all ranks (gradient norms). Among ranks that hold
+/// copies of the same slice, one does. For parameters that tensor ranks hold copies of, their boxes
+/// decide.
 bool contributes_slice(const Mesh& mesh, int rank, const Placement& placement);
 
-/// The part of its slice of `slice_numel` elements that `rank` writes to a checkpoint: ranks with
+/// The part of its slice of `slice_numel` elements that `rank` writes to a checkpoint. Ranks with
 /// copies of a slice divide it among themselves, so every element is written once.
 struct SliceRange {
   std::int64_t first = 0, count = 0;

@@ -1,5 +1,5 @@
-/// What follows from a unit's placement about its gradients: shared by the plan of a reduction (reduction_plan.cpp) and
-/// the reduction itself.
+/// Rules that follow from a unit's placement for its gradients. The plan of a reduction
+/// (reduction_plan.cpp) and the reduction itself share them.
 #pragma once
 
 #include "sharding/zero/unit.h"
@@ -21,7 +21,7 @@ inline bool needs_slot(const UnitPlan& unit, int num_micro_steps) {
          (unit.placement.gradients_sharded() || num_micro_steps > 1 || !same_type(unit) ||
           in_groups(unit));
 }
-// Whether one call can do all: reduce, and give every rank the whole sum.
+// Whether one call can do everything: reduce, and give every rank the whole sum.
 inline bool all_at_once(const UnitPlan& unit, int num_micro_steps) {
   return !unit.placement.optimizer_sharded() && unit.num_replicas == 1 &&
          (at_boundary(unit) || !needs_slot(unit, num_micro_steps));

@@ -153,7 +153,7 @@ std::vector<SlotSchedule::Fill> SlotSchedule::prefetch() {
   return fills;
 }
 
-// Behind the uses that are the next `prefetch_depth` ones, each with those that follow it.
+// The end of the next `prefetch_depth` uses, each with the uses that follow it.
 std::size_t SlotSchedule::end_of_promises() const {
   int ahead = prefetch_depth_;
   std::size_t end = next_;
@@ -198,9 +198,9 @@ void SlotSchedule::forget_slot(int slot) {
   slots_[slot].unit = -1;
 }
 
-// Slots are stale when a step begins, since it updates every unit. What happens in a micro-step
-// depends on the uses up to the next one's end, or as far as prefetches reach; so from some
-// micro-step on all are alike but the last, and a step of many need not be played through.
+// Slots are stale when a step begins, since it updates every unit. A micro-step depends on the uses
+// up to the next one's end, or as far as prefetches reach. So from some micro-step on all are alike
+// except the last, and a step of many needn't be simulated fully.
 std::vector<std::int64_t> count_gathers(const std::vector<UnitPlan>& units,
                                         const GatherOptions& options, const std::vector<int>& uses,
                                         int num_micro_steps) {

@@ -1,11 +1,12 @@
 /// Which slot each use of a unit gets, and when it is filled: the decisions of ParameterGather
-/// without its buffers. They depend on the order of uses alone, so that every rank makes the same
-/// ones, and a plan can count gathers before a run.
+/// without its buffers. They depend only on the order of uses. So every rank makes the same ones,
+/// and a plan can count gathers before a run.
 ///
-/// Up to `prefetch_depth` uses ahead of the current one are promised a slot, in order. A layer's further parts are used
-/// together with its block: their uses follow the block's, count as one with it, and several may be under way. A use finds
-/// its unit in a slot or has one filled: of the slots not promised to a use, the one whose
-/// content is needed latest (Belady 1966: with the future known, no other choice fills less).
+/// Up to `prefetch_depth` uses after the current one are promised a slot, in order. A layer's
+/// further parts are used together with its block. Their uses follow the block's and count as one
+/// with it; several may be under way. If no slot holds the unit of a use, one is filled. Among the
+/// slots not promised to a use, it is the one whose content is needed latest (Belady 1966: with the
+/// future known, no other choice fills fewer).
 ///
 /// Errors   misuse (a use out of order, a release without a get) is our bug (SHERD_CHECK).
 #pragma once
@@ -23,20 +24,20 @@ struct GatherOptions {
   bool reshard_after_forward = true;
 };
 
-/// The pool of slots for the units that need one, by unit class. At stages 0-2 it has quantised parameters
-/// only; the others are resident.
+/// The pool of slots for the units that need one, by unit class. At stages 0-2 it has only
+/// quantised parameters; the others are resident.
 struct GatherSlot {
   UnitClass unit_class;
-  /// Of trained, frozen and quantised parameters; some may be missing.
+  /// For trained, frozen and quantised parameters; some may be missing.
   std::optional<BufferSpec> buffer, frozen, quantised;
 };
 std::vector<GatherSlot> gather_slots(const std::vector<UnitPlan>& units,
                                      const GatherOptions& options);
-/// All that a ParameterGather acquires.
+/// All buffers that a ParameterGather acquires.
 std::vector<BufferSpec> gather_buffers(const std::vector<UnitPlan>& units,
                                        const GatherOptions& options);
-/// Where the bytes of quantised parameters are gathered before they are decoded into a slot: one for all
-/// slots, since the gather stream fills them one by one. None at stages 0-2.
+/// Where the bytes of quantised parameters are gathered before they are decoded into a slot. One
+/// buffer serves all slots, since the gather stream fills them one by one. None at stages 0-2.
 std::optional<BufferSpec> quantised_gather_buffer(const std::vector<UnitPlan>& units);
 
 class SlotSchedule {
@@ -51,18 +52,19 @@ class SlotSchedule {
 
   /// The units that will be used from now on, in order. The previous plan must be finished.
   void plan(std::vector<int> uses);
-  /// The planned next use begins. `prefetch` gives it a slot, unless it has one.
+  /// The next planned use begins. `prefetch` gives it a slot, unless it has one.
   void get(int unit);
-  /// The use ends. Uses end in any order. Returns the slot that it had, or -1 if the unit is resident.
+  /// A use ends. Uses may end in any order. Returns the slot that it had, or -1 if the unit is
+  /// resident.
   int release(int unit);
-  /// Promises slots as far as depth and pool allow; what has to be filled for that, in this order.
+  /// Promises as many slots as depth and pool allow. Returns the fills that this needs, in order.
   std::vector<Fill> prefetch();
   /// The slot of `unit`, which is in use.
   int slot_of(int unit) const;
   /// Drops the rest of the plan.
   void abandon();
 
-  /// The slot with this unit's parameters, or this slot, no longer holds a unit.
+  /// This unit's slot, or this slot, no longer holds its parameters.
   void forget_unit(int unit);
   void forget_slot(int slot);
 
@@ -85,7 +87,7 @@ class SlotSchedule {
   std::vector<Slot> slots_;
   int prefetch_depth_;
   std::vector<int> uses_;
-  std::size_t next_ = 0;      // the use that `get` gives next
+  std::size_t next_ = 0;      // the use that `get` returns next
   std::size_t promised_ = 0;  // uses before this one have a slot
   std::vector<int> in_use_;   // units
 };

@@ -15,7 +15,7 @@ FlatLayout layout_of(const std::vector<ParameterSpec>& parameters, const Placeme
   return FlatLayout({{}, UnitClass::kBlock, parameters}, mesh.degree(placement.group));
 }
 
-// Replicas with the same slice, which add it up in so many equal parts.
+// Replicas with the same slice, which add it in this many equal parts.
 int copies_of_slices(const Placement& placement, const Mesh& mesh) {
   return mesh.degree(replica_axes(placement)) * mesh.degree(placement.group) /
          mesh.degree(slice_axes(placement));

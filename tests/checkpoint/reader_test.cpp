@@ -212,7 +212,7 @@ TEST(Reader, WeightsAloneLoadFromACheckpointWithMoments) {
   EXPECT_EQ(wanted.wrong_pieces(0), 0);
   EXPECT_NE(test::error_text<DataError>([&] {
               load_from(path, wanted.state);
-            }).find("holds exp_avg of embedding.token.weight, which this run has of no tensor"),
+            }).find("holds exp_avg of embedding.token.weight, which this run has for no tensor"),
             std::string::npos);
 }
 
@@ -242,7 +242,7 @@ TEST(Reader, TheFirstDifferenceIsNamed) {
   EXPECT_EQ(refusal([](auto& t) { t[4].kind = "momentum"; }),
             path +
                 ": holds no momentum of any tensor; this run needs embedding.token.weight's. Is "
-                "the optimizer another?");
+                "the optimizer different?");
   EXPECT_EQ(refusal([](auto& t) { std::reverse(t.begin(), t.end()); }, Match::kEverything),
             "(no error)");
 }

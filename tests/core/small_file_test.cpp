@@ -47,7 +47,7 @@ TEST(SmallFile, ALargerFileIsRefusedBeforeItIsRead) {
   std::ofstream(path) << "x";
   std::filesystem::resize_file(path, std::uintmax_t{1} << 40);  // a hole: 1 TiB
   EXPECT_EQ(test::error_text<DataError>([&] { read_small_file(path, 1 << 20); }),
-            path + ": can't be read: it has 1099511627776 bytes, and 1048576 are the most.");
+            path + ": can't be read: it has 1099511627776 bytes; at most 1048576 are allowed.");
 }
 
 TEST(JsonBounds, CountWhatAParserWouldMake) {

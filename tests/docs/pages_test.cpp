@@ -164,7 +164,7 @@ TEST(PagesText, AreShort) {
       sum += words_of(page);
     }
   }
-  EXPECT_LE(sum, 32'500);  // 30,000 is the aim: forms of conversations and limits came after
+  EXPECT_LE(sum, 30'000);
 }
 
 // At most 25 words, as a rule: one sentence in twenty may be longer.

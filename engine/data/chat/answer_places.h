@@ -1,8 +1,9 @@
-/// Where answers stand in a rendered conversation (chat_format.h says what an answer's span is).
+/// Finds the answers in a rendered conversation (chat_format.h defines an answer's span).
 ///
-/// Each is found by what the template makes of the conversation up to the answer, with it, and up to it with
-/// the generation prompt. Time is in proportion to the text where the template can be rendered for all
-/// beginnings at once (templates/growing.h); else three renderings for each answer are needed.
+/// Three renderings locate an answer: the conversation before the answer, the same with the
+/// generation prompt, and the conversation up to and including the answer. If the template can
+/// render all prefixes at once (template/growing.h), time is linear in the text. Otherwise each
+/// answer needs three renderings.
 #pragma once
 
 #include <cstddef>
@@ -24,26 +25,26 @@ struct Span {
 
 class AnswerPlaces {
  public:
-  /// `answers`: indices of the messages to find, in order. `special_tokens` aren't cut.
+  /// `answers`: indices of the messages to find, in order. `special_tokens` are never split.
   AnswerPlaces(const ConversationRenderer& renderer, const Conversation& conversation,
                const std::vector<std::size_t>& answers,
                const std::vector<std::string>& special_tokens,
                Renderings how = Renderings::kFewest);
 
-  /// The answer's bytes in `with`: the conversation up to and with it.
+  /// The answer's bytes in `with`, the conversation up to and including the answer.
   struct Place {
     SharedText with;
     Span span;
   };
-  /// Errors   UnfitRow: what the template raises
+  /// Errors   UnfitRow: the template raised an error
   Place place_of(std::size_t index);
 
-  /// Where two texts part, but not inside of a special token that one of them spells.
+  /// Length of the common prefix of two texts; it never ends inside a special token.
   std::size_t common_text(const SharedText& a, const SharedText& b);
-  /// How far `with` is in `whole` as it stands there, in bytes.
+  /// Length of the common prefix of two texts, in bytes.
   std::size_t common_bytes(const SharedText& a, const SharedText& b) { return common_(a, b); }
 
-  /// Renderings of the template so far; all beginnings at once are two.
+  /// Renderings of the template so far; rendering all prefixes at once counts as two.
   int num_renderings() const { return num_renderings_; }
 
  private:

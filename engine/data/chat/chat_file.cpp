@@ -142,7 +142,7 @@ class ChatReader {
 
   void drop(const Row& row, std::int64_t line) {
     if (unfit_ == Unfit::kError) {
-      throw DataError("{}:{}: {}; mend the row, or set data.unfit: drop to leave such rows out.",
+      throw DataError("{}:{}: {}; fix the row, or set data.unfit: drop to leave such rows out.",
                       path_, line, row.problem);
     }
     ChatCounts::Dropped& dropped = counts_.dropped[std::string(row.reason)];

@@ -91,7 +91,7 @@ void ChatFormat::mark_answers(const Conversation& conversation, Rendered& render
   rendered.num_renderings += places.num_renderings();
 }
 
-// What messages without a loss say is marked as spoken here.
+// The text of messages without a loss is marked as spoken here.
 void ChatFormat::mark_generated(Rendered& rendered) const {
   const std::string& marks = rendered.text.marks;
   std::vector<bool> without_loss;

@@ -1,18 +1,23 @@
-/// Conversations become tokens, by a model's own chat template; and which of them are trained on.
+/// Encodes conversations with the model's chat template, and selects the tokens that are trained
+/// on.
 ///
-/// An answer's span in the rendered text begins where the prompt for it ends (the conversation before
-/// it, with the generation prompt), or sooner with its first byte or a <think> that the prompt opens.
-/// It ends with what the template puts behind the answer, such as the special token that ends the
-/// turn: where the conversation up to the answer ends, or the whole goes on otherwise; where no special
-/// token is there, the one that begins the next turn belongs to it. Templates with {% generation %} say it themselves. Text is cut there and at the template's special
-/// tokens before it is encoded: no token lies across an edge, and what is trained on is what a model
-/// has to write. Special tokens that somebody spells in a message stay text.
+/// An answer's span in the rendered text begins where its prompt ends: the conversation before it,
+/// with the generation prompt. It begins earlier if the answer's first byte, or a <think> that the
+/// prompt opens, comes earlier. The span includes what the template writes after the answer, such
+/// as the special token that ends the turn. It ends where the rendering up to the answer ends, or
+/// where the whole conversation's rendering differs from it. Without such a special token, the span
+/// includes the special token that begins the next turn. Templates with {% generation %} mark the
+/// spans themselves.
 ///
-/// Some templates rewrite history, such as those that leave out the thinking of earlier answers: an
-/// answer then isn't in the whole conversation as it was given.
+/// Text is cut at the edges of spans and at the template's special tokens before it is encoded. So
+/// no token crosses an edge, and exactly the text that a model has to write is trained on. A
+/// special token spelled in a message stays text.
 ///
-/// A message whose weight is 0 has no loss. Fields with text that the template shows nowhere are named in
-/// `unshown`; a tool call that it doesn't show makes the row unfit.
+/// Some templates rewrite history; for example, they remove the thinking of earlier answers. The
+/// rendered conversation then doesn't contain such an answer as it was given.
+///
+/// A message with weight 0 has no loss. `unshown` names fields with text that the template never
+/// shows. A tool call that the template doesn't show makes the row unfit.
 #pragma once
 
 #include <cstdint>
@@ -32,36 +37,37 @@ namespace sherd::data {
 struct EncodedConversation {
   std::vector<std::int32_t> ids;
   std::vector<std::uint8_t> trained;  ///< 1 where a token is trained on
-  bool was_rewritten = false;         ///< so only its last answer is trained on
+  bool was_rewritten = false;         ///< if so, only its last answer is trained on
   std::vector<std::string> unshown;   ///< fields of the row that the template doesn't show
 };
 
-/// Immutable; any thread may use it, each with an encoder of its own.
+/// Immutable; any thread may use it, each with its own encoder.
 class ChatFormat {
  public:
   /// `folder` has the tokenizer and its templates (template_set.h).
-  /// Errors   DataError: a template that isn't known here, by its line. A folder without one is taken;
-  ///          `encode` then refuses messages.
+  /// Errors   DataError: an unsupported template; the message names the line. A folder without a
+  ///          template is accepted; `encode` then refuses messages.
   ChatFormat(const std::string& folder, std::shared_ptr<const tokenizer::Tokenizer> tokenizer,
              const ChatOptions& options);
 
-  /// Errors   UnfitRow: what the template raises. DataError, without the conversation's place: no
-  ///          template; with kError a rewritten history
+  /// Errors   UnfitRow: the template raised an error. DataError, without the conversation's place:
+  ///          no template; a rewritten history with kError
   EncodedConversation encode(const Conversation& conversation, tokenizer::Encoder& encoder) const;
 
-  /// What an answer is written behind: the conversation so far, and the template's generation prompt.
+  /// The prompt for an answer: the conversation so far, then the template's generation prompt.
   /// Errors   as encode.
   std::vector<std::int32_t> prompt_ids(const Conversation& conversation,
                                        tokenizer::Encoder& encoder) const;
-  /// The same as text; `generation_prompt`: with what an answer is written after. Special tokens that a message
-  /// spells can't be told from the template's.
+  /// The same as text. `generation_prompt`: whether to append the generation prompt. In this text,
+  /// special tokens spelled in a message look like the template's.
   std::string prompt_text(const Conversation& conversation, bool generation_prompt) const;
-  /// The special token that the template puts behind an answer. None: other text ends it, or nothing.
+  /// The special token that the template writes after an answer. None: other text or nothing ends
+  /// it.
   std::optional<std::int32_t> end_of_answer(tokenizer::Encoder& encoder) const;
 
   struct Rendered {
     templates::MarkedText text;
-    std::vector<Span> trained;  ///< in order, apart from one another
+    std::vector<Span> trained;  ///< in order, disjoint
     bool was_rewritten = false;
     std::vector<std::string> unshown;
     int num_renderings = 0;  ///< of the template

@@ -1,4 +1,4 @@
-/// What is made of conversations.
+/// Options for training on conversations, and counts of what happened to them.
 #pragma once
 
 #include <cstdint>
@@ -11,20 +11,20 @@ namespace sherd::data {
 enum class TrainOn : std::uint8_t {
   kAll,
   kAssistant,   ///< the assistant's answers
-  kCompletion,  ///< what follows the last message of somebody else
+  kCompletion,  ///< what follows the last message that isn't the assistant's
   kLast,        ///< the last answer
 };
-/// What to do with a row that can't be trained on (unfit_row.h). Only one that is longer than a sequence
-/// can be cut; others are dropped then.
+/// What to do with a row that can't be trained on (unfit_row.h). kCut cuts rows longer than a
+/// sequence and drops other unfit rows.
 enum class Unfit : std::uint8_t { kDrop, kCut, kError };
-/// What to do with an answer that isn't in the whole conversation as it was given.
+/// What to do if the rendered conversation doesn't contain an answer as it was given.
 enum class RewrittenHistory : std::uint8_t { kTrainLast, kError };
 
-/// How the beginnings of a conversation are rendered (answer_places.h). All give the same spans.
+/// How the prefixes of a conversation are rendered (answer_places.h). All give the same spans.
 enum class Renderings : std::uint8_t {
-  kFewest,       ///< all at once, where that is less work
-  kOneByOne,     ///< each by itself
-  kAllTogether,  ///< all at once if the template allows it, however few answers there are
+  kFewest,       ///< all at once if that is less work
+  kOneByOne,     ///< each separately
+  kAllTogether,  ///< all at once if the template allows it, even for few answers
 };
 
 struct ChatOptions {
@@ -38,13 +38,14 @@ struct ChatOptions {
 struct ChatCounts {
   struct Dropped {
     std::int64_t rows = 0;
-    std::string first;  ///< "file:line: what is wrong with it"
+    std::string first;  ///< "file:line: problem"
   };
   std::int64_t conversations = 0;
   std::int64_t cut = 0;
   std::int64_t rewritten = 0;              ///< only the last answer is trained on
   std::map<std::string, Dropped> dropped;  ///< by the reason (unfit_row.h)
-  /// Rows by the name of a field that isn't read, or that the template doesn't show.
+  /// Number of rows by field name: fields that aren't read, and fields that the template doesn't
+  /// show.
   std::map<std::string, std::int64_t> unread, unshown;
 
   std::int64_t num_dropped() const {

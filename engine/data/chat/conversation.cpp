@@ -122,7 +122,7 @@ void check_roles(const Conversation& conversation) {
       throw UnfitRow(unfit::kRoleOrder, "message {} {}", i + 1, why);
     };
     if ((role == "system" || role == "developer") && (asked || answered)) {
-      refuse("is the system's, which comes first");
+      refuse("is a system message, which must come first");
     }
     if (role == "assistant" && !asked) refuse("is an answer, but nothing was asked before");
     const bool is_result = role == "tool" || role == "function" || role == "ipython";
@@ -145,13 +145,13 @@ void add_system(Conversation& conversation, Row& row) {
   if (system.empty()) return;
   if (conversation.is_plain) {
     throw UnfitRow(unfit::kWrongType,
-                   "has \"system\" with a \"prompt\" that is a text, which no template joins");
+                   "has \"system\", but its \"prompt\" is a text, and no template joins them");
   }
   auto& messages = conversation.messages;
   if (!messages.empty() && role_of(messages[0]) == "system") {
     const Value* first = messages[0].fields.dict()->named("content");
     if (first && first->text() && first->text()->bytes == system.bytes) return;
-    throw UnfitRow(unfit::kRoleOrder, "has \"system\", and a message of the system that differs");
+    throw UnfitRow(unfit::kRoleOrder, "has \"system\", and a different system message");
   }
   add_message(conversation, "system", system);
   std::rotate(messages.begin(), messages.end() - 1, messages.end());

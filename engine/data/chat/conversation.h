@@ -1,4 +1,4 @@
-/// A row of chat data, whichever of its usual forms it has, as messages.
+/// A row of chat data in any of the usual formats, as messages.
 ///
 ///   {"messages": [{"role", "content", ...}, ...], "tools": [...]}       OpenAI, TRL
 ///   {"conversations": [{"from": "human" | "gpt" | ..., "value"}, ...]}  ShareGPT
@@ -6,9 +6,9 @@
 ///   {"prompt", "completion"}                                            texts, or lists of messages
 ///   {"text"}                                                            a text, trained on as a whole
 ///
-/// All of them may have "system", "tools", "documents" and "chat_template_kwargs". docs/fine_tuning.md has
-/// the fields of every form. A field that is null is as one that isn't there. What is neither read nor
-/// refused is named in `unread`.
+/// All of them may have "system", "tools", "documents" and "chat_template_kwargs".
+/// docs/fine_tuning.md lists the fields of every format. A null field counts as missing. `unread`
+/// names fields that are neither read nor refused.
 #pragma once
 
 #include <cstddef>
@@ -23,22 +23,22 @@
 namespace sherd::data {
 
 struct Message {
-  templates::Value fields;  ///< role, content and whatever else it has
-  bool is_answer = false;   ///< of the assistant
-  bool is_trained = true;   ///< "weight": 0, "train": false and "loss": false say no
+  templates::Value fields;  ///< role, content and any others
+  bool is_answer = false;   ///< from the assistant
+  bool is_trained = true;   ///< false with "weight": 0, "train": false or "loss": false
 };
 
-/// Bits of a byte's mark (templates::Mark): the field that it came from, so that a field which a template
-/// doesn't show is seen.
+/// Bits of a byte's mark (templates::Mark) for the field that it came from. They detect fields that
+/// a template doesn't show.
 enum FieldMark : std::uint8_t {
   kOfName = templates::kFirstOfCaller,
   kOfToolCalls = 16,
   kOfTools = 32,
   kOfOther = 64,   ///< of a message's other fields, such as reasoning_content
-  kOfAside = 128,  ///< content of a message that is neither the user's nor the assistant's
+  kOfAside = 128,  ///< content of a message from neither the user nor the assistant
 };
 
-/// A field of the row with text that a template should show.
+/// A field of the row whose text a template should show.
 struct WatchedField {
   std::string name;
   std::uint8_t mark = 0;  ///< one of FieldMark; 0: no text, so the template's source must name it
@@ -49,18 +49,18 @@ struct Conversation {
   templates::Value tools = templates::None{};
   templates::Value documents = templates::None{};
   templates::Dict variables;  ///< chat_template_kwargs
-  /// The messages before the completion: what "train_on: completion" leaves out.
+  /// Number of messages before the completion; "train_on: completion" doesn't train on them.
   std::size_t num_prompt_messages = 0;
-  /// Of texts: `prompt`, maybe empty, and `completion`; no messages.
+  /// Plain texts: `prompt`, possibly empty, and `completion`; no messages.
   bool is_plain = false;
   templates::MarkedText prompt, completion;
 
   std::vector<WatchedField> watched;  ///< each name once
-  std::vector<std::string> unread;    ///< names of fields that nothing reads, each once
+  std::vector<std::string> unread;    ///< names of fields that aren't read, each once
 };
 
-/// Texts are marked as data; roles of letters alone aren't, since templates spell special tokens with
-/// them.
+/// Texts are marked as data. Roles made only of letters aren't, since templates build special
+/// tokens from them.
 /// Errors   UnfitRow
 Conversation read_conversation(std::string_view json);
 

@@ -1,4 +1,4 @@
-/// Renders a conversation, or its beginning, with the chat template that it gets.
+/// Renders a conversation, or its first messages, with the chat template that applies to it.
 #pragma once
 
 #include <cstddef>
@@ -18,25 +18,26 @@ namespace sherd::data {
 /// Immutable; any thread may use it.
 class ConversationRenderer {
  public:
-  /// `named` are variables in templates, as in transformers: those that aren't named are undefined.
+  /// `named` become variables in templates, as in transformers; tokens without a name are
+  /// undefined.
   /// Errors   DataError: see template_set.h
   ConversationRenderer(const std::string& folder, const std::vector<tokenizer::NamedToken>& named);
 
-  /// The conversation in the way that its template knows (template_habits.h).
+  /// The conversation in the form that its template accepts (template_habits.h).
   /// Errors   DataError: no template. UnfitRow
   Conversation adapted(const Conversation& conversation) const;
 
   struct Request {
-    std::size_t count = 0;  ///< the first messages
-    bool prompt = false;    ///< with the generation prompt
-    /// Which messages are marked as spoken; none if it is empty.
+    std::size_t count = 0;  ///< render this many messages from the first
+    bool prompt = false;    ///< append the generation prompt
+    /// Which messages are marked as spoken; if empty, none.
     std::function<bool(std::size_t index)> spoken{};
   };
-  /// Errors   UnfitRow: what the template raises
+  /// Errors   UnfitRow: the template raised an error
   templates::MarkedText render(const Conversation& conversation, const Request& request) const;
 
-  /// Its beginnings with the wanted numbers of messages, the last message of each marked as spoken; none if
-  /// the template can't be rendered for all of them at once.
+  /// Prefixes of the conversation with the wanted numbers of messages. The last message of each is
+  /// marked as spoken. None if the template can't render all of them at once.
   std::optional<templates::Beginnings> render_beginnings(const Conversation& conversation,
                                                          const std::vector<bool>& wanted,
                                                          bool prompt) const;

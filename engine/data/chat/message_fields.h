@@ -1,4 +1,5 @@
-/// The fields of a message or turn, in the spellings of OpenAI, TRL, ShareGPT, LLaMA-Factory and axolotl.
+/// Reads the fields of a message or turn, as OpenAI, TRL, ShareGPT, LLaMA-Factory and axolotl name
+/// them.
 #pragma once
 
 #include <string_view>
@@ -7,27 +8,29 @@
 
 namespace sherd::data {
 
-/// Appends a message: {"role", "content", ...}, or {"from", "value", ...} with ShareGPT's names of roles.
+/// Appends a message: {"role", "content", ...}, or {"from", "value", ...} with ShareGPT's role
+/// names.
 /// Errors   UnfitRow
 void add_message(Conversation& conversation, const templates::Value& value);
-/// The same of {"role": `role`, "content": `content`}.
+/// Appends the message {"role": `role`, "content": `content`}.
 void add_message(Conversation& conversation, std::string_view role,
                  const templates::MarkedText& content);
 
 std::string_view role_of(const Message& message);
 
-/// `value`, or what it says where it is JSON text, as column stores and LLaMA-Factory write lists.
-/// Errors   UnfitRow that names `field`: text that isn't JSON
+/// Returns `value`. If it is text, parses it as JSON: column stores and LLaMA-Factory write lists
+/// so.
+/// Errors   UnfitRow naming `field`: text that isn't JSON
 templates::Value parsed_if_text(const templates::Value& value, std::string_view field);
 
-/// The field, unless it isn't there or null.
+/// The field; nullptr if it is missing or null.
 const templates::Value* present(const templates::Dict& dict, std::string_view name);
-/// Errors   UnfitRow: not there, null, or no text
+/// Errors   UnfitRow: missing, null, or not text
 const templates::MarkedText& text_field(const templates::Dict& dict, std::string_view name);
-/// Whether there is a byte of text in it.
+/// Whether it contains any text.
 bool has_text(const templates::Value& value);
 
-/// Adds to conversation.watched, once for each name.
+/// Adds to conversation.watched, each name once.
 void watch(Conversation& conversation, std::string_view name, std::uint8_t mark);
 
 }  // namespace sherd::data

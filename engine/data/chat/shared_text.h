@@ -1,5 +1,6 @@
-/// A text whose first bytes are those of another text, which many share: a rendered beginning of a
-/// conversation (templates::Beginnings) without a copy of all that comes before its last message.
+/// A text whose first bytes are a prefix of another text, shared by many. It holds a rendered
+/// prefix of a conversation (templates::Beginnings) without copying what comes before its last
+/// message.
 #pragma once
 
 #include <cstddef>
@@ -40,7 +41,7 @@ class SharedText {
   templates::MarkedText tail_;
 };
 
-/// How many bytes texts have in common at their beginnings. Those of two shared texts are compared once.
+/// Length of the common prefix of two texts. Each pair of shared texts is compared only once.
 class CommonPrefix {
  public:
   std::size_t operator()(const SharedText& a, const SharedText& b);

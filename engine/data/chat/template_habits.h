@@ -1,8 +1,8 @@
-/// What a chat template takes, found out by rendering small conversations with it.
+/// What a chat template accepts, found by rendering small conversations with it.
 ///
-/// Data spell the same thing in several ways: content is a text or a list of parts, the arguments of a tool
-/// call are an object or its JSON text. Many templates know one way, and print the other as Python shows
-/// it. A conversation is brought into the way that its template knows.
+/// Data have several forms of the same thing: content is a text or a list of parts; the arguments
+/// of a tool call are an object or its JSON text. Many templates support one form and print the
+/// other as Python's repr. Conversations are converted to the form that their template supports.
 #pragma once
 
 #include <functional>
@@ -18,12 +18,12 @@ struct TemplateHabits {
   bool takes_arguments_as_object = true;
 };
 
-/// `render` shows messages with tools, as text; it throws where the template does.
+/// `render` renders messages with tools as text; it throws if the template does.
 TemplateHabits habits_of(
     const std::function<std::string(const std::vector<templates::Value>& messages,
                                     const templates::Value& tools)>& render);
 
-/// A message's fields as such a template takes them; itself where it does.
+/// A message's fields in a form that such a template accepts; unchanged if it accepts them already.
 /// Errors   UnfitRow: arguments that aren't JSON
 templates::Value adapted(const templates::Value& fields, const TemplateHabits& habits);
 

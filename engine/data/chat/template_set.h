@@ -1,11 +1,11 @@
-/// The chat templates of a tokenizer's folder, and which of them a conversation gets.
+/// The chat templates of a tokenizer's folder, and which of them applies to a conversation.
 ///
-/// Found as transformers 5.23 finds them: chat_template.jinja is the template "default", and each
-/// additional_chat_templates/NAME.jinja one called NAME; where there are none, "chat_template" of
-/// tokenizer_config.json, a text or a list of {"name", "template"}; where that isn't there either,
-/// "chat_template" of chat_template.json, as of processors.
+/// They are found as in transformers 5.23. The first source that exists counts:
+///   1. chat_template.jinja, named "default", and additional_chat_templates/NAME.jinja, named NAME
+///   2. "chat_template" of tokenizer_config.json: a text, or a list of {"name", "template"}
+///   3. "chat_template" of chat_template.json, as processors have it
 ///
-/// A conversation with tools gets "tool_use" where there is one, every other "default".
+/// A conversation with tools uses "tool_use" if it exists. All others use "default".
 #pragma once
 
 #include <memory>
@@ -29,13 +29,13 @@ class TemplateSet {
  public:
   static constexpr std::size_t kMostTemplates = 100;
 
-  /// Errors   DataError: a file that can't be read or has no template where one should be; more than
-  ///          kMostTemplates; a template "default" that isn't known here, by its line
+  /// Errors   DataError: a file can't be read or lacks an expected template; there are more than
+  ///          kMostTemplates; the template "default" is unsupported (the message names the line)
   explicit TemplateSet(const std::string& folder);
 
   /// Errors   DataError: there is none
   const NamedTemplate& for_conversation(bool has_tools) const;
-  /// Whether some conversation gets it.
+  /// Whether any conversation can use it.
   bool is_used(const NamedTemplate& one) const {
     return one.name == "default" || one.name == "tool_use";
   }

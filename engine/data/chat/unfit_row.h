@@ -8,8 +8,8 @@
 
 namespace sherd::data {
 
-/// `reason` is one of the few below, so that rows are counted by it; what() says where in the row, and
-/// nothing of the row's file and line.
+/// `reason` is one of the constants below; rows are counted by it. what() names the place in the
+/// row, but not the row's file and line.
 class UnfitRow : public DataError {
  public:
   template <class... Args>

@@ -1,8 +1,8 @@
-/// Cuts texts into documents, a batch at a time, in order.
+/// Splits texts into documents, a batch at a time, in order.
 ///
-///   X.jsonl, X.ndjson   a line is a document: its string `field`. Empty lines are passed over.
-///   anything else       a file is a document; so is standard input, unless `stdin_is_jsonl`. An empty
-///                       one is passed over
+///   X.jsonl, X.ndjson   a line is a document: its string `field`. Empty lines are skipped.
+///   anything else       a file is a document; so is standard input, unless `stdin_is_jsonl`. Empty
+///                       files are skipped.
 #pragma once
 
 #include <cstdint>
@@ -18,14 +18,14 @@ namespace sherd::data {
 
 struct RawDocument {
   std::string text;       ///< a line of JSON, or the document itself
-  std::int64_t line = 0;  ///< from 1; 0: a whole file
+  std::int64_t line = 0;  ///< counted from 1; 0: a whole file
   std::int64_t file = 0;  ///< index in the list of files
 };
 
 struct DocumentSources {
   std::vector<std::string> files;  ///< "-" is standard input
   bool stdin_is_jsonl = false;
-  std::vector<bool> pass_over_binary{};  ///< by file; empty: of none
+  std::vector<bool> pass_over_binary{};  ///< for each file; empty: false for all
 };
 
 class DocumentReader {
@@ -35,7 +35,7 @@ class DocumentReader {
   /// Documents until their text is at least `bytes`; empty at the end.
   /// Errors   DataError: unreadable or damaged files, documents of 1 GiB or more.
   std::vector<RawDocument> next(std::size_t bytes);
-  std::int64_t num_binary() const { return num_binary_; }  ///< files that were passed over
+  std::int64_t num_binary() const { return num_binary_; }  ///< files that were skipped
 
  private:
   bool next_document(RawDocument& document);
@@ -48,7 +48,7 @@ class DocumentReader {
   DocumentSources sources_;
   std::int64_t num_binary_ = 0;
   std::size_t file_ = 0;
-  std::unique_ptr<TextStream> stream_;  ///< of files[file_], once begun
+  std::unique_ptr<TextStream> stream_;  ///< files[file_], once it is open
   std::int64_t line_ = 0;
   std::vector<char> buffer_;
   std::size_t begin_ = 0;

@@ -12,14 +12,14 @@
 
 namespace sherd::data {
 
-/// Errors   DataError: no tokenizer there, or with `special_tokens` it has ids that a model of
-///          `vocab_size` lacks.
+/// Errors   DataError: `folder` has no tokenizer; with `special_tokens`, it has more ids than
+///          `vocab_size`.
 std::shared_ptr<const tokenizer::Tokenizer> open_tokenizer(
     const std::string& folder, const std::vector<std::string>& special_tokens,
     std::int64_t vocab_size);
 
-/// Each file as one document, special tokens as text; on all cores.
-/// Errors   DataError: a file that isn't UTF-8, named.
+/// Encodes each file as one document, special tokens as text, on all cores.
+/// Errors   DataError naming a file that isn't UTF-8.
 std::vector<std::unique_ptr<const TokenFile>> encode_files(
     const std::vector<std::shared_ptr<const MappedFile>>& files,
     const std::shared_ptr<const tokenizer::Tokenizer>& tokenizer);

@@ -2,11 +2,12 @@
 ///
 ///   tokens   piece 0, separator, piece 1, separator, ..., last piece
 ///
-/// The separator is one token (TokenText::separator). It is left out where the text has none, and
-/// behind a piece that ends with it already. Order and separators follow from the pieces alone.
+/// The separator is one token (TokenText::separator). It is omitted if the text has none, and after
+/// a piece that already ends with it. Order and separators depend on the pieces alone.
 ///
+/// The pieces' files must outlive this one.
 /// Memory   40 bytes per piece.
-/// Errors   as the pieces' own files, which must outlive this one.
+/// Errors   as reading the pieces' files.
 #pragma once
 
 #include <cstdint>

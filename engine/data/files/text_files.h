@@ -1,12 +1,12 @@
-/// Which files a recipe's `data.path` means.
+/// The files that a recipe's `data.path` selects.
 ///
 ///   a file    that file, whatever its name
-///   a folder  all regular files in it, at any depth, but nothing hidden (a name that starts with a
-///             dot) and no linked folders; linked files are taken
-///   a glob    the files (not folders) that match, after glob(3) with {a,b} and ~
+///   a folder  all regular files in it, at any depth, except hidden ones (a name that starts with a
+///             dot); linked files count, linked folders don't
+///   a glob    the files (not folders) that match, as glob(3) with {a,b} and ~
 ///
-/// What training runs have written is left out of folders and globs (run_files.h). A path that exists is
-/// never read as a glob. Order is by path, byte by byte.
+/// Folders and globs leave out files written by training runs (run_files.h). A path that exists is
+/// never read as a glob. Files are sorted by path, byte by byte.
 #pragma once
 
 #include <string>
@@ -17,13 +17,13 @@ namespace sherd::data {
 
 struct TextFiles {
   std::vector<std::string> paths;
-  bool named = false;   ///< one file, named outright: an empty or binary one isn't passed over
-  int num_of_runs = 0;  ///< left out: files and folders that training runs have written
+  bool named = false;   ///< `path` is one file, which isn't skipped even if empty or binary
+  int num_of_runs = 0;  ///< files and folders of training runs that were left out
 };
 
-/// `ending`: only files whose name ends so are taken from folders and globs ("" takes all).
+/// `ending`: folders and globs select only files whose names end with it ("" selects all).
 /// `key` is the recipe's name for `path`, for messages.
-/// Errors   DataError: nothing there, nothing in it, a folder that can't be read.
+/// Errors   DataError: the path doesn't exist, has no files, or is a folder that can't be read.
 TextFiles find_text_files(const std::string& path, std::string_view ending, std::string_view key);
 
 }  // namespace sherd::data

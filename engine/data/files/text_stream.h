@@ -1,4 +1,4 @@
-/// Bytes of a text, whatever it is packed in: a plain file, .gz, .zst, or standard input ("-").
+/// Reads the bytes of a text from a plain file, .gz, .zst, or standard input ("-").
 #pragma once
 
 #include <cstddef>
@@ -10,12 +10,12 @@ namespace sherd::data {
 class TextStream {
  public:
   virtual ~TextStream() = default;
-  /// Up to `size` bytes into `to`; 0 at the end.
-  /// Errors   DataError: unreadable, or packed bytes that are damaged or cut short.
+  /// Reads up to `size` bytes into `to`; returns 0 at the end.
+  /// Errors   DataError: unreadable, or packed data that are damaged or cut short.
   virtual std::size_t read(char* to, std::size_t size) = 0;
 };
 
-/// By the end of the name.
+/// Chooses the format by the name's extension.
 /// Errors   DataError if it can't be opened.
 std::unique_ptr<TextStream> open_text_stream(const std::string& path);
 

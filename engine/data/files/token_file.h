@@ -20,11 +20,11 @@ class TokenFile {
 
   /// Writes the ids of tokens [first, first + count) to `ids`. Any thread may call.
   /// Errors   DataError if the file has shrunk since it was opened, or an id is outside the
-  ///          vocabulary. A range outside the file is our bug (SHERD_CHECK).
+  ///          vocabulary. A range outside the file is a bug in Sherd (SHERD_CHECK).
   virtual void read(std::int64_t first, std::int64_t count, std::int32_t* ids) const = 0;
 
   /// One past the last token of each document, non-decreasing, ending with num_tokens(). A text is
-  /// one document. Empty if a token file has no documents.
+  /// one document. Empty if a token file doesn't define documents.
   virtual std::vector<std::int64_t> document_ends() const { return {num_tokens()}; }
 
   /// Whether some tokens are inputs without being targets, such as the questions of a conversation.
@@ -33,20 +33,20 @@ class TokenFile {
   virtual void read_trained(std::int64_t first, std::int64_t count, std::uint8_t* trained) const;
 };
 
-/// CHECKs that `file` has tokens [first, first + count): the first line of every `read`.
+/// CHECKs that `file` has tokens [first, first + count). Every `read` calls this first.
 void check_range(const TokenFile& file, std::int64_t first, std::int64_t count);
 
-/// A byte is a token.
+/// Each byte is a token.
 std::unique_ptr<const TokenFile> make_byte_file(std::shared_ptr<const MappedFile> file,
                                                 std::int64_t vocab_size);
-/// A file of tokens (token_layout.h). `token_bytes`: 0, or what a file without a header has.
-/// `tokenizer`: null, or the one that the file must have been made with if it says.
+/// A token file (token_layout.h). `token_bytes`: width of tokens in a file without a header, or 0.
+/// `tokenizer`: null, or the tokenizer that must have made the file, if the file names one.
 std::unique_ptr<const TokenFile> make_token_file(std::shared_ptr<const MappedFile> file,
                                                  std::int64_t vocab_size, std::int64_t token_bytes,
                                                  const tokenizer::Tokenizer* tokenizer);
 /// Ids that are in memory.
 std::unique_ptr<const TokenFile> make_id_file(std::string path, std::vector<std::int32_t> ids);
-/// A character is a token: its place in `characters`, sorted code points that cover the file.
+/// Each character is a token: its index in `characters`, sorted code points that cover the file.
 std::unique_ptr<const TokenFile> make_character_file(std::shared_ptr<const MappedFile> file,
                                                      const std::vector<char32_t>& characters);
 

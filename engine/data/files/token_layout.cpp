@@ -63,7 +63,7 @@ TokenLayout sherd_layout(const MappedFile& file) {
   const auto version = number<std::uint32_t>(bytes, 8);
   const auto width = number<std::uint32_t>(bytes, 12);
   if (version != 1 || (width != 2 && width != 4)) {
-    throw DataError("{}: version {} of Sherd's token files with {} bytes a token isn't known here.",
+    throw DataError("{}: version {} of Sherd's token files with {} bytes a token isn't supported.",
                     file.path(), version, width);
   }
   const auto num_tokens = number<std::uint64_t>(bytes, 16);
@@ -97,7 +97,7 @@ TokenLayout llmq_layout(const MappedFile& file) {
   const auto count = number<std::int32_t>(bytes, 16);
   const bool has_masks = number<std::int32_t>(bytes, 24) != 0;
   if (version != 2 || width != 4) {
-    throw DataError("{}: version {} of llmq's files with {} bytes a token isn't known here.",
+    throw DataError("{}: version {} of llmq's files with {} bytes a token isn't supported.",
                     file.path(), version, width);
   }
   if (has_masks) {
@@ -121,19 +121,19 @@ std::int64_t megatron_width(const MappedFile& index, int type) {
     case 5:
       return 8;
     default:
-      throw DataError("{}: its type {} isn't one of tokens (uint8, uint16, int32, int64).",
+      throw DataError("{}: its type {} isn't a token type (uint8, uint16, int32, int64).",
                       index.path(), type);
   }
 }
 
-/// Sequences must lie one behind the other and fill the file.
+/// Sequences must be contiguous and fill the file.
 TokenLayout megatron_layout(const MappedFile& file, const MappedFile& index) {
   constexpr std::int64_t kFixed = kMegatronFixed;
   const Bytes bytes = index.bytes();
   if (std::ssize(bytes) < kFixed) throw_cut(index, "Megatron");
   const auto version = number<std::uint64_t>(bytes, 9);
   if (version != 1) {
-    throw DataError("{}: version {} of Megatron's index isn't known here.", index.path(), version);
+    throw DataError("{}: version {} of Megatron's index isn't supported.", index.path(), version);
   }
   const std::int64_t width = megatron_width(index, bytes[17]);
   const auto num_sequences = number<std::uint64_t>(bytes, 18);

@@ -1,13 +1,14 @@
-/// What rendering a template may use: steps, memory and depth, all of them counted. A template comes with
-/// somebody's model, so it may be made to take all time or memory; it ends with a sentence instead, and the
-/// same template and conversation do so on every machine.
+/// Limits on rendering a template: steps, memory and depth are counted. A template comes with a
+/// model, so a hostile one may try to use all time or memory. Rendering then ends with an error
+/// message, and the same template and conversation do so on every machine.
 ///
-///   steps   an expression or a statement that is evaluated, an element that is visited or compared, 64 bytes
-///           of text that are copied or looked through
-///   bytes   what the values hold at a time that this rendering made, and the texts it is making
-///   depth   expressions, blocks and calls within one another, and values within values
+///   steps   each expression or statement evaluated, each element visited or compared, each 64
+///           bytes of text copied or searched
+///   bytes   memory held by values made in this rendering and by texts under construction
+///   depth   nesting of expressions, blocks and calls, and of values within values
 ///
-/// One rendering's Budget counts for its thread; without one nothing is counted, so values can be made outside.
+/// A rendering's Budget counts for its thread. Without a Budget nothing is counted, so values can
+/// be made outside a rendering.
 #pragma once
 
 #include <fmt/format.h>
@@ -24,7 +25,7 @@ namespace sherd::templates {
 
 struct Dict;
 
-/// What can't be computed, without its place, which whoever evaluates adds.
+/// An error during evaluation, without its place; the evaluator adds the place.
 struct Problem {
   std::string text;
 };
@@ -40,11 +41,11 @@ struct Limits {
 };
 inline constexpr std::size_t kMostSourceBytes = std::size_t{2} << 20;
 inline constexpr std::size_t kMostTextBytes = std::size_t{64}
-                                              << 20;  ///< of one text, the result too
+                                              << 20;  ///< of any text, also the result
 inline constexpr int kMostNested =
-    400;  ///< lists and dictionaries within one another; an expression's parts
+    400;  ///< nesting of lists and dictionaries; height of expressions
 
-/// How much of the limits was used: bytes and depth are the most at a time.
+/// Usage of the limits; bytes and depth are peaks.
 struct Used {
   std::int64_t steps = 0, bytes = 0;
   int depth = 0;
@@ -62,7 +63,7 @@ class Budget {
 
   static Budget* current() { return current_; }
   Used used() const;
-  /// Until the end, so that nothing that only a namespace can make is destroyed before.
+  /// Keeps the namespace until the end of the rendering, so that it isn't destroyed earlier.
   void keep(std::shared_ptr<Dict> name_space) { namespaces_.push_back(std::move(name_space)); }
 
  private:
@@ -71,7 +72,7 @@ class Budget {
   friend void expect_bytes(std::size_t);
   friend class Held;
   friend class Deeper;
-  static constexpr std::int64_t kParts = 64;  ///< of a step, as `left_` counts
+  static constexpr std::int64_t kParts = 64;  ///< parts of a step; `left_` counts parts
   void spend(std::size_t parts) {
     left_ -= static_cast<std::int64_t>(parts);
     if (left_ < 0) out_of_steps();
@@ -89,30 +90,30 @@ class Budget {
   std::vector<std::shared_ptr<Dict>> namespaces_;
 };
 
-/// Errors of all below   Problem that names the limit
+/// Errors of all functions below   Problem that names the limit
 
 inline void count_steps(std::size_t steps = 1) {
   if (Budget* budget = Budget::current()) budget->spend(steps * Budget::kParts);
 }
-/// Text that is copied or looked through.
+/// Counts text that is copied or searched.
 inline void count_text(std::size_t bytes) {
   if (Budget* budget = Budget::current()) budget->spend(bytes + 8);
 }
-/// Before so many bytes more are taken, so that they aren't where they are too many.
+/// Checks, before an allocation, that `bytes` more are within the limit.
 inline void expect_bytes(std::size_t bytes) {
   const Budget* budget = Budget::current();
   if (budget && static_cast<std::int64_t>(bytes) > budget->limits_.bytes - budget->bytes_) {
     budget->out_of_bytes();
   }
 }
-/// Of a text's size, which will be this.
+/// Checks the size that a text will have.
 inline void expect_text(std::size_t bytes) {
   if (bytes > kMostTextBytes && Budget::current()) {
     throw_problem("the text grows beyond {} bytes", kMostTextBytes);
   }
 }
 
-/// Bytes that are held as long as this lives. A copy holds nothing.
+/// Counts bytes as held during this object's lifetime. A copy holds nothing.
 class Held {
  public:
   Held() = default;
@@ -124,7 +125,7 @@ class Held {
   ~Held() {
     if (budget_) budget_->bytes_ -= bytes_;
   }
-  /// So many from now on.
+  /// Sets the number of bytes held.
   void set(std::size_t bytes);
   void add(std::size_t bytes) { set(static_cast<std::size_t>(bytes_) + bytes); }
 
@@ -133,7 +134,7 @@ class Held {
   std::int64_t bytes_ = 0;
 };
 
-/// One level more, as long as this lives.
+/// One more level of depth during this object's lifetime.
 class Deeper {
  public:
   Deeper() : budget_(Budget::current()) {
@@ -151,7 +152,7 @@ class Deeper {
   Budget* budget_;
 };
 
-/// Text as part of a message: a line, and not a long one.
+/// Text for a message: one short line.
 std::string for_message(const std::string& text);
 
 }  // namespace sherd::templates

@@ -55,7 +55,7 @@ Value percent_formatted(const MarkedText& form, const Value& value) {
       out.append("%", 0);
       continue;
     }
-    if (kind != 's' && kind != 'd' && kind != 'r') throw_problem("%{} isn't known here", kind);
+    if (kind != 's' && kind != 'd' && kind != 'r') throw_problem("%{} isn't supported", kind);
     if (next >= values.size()) throw_problem("not enough values for a format");
     const Value& one = values[next++];
     if (kind == 'd' && !one.is_integer()) throw_problem("%d of a {}", type_name(one));
@@ -91,8 +91,8 @@ Value divided(const std::string& name, const Value& a, const Value& b) {
 void refuse_safe(const std::string& name, const Value& a, const Value& b) {
   for (const Value* value : {&a, &b}) {
     if (!value->text() || !value->text()->is_safe) continue;
-    throw_problem(
-        "{} of a text from the filter \"safe\", which escapes the other, isn't known here", name);
+    throw_problem("{} of a text from the filter \"safe\", which escapes the other, isn't supported",
+                  name);
   }
 }
 

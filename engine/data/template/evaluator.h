@@ -1,4 +1,4 @@
-/// Expressions become values.
+/// Evaluates expressions.
 #pragma once
 
 #include <memory>
@@ -15,7 +15,7 @@ namespace sherd::templates {
 class Scope;
 using ScopePtr = std::shared_ptr<Scope>;
 
-/// Names, and those of the scope around it.
+/// Names of this scope and of the scopes that enclose it.
 class Scope {
  public:
   static ScopePtr inside(ScopePtr outer) {
@@ -26,7 +26,7 @@ class Scope {
   Value get(const std::string& name) const;
   void set(const std::string& name, Value value);
 
-  /// All names of this scope alone, to put them back later.
+  /// The names of this scope alone, for `restore`.
   using Values = std::vector<std::pair<std::string, Value>>;
   const Values& values() const { return values_; }
   void restore(Values values) { values_ = std::move(values); }
@@ -42,7 +42,7 @@ ScopePtr global_scope(std::optional<std::int64_t> date);
 /// Errors   Problem
 Value evaluate(const Expression& expression, const ScopePtr& scope);
 Arguments evaluate_arguments(const Expression& call, const ScopePtr& scope);
-/// A chain of filters, of `value` in the place of its innermost.
+/// Applies a chain of filters to `value`, which takes the place of the innermost operand.
 Value evaluate_filters(const Expression& chain, Value value, const ScopePtr& scope);
 Value call(const Value& function, const Arguments& arguments);
 

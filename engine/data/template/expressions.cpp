@@ -321,7 +321,7 @@ CallArguments ExpressionParser::call_arguments() {
   CallArguments arguments;
   expect_operator("(");
   while (!is_operator(")")) {
-    if (is_operator("*") || is_operator("**")) refuse("calls with * or ** aren't known here");
+    if (is_operator("*") || is_operator("**")) refuse("calls with * or ** aren't supported");
     const bool is_named = now().kind == TokenKind::kName &&
                           tokens_[at_ + 1].kind == TokenKind::kOperator &&
                           tokens_[at_ + 1].text == "=";

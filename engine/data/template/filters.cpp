@@ -368,7 +368,7 @@ bool is_filter(std::string_view name) {
 }
 
 Value apply_filter(std::string_view name, const Value& value, const Arguments& arguments) {
-  if (!is_filter(name)) throw_problem("the filter \"{}\" isn't known here", name.substr(0, 64));
+  if (!is_filter(name)) throw_problem("the filter \"{}\" isn't supported", name.substr(0, 64));
   const Deeper deeper;  // one that applies another
   count_steps();
   return kFilters.at(full_name(name))(value, arguments);

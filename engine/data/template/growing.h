@@ -1,20 +1,20 @@
-/// All beginnings of a list of messages in one rendering.
+/// Renders all prefixes ("beginnings") of a list of messages in one rendering.
 ///
-/// Where an answer begins in a rendered conversation is found by rendering the conversation up to it
-/// (engine/data/chat/chat_format.h). One after another that takes time with the square of its length. But most
-/// templates go through the messages once, and what they do until the k-th doesn't depend on those that
-/// follow. So they are rendered once, and where the loop has come to the k-th message, the rendering is
-/// forked: the fork does what is done where that message is the last, to the end of the template, and is
-/// taken back; then the loop goes on. Beginnings share the text that comes before their fork.
+/// Rendering a conversation up to an answer finds where the answer begins
+/// (engine/data/chat/chat_format.h). Rendering the prefixes one after another takes quadratic time.
+/// But most templates loop over the messages once, and their work up to the k-th message doesn't
+/// depend on later messages. So the template is rendered once, and forked at each wanted message k.
+/// The fork treats that message as the last one, renders to the end of the template, and is undone;
+/// then the loop continues. Prefixes share the text that comes before their fork.
 ///
-/// Whether that is right is seen while it runs: the list is watched, and whoever looks at what differs between
-/// beginnings, such as its length or its last element, ends it. Allowed are elements that all of them have,
-/// a slice [n:], whether it is empty, and `loop` without length and revindex. A first loop over the messages that
-/// changes nothing after its first rounds counts as none. Beginnings that are shorter than what was looked
-/// at are left out.
+/// The list is watched during rendering to check that this is correct. Any access to what differs
+/// between prefixes, such as the length or the last element, ends the attempt. Allowed are elements
+/// that all prefixes have, a slice [n:], the test for emptiness, and `loop` without length and
+/// revindex. A first loop over the messages that changes nothing after its first rounds is ignored.
+/// Prefixes shorter than what was accessed are left out.
 ///
-/// One budget (budget.h) is for the loop and all forks together, and holds all tails. Where it isn't enough, each
-/// beginning is rendered by itself, with a budget of its own.
+/// One budget (budget.h) covers the loop and all forks, and holds all tails. If it isn't enough,
+/// each prefix is rendered separately, with its own budget.
 #pragma once
 
 #include <algorithm>
@@ -30,13 +30,13 @@ namespace sherd::templates {
 
 struct BeginningsRequest {
   std::vector<Value> messages;
-  /// Of [0, messages.size()]: the numbers of messages to render.
+  /// wanted[n]: whether to render the first n messages; n in [0, messages.size()].
   std::vector<bool> wanted;
-  /// A message as it is shown where it is the last one; null: as it is.
+  /// The form of a message when it is the last one; null: unchanged.
   std::function<Value(std::size_t index)> as_last;
 };
 
-/// Texts of beginnings: the first `shared_bytes` of `shared`, then `tail`.
+/// The text of each prefix: the first `shared_bytes` of `shared`, then `tail`.
 struct Beginnings {
   struct One {
     bool is_known = false;
@@ -47,7 +47,7 @@ struct Beginnings {
   std::vector<One> of_count;  ///< by the number of messages
 };
 
-/// The messages while they are rendered, and what was looked at.
+/// The messages during rendering, and a record of what was accessed.
 class GrowingMessages {
  public:
   explicit GrowingMessages(const BeginningsRequest& request);
@@ -55,30 +55,30 @@ class GrowingMessages {
   /// The list that templates see as `messages`.
   Value list() const { return Value::of(lists_[0]); }
 
-  /// Someone looks at a list in a way that isn't known to be the same for all beginnings.
+  /// Records an access whose result may differ between prefixes.
   void look() { was_looked_at_ = was_looked_at_ || is_watching_; }
   bool was_looked_at() const { return was_looked_at_; }
   bool is_watching() const { return is_watching_; }
-  /// An element of it; null: look() is due.
+  /// An element of `list`; null: the caller must call look().
   const Value* item(const List& list, std::int64_t index);
-  /// list[first:]; none: look() is due.
+  /// list[first:]; none: the caller must call look().
   std::optional<Value> slice(const List& list, std::int64_t first);
-  /// Whether it has elements; none: look() is due.
+  /// Whether `list` has elements; none: the caller must call look().
   std::optional<bool> truth(const List& list);
 
-  /// A loop over `list` begins: messages up to its first are there. False: it has none.
+  /// Begins a loop over `list`: only messages up to its first are present. False if it has none.
   bool begin_loop(const List& list);
   void grow();
-  /// All are there again.
+  /// Makes all messages present again.
   void end_loop();
   std::size_t count() const { return lists_[0]->items.size(); }
   bool is_complete() const { return count() == request_.messages.size(); }
   bool wants_count() const { return request_.wanted[count()]; }
-  /// Of beginnings with fewer messages nothing is known.
+  /// Prefixes with fewer messages aren't known.
   std::size_t fewest() const { return fewest_; }
   void need(std::size_t messages) { fewest_ = std::max(fewest_, messages); }
 
-  /// The last message is as it is shown as the last one, and nobody watches.
+  /// Puts the last message into its form as the last one, and stops watching.
   void begin_fork();
   void end_fork();
 
@@ -93,7 +93,7 @@ class GrowingMessages {
   std::size_t fewest_ = 1;
 };
 
-/// The list that `value` is, if it is the messages or a slice of them and somebody watches.
+/// `value` as a list if it is the messages, or a slice of them, and is being watched; else null.
 const List* watched(const Value& value);
 
 }  // namespace sherd::templates

@@ -1,4 +1,4 @@
-/// What namespaces held before they were changed, so that a part of a rendering can be taken back.
+/// Contents of namespaces before they were changed, so that a part of a rendering can be undone.
 #pragma once
 
 #include <utility>
@@ -11,11 +11,11 @@ namespace sherd::templates {
 
 class Journal {
  public:
-  /// Before a namespace changes.
+  /// Call before a namespace changes.
   void remember(const Value& name_space);
-  /// Whether one of them is other than it was.
+  /// Whether any remembered namespace now differs.
   bool has_changed() const;
-  /// What `later` remembers of namespaces that this one doesn't.
+  /// Adds the namespaces that `later` remembers and this journal doesn't.
   void add(const Journal& later);
   void undo();
 
@@ -31,7 +31,8 @@ class Journal {
   std::vector<Before> befores_;
 };
 
-/// Whether `loop` is used, and whether nothing of it that tells how many elements follow the next one.
+/// `uses_loop`: whether the block uses `loop`. `uses_loops_plainly`: whether it uses none of the
+/// fields of `loop` that reveal how many elements follow the next one.
 bool uses_loop(const Block& block);
 bool uses_loops_plainly(const Block& block);
 

@@ -15,8 +15,8 @@ using Json = nlohmann::json;
 constexpr std::size_t kMostDeep = 100;
 constexpr std::int64_t kMostValues = 1 << 24;
 
-/// Takes the values as the parser finds them. Of a key that stands twice the last value counts, in the first
-/// one's place, as in Python.
+/// Receives the values from the parser. If a key occurs twice, the last value replaces the first
+/// one in its place, as in Python.
 class Reader {
  public:
   explicit Reader(std::uint8_t mark) : mark_(mark) {}

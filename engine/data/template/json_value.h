@@ -1,4 +1,4 @@
-/// JSON becomes a template's values.
+/// Converts JSON to a template's values.
 #pragma once
 
 #include <cstdint>
@@ -8,11 +8,11 @@
 
 namespace sherd::templates {
 
-/// Keys keep their order; every text, keys too, has `mark`.
-/// Errors   Problem: not JSON, with the place
+/// Keys keep their order; every text, including keys, has `mark`.
+/// Errors   Problem naming the place: not JSON
 Value value_of_json(std::string_view json, std::uint8_t mark);
 
-/// A copy in which every text's bytes have these bits too.
+/// A copy in which `mark` is added to every byte of text.
 Value with_mark(const Value& value, std::uint8_t mark);
 
 }  // namespace sherd::templates

@@ -1,8 +1,8 @@
-/// A template's source becomes tokens: text between tags, and what stands inside of them.
+/// Splits a template's source into tokens: the text between tags, and the contents of tags.
 ///
-/// As Jinja does with trim_blocks and lstrip_blocks: a line break behind a block tag and white space
-/// before one go; "-" takes all white space on its side, "+" leaves it. One line break at the end of
-/// the source goes, comments go, {% raw %} is text.
+/// As Jinja with trim_blocks and lstrip_blocks: a line break after a block tag and white space
+/// before one are removed. "-" removes all white space on its side; "+" keeps it. One line break at
+/// the end of the source is removed, and so are comments. {% raw %} is text.
 #pragma once
 
 #include <string>
@@ -19,7 +19,7 @@ struct Token {
     kBlockBegin,  ///< {%
     kBlockEnd,
     kName,
-    kString,  ///< `text` is what it means
+    kString,  ///< `text` is its value
     kInteger,
     kFloat,
     kOperator,

@@ -1,5 +1,5 @@
-/// Text in which every byte knows where it came from: so that a special token spelled by a user stays
-/// text, and what an assistant said is found in a rendered conversation.
+/// Text with the origin of every byte. So a special token spelled by a user stays text, and an
+/// assistant's words can be found in a rendered conversation.
 #pragma once
 
 #include <algorithm>
@@ -14,10 +14,10 @@ namespace sherd::templates {
 
 /// Bits of a byte's mark; 0: the template itself.
 enum Mark : std::uint8_t {
-  kFromData = 1,       ///< of the conversation: whoever wrote it may have written anything
-  kSpoken = 2,         ///< of the message that is looked for
+  kFromData = 1,       ///< from the conversation, which isn't trusted
+  kSpoken = 2,         ///< from the message that is searched for
   kGenerated = 4,      ///< between {% generation %} and {% endgeneration %}
-  kFirstOfCaller = 8,  ///< this bit and those above it: whatever the caller marks with them
+  kFirstOfCaller = 8,  ///< this bit and higher ones: defined by the caller
 };
 
 struct MarkedText {
@@ -26,8 +26,8 @@ struct MarkedText {
       : bytes(std::move(text)), marks(bytes.size(), static_cast<char>(mark)) {}
 
   std::string bytes;
-  std::string marks;     ///< one a byte
-  bool is_safe = false;  ///< of the filter `safe`: what is added to it would be escaped
+  std::string marks;     ///< one per byte
+  bool is_safe = false;  ///< from the filter `safe`: text added to it would be escaped
 
   std::size_t size() const { return bytes.size(); }
   bool empty() const { return bytes.empty(); }

@@ -52,7 +52,7 @@ std::shared_ptr<const Callable> dict_method(const Dict& dict, std::string_view n
   } else {
     for (const std::string_view unsafe : {"pop", "update", "clear", "setdefault", "popitem"}) {
       if (name == unsafe)
-        throw_problem("{} would change a dictionary, which templates may not", name);
+        throw_problem("{} would change a dictionary, which templates may not do", name);
     }
     return nullptr;
   }
@@ -79,7 +79,7 @@ std::shared_ptr<const Callable> list_method(const List& list, std::string_view n
   } else {
     for (const std::string_view unsafe :
          {"append", "extend", "insert", "pop", "remove", "clear", "reverse", "sort"}) {
-      if (name == unsafe) throw_problem("{} would change a list, which templates may not", name);
+      if (name == unsafe) throw_problem("{} would change a list, which templates may not do", name);
     }
     return nullptr;
   }
@@ -212,7 +212,7 @@ std::vector<Value> elements_of(const Value& value) {
     }
     return characters;
   }
-  throw_problem("a {} can't be gone through", type_name(value));
+  throw_problem("a {} can't be iterated over", type_name(value));
 }
 
 bool contains(const Value& container, const Value& value) {

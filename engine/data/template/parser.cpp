@@ -1,4 +1,4 @@
-// Statements: what stands between {% and %}.
+// Statements: the contents of {% and %}.
 #include "engine/data/template/parser.h"
 
 #include <algorithm>
@@ -23,7 +23,7 @@ class Parser : private ExpressionParser {
   }
 
  private:
-  /// Up to a block tag of one of these names, of which the name is taken.
+  /// Parses up to a block tag with one of these names, and consumes the name.
   Block block(std::initializer_list<std::string_view> ends) {
     if (++nested_ > 100) refuse("blocks are nested too deep");
     const int line = now().line;
@@ -88,7 +88,7 @@ class Parser : private ExpressionParser {
       statement.kind = name == "break" ? Kind::kBreak : Kind::kContinue;
       return end_of_tag();
     }
-    refuse(fmt::format("{{% {} %}} isn't known here", name));
+    refuse(fmt::format("{{% {} %}} isn't supported", name));
   }
 
   void body_until(Statement& statement, std::string_view end) {
@@ -134,7 +134,7 @@ class Parser : private ExpressionParser {
       statement.value = std::move(tuple);
     }
     if (take_name("if")) statement.condition = expression();
-    if (is_name("recursive")) refuse("recursive loops aren't known here");
+    if (is_name("recursive")) refuse("recursive loops aren't supported");
     end_of_tag();
     ++loops_;
     statement.body = block({"else", "endfor"});
@@ -214,7 +214,8 @@ class Parser : private ExpressionParser {
 
 }  // namespace
 
-// Operators one behind the other make a tree as deep as a nest does, and whoever evaluates or destroys it recurses.
+// A chain of operators makes a tree as deep as nesting does, and evaluating or destroying it
+// recurses.
 void ExpressionParser::grow(Expression& outer, const ExpressionPtr& part) const {
   if (!part) return;
   outer.height = std::max(outer.height, part->height + 1);

@@ -1,4 +1,4 @@
-/// The expressions of a template: Jinja's grammar, from the loosest operator to the tightest.
+/// Parses the expressions of a template: Jinja's grammar, from lowest to highest precedence.
 #pragma once
 
 #include <string>
@@ -17,7 +17,7 @@ class ExpressionParser {
 
  protected:
   ExpressionPtr expression();  ///< with "a if b else c"
-  /// Expressions separated by commas: a tuple, if there is one.
+  /// Expressions separated by commas; with a comma, a tuple.
   ExpressionPtr tuple_or_expression();
   ExpressionPtr disjunction();  ///< without "if"
   ExpressionPtr filters(ExpressionPtr value);
@@ -36,7 +36,7 @@ class ExpressionParser {
   std::string expect_name();
   [[noreturn]] void refuse(const std::string& problem) const;
   ExpressionPtr make(Expression::Kind kind, std::string name = {}) const;
-  /// Makes `part`, which may be null, the next one of `outer`.
+  /// Appends `part`, which may be null, to the parts of `outer`.
   void give(Expression& outer, ExpressionPtr part) const;
   void give_arguments(Expression& outer, CallArguments arguments) const;
 

@@ -1,4 +1,4 @@
-/// What a template's source says, as a tree.
+/// A template's syntax tree.
 #pragma once
 
 #include <memory>
@@ -25,13 +25,13 @@ struct Expression {
     kName,       ///< name
     kAttribute,  ///< parts[0].name
     kItem,       ///< parts[0][parts[1]]
-    kSlice,      ///< parts[0][parts[1]:parts[2]:parts[3]], null where left out
+    kSlice,      ///< parts[0][parts[1]:parts[2]:parts[3]], null where omitted
     kCall,       ///< parts[0](arguments)
-    kFilter,     ///< parts[0] | name(arguments); without parts in a filter block
+    kFilter,     ///< parts[0] | name(arguments); a filter block has no parts
     kTest,       ///< parts[0] is name(arguments)
     kUnary,      ///< name parts[0]: - + not
     kBinary,     ///< parts[0] name parts[1]: + - * / // % ** and or
-    kConcat,     ///< parts, two at least, with ~ between
+    kConcat,     ///< at least two parts, joined by ~
     kCompare,    ///< parts[0] names[0] parts[1] names[1] ...
     kChoice,     ///< parts[0] if parts[1] else parts[2], null without else
     kList,
@@ -45,7 +45,7 @@ struct Expression {
   Value constant{};
   std::vector<ExpressionPtr> parts{};
   CallArguments arguments{};
-  int height = 1;  ///< one more than its highest part's or argument's
+  int height = 1;  ///< one more than the greatest height of its parts and arguments
 };
 
 struct Statement;
@@ -61,7 +61,7 @@ struct Statement {
     kText,        ///< text
     kOutput,      ///< value
     kIf,          ///< value: body, else others
-    kFor,         ///< names in value, where condition: body; others if there was none
+    kFor,         ///< names in value, if condition: body; others if there was no element
     kSet,         ///< names, or names[0].attribute, = value
     kSetBlock,    ///< names[0] = body, through the filters `value`
     kMacro,       ///< name(parameters): body
@@ -81,10 +81,10 @@ struct Statement {
   std::vector<Parameter> parameters{};
 };
 
-/// The whole source. `where` names it in messages.
-/// Errors   DataError "where:line: ..." for what isn't Jinja, or isn't of the part that we know:
-///          include, extends, import, block, do, trans, autoescape, recursive loops; a source above
-///          kMostSourceBytes; expressions, chains of operators too, that are higher than kMostNested.
+/// Parses the whole source. `where` names it in messages.
+/// Errors   DataError "where:line: ...": invalid Jinja, or unsupported parts of it: include,
+///          extends, import, block, do, trans, autoescape, recursive loops; a source above
+///          kMostSourceBytes; expressions (also chains of operators) higher than kMostNested.
 Block parse(std::string_view source, std::string_view where);
 
 }  // namespace sherd::templates

@@ -55,7 +55,7 @@ class Checker {
     for (const auto& [name, argument] : expression->arguments.named) check(argument);
   }
   [[noreturn]] void refuse(const Expression& expression, std::string_view what) const {
-    throw DataError("{}:{}: the {} \"{}\" isn't known here.", where_, expression.line, what,
+    throw DataError("{}:{}: the {} \"{}\" isn't supported.", where_, expression.line, what,
                     expression.name);
   }
 

@@ -1,4 +1,4 @@
-// What may stand behind `is`, by Jinja's names for it.
+// The tests that may follow `is`, by Jinja's names.
 #include <map>
 
 #include "engine/data/template/functions.h"
@@ -78,7 +78,7 @@ bool is_test(std::string_view name) {
 }
 
 bool apply_test(std::string_view name, const Value& value, const Arguments& arguments) {
-  if (!is_test(name)) throw_problem("the test \"{}\" isn't known here", name.substr(0, 64));
+  if (!is_test(name)) throw_problem("the test \"{}\" isn't supported", name.substr(0, 64));
   count_steps();
   return kTests.at(name)(value, arguments);
 }

@@ -64,8 +64,7 @@ std::vector<Value> split_from_right(const MarkedText& text, const Value* separat
                                     std::int64_t most) {
   std::vector<Value> parts = split_text(text, separator, -1);
   if (most < 0 || std::ssize(parts) <= most + 1) return parts;
-  if (!separator || !separator->text())
-    throw_problem("rsplit without a separator isn't known here");
+  if (!separator || !separator->text()) throw_problem("rsplit without a separator isn't supported");
   const std::size_t joined = parts.size() - static_cast<std::size_t>(most);
   std::size_t size = 0;
   for (std::size_t i = 0; i < joined; ++i) size += parts[i].text()->size();
@@ -100,7 +99,7 @@ bool has_affix(const MarkedText& text, const Value& affix, bool front) {
 }
 
 std::int64_t count_of(std::string_view text, std::string_view part) {
-  if (part.empty()) throw_problem("counting an empty text isn't known here");
+  if (part.empty()) throw_problem("counting an empty text isn't supported");
   std::int64_t count = 0;
   for (std::size_t at = find_text(text, part); at != std::string_view::npos;
        at = find_text(text, part, at + part.size())) {
@@ -130,7 +129,7 @@ MarkedText formatted(const MarkedText& form, const Arguments& arguments) {
       const bool is_number =
           !field.empty() && field.find_first_not_of("0123456789") == std::string::npos;
       if (field.find_first_of("!:.[") != std::string::npos) {
-        throw_problem("format fields like {{{}}} aren't known here", field);
+        throw_problem("format fields like {{{}}} aren't supported", field);
       }
       const Given given("format", arguments);
       const std::size_t place = field.empty() ? next++
@@ -243,7 +242,7 @@ std::string in_case(std::string_view character, bool upper) {
       {0x1e96, 0x1e9e}, {0x1f50, 0x1ffc}, {0xfb00, 0xfb17}};
   for (const auto& [from, to] : kLonger) {
     if (point >= from && point <= to) {
-      throw_problem("upper and lower case of U+{:04X} aren't known here",
+      throw_problem("upper and lower case of U+{:04X} aren't supported",
                     static_cast<std::uint32_t>(point));
     }
   }
@@ -295,7 +294,7 @@ MarkedText stripped(const MarkedText& text, std::string_view characters, bool le
 
 MarkedText replaced(const MarkedText& text, const MarkedText& from, const MarkedText& to,
                     std::int64_t count) {
-  if (from.empty()) throw_problem("replacing an empty text isn't known here");
+  if (from.empty()) throw_problem("replacing an empty text isn't supported");
   MarkedText out;
   std::size_t begin = 0;
   for (; count != 0; --count) {

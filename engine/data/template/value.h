@@ -1,7 +1,7 @@
-/// What a template computes with: Python's values, as far as templates show them.
+/// The values of templates: Python's values, as far as templates can see them.
 ///
-/// Lists and dictionaries are shared, and nothing changes them but a namespace's assignment, as in the
-/// sandbox that Hugging Face renders in.
+/// Lists and dictionaries are shared. Only an assignment to a namespace changes one, as in Hugging
+/// Face's sandbox.
 #pragma once
 
 #include <cstdint>
@@ -20,22 +20,23 @@ class Value;
 class GrowingMessages;
 
 struct Undefined {
-  std::string name;  ///< what wasn't there, for messages
+  std::string name;  ///< what was missing, for messages
 };
 struct None {};
 struct List {
   std::vector<Value> items;
   bool is_tuple = false;
-  bool is_generator = false;  ///< of a filter: true however many there are, and has no length
-  int depth = 1;              ///< one more than its deepest element's
-  /// Of the messages of a rendering of all beginnings (growing.h), and of slices: where they begin.
+  bool is_generator = false;  ///< from a filter: true even if empty, and has no length
+  int depth = 1;              ///< one more than the depth of its deepest element
+  /// Set for the messages in a rendering of all prefixes (growing.h) and for slices of them;
+  /// `first`: index of the slice's first message.
   GrowingMessages* watched_by = nullptr;
   std::size_t first = 0;
 };
 struct Dict;
 struct Callable;
 
-/// Of a call, in order; `named` after them.
+/// Arguments of a call: positional ones in order, then named ones.
 struct Arguments {
   std::vector<Value> positional;
   std::vector<std::pair<std::string, Value>> named;
@@ -58,7 +59,7 @@ class Value {
   Value(MarkedText text);                                        // NOLINT
   Value(std::shared_ptr<Dict> dict) : data_(std::move(dict)) {}  // NOLINT
   Value(std::shared_ptr<const Callable> function) : data_(std::move(function)) {}  // NOLINT
-  /// Text of the template's own.
+  /// Text from the template itself.
   static Value text(std::string bytes) { return MarkedText(std::move(bytes)); }
   static Value list(std::vector<Value> items, bool is_tuple = false);
   static Value generator(std::vector<Value> items);
@@ -74,7 +75,7 @@ class Value {
     const Text* text = get<Text>();
     return text ? text->get() : nullptr;
   }
-  /// Whoever looks at the list through this may see how long it is.
+  /// An access through this function may reveal the list's length.
   const List* list() const {
     const List* list = unwatched_list();
     if (list && list->watched_by) look_at(*list);
@@ -97,7 +98,7 @@ class Value {
   bool is_integer() const { return get<bool>() || get<std::int64_t>(); }
   std::int64_t integer() const;
   double number() const;
-  /// Of lists, dictionaries and what holds some within one another; 0: neither.
+  /// Nesting depth of lists, dictionaries and values that hold some; 0 for other values.
   int depth() const;
 
  private:
@@ -106,22 +107,22 @@ class Value {
   Variant data_;
 };
 
-/// The depth of what holds `value`. Problem: deeper than kMostNested.
+/// The depth of a container that holds `value`. Problem: deeper than kMostNested.
 int depth_around(const Value& value);
 
 struct Dict {
   std::vector<std::pair<Value, Value>> items;
-  bool is_namespace = false;  ///< or something else that has attributes only
+  bool is_namespace = false;  ///< or another object that has only attributes
   bool can_change = false;    ///< a namespace
   int depth = 1;
   static constexpr std::size_t kEmptyBytes = sizeof(std::vector<Value>) + 64;
   Held held{kEmptyBytes};
 
   const Value* find(const Value& key) const;
-  const Value* named(std::string_view key) const;  ///< find, of a text
+  const Value* named(std::string_view key) const;  ///< find, for a text key
   void set(const Value& key, Value value);
-  void add(Value key, Value value);  ///< set, of a key that isn't there
-  /// What it held before all that was set since (journal.h).
+  void add(Value key, Value value);  ///< set, for a new key
+  /// Restores earlier contents (journal.h).
   void put_back(std::vector<std::pair<Value, Value>> before, int depth_before);
 };
 
@@ -133,9 +134,9 @@ struct Callable {
 };
 
 bool truth(const Value& value);
-/// Python's ==. Marks don't count.
+/// Python's ==. Marks are ignored.
 bool equal(const Value& a, const Value& b);
-/// Python's <, of two numbers, texts or lists; else a Problem that says of what.
+/// Python's < for two numbers, texts or lists; for others, a Problem that names the types.
 bool less(const Value& a, const Value& b);
 /// Python's name of the type: "str", "dict", ...
 std::string type_name(const Value& value);
@@ -145,7 +146,7 @@ MarkedText to_text(const Value& value);
 MarkedText to_repr(const Value& value);
 
 struct JsonStyle {
-  int indent = -1;  ///< below 0: all in one line
+  int indent = -1;  ///< negative: all on one line
   std::string item_separator, key_separator = ": ";
   bool sort_keys = false;
   bool ascii = false;
@@ -153,9 +154,9 @@ struct JsonStyle {
 /// Python's json.dumps.
 MarkedText to_json(const Value& value, const JsonStyle& style);
 
-/// Code points of UTF-8: Python counts and cuts text by them.
+/// Number of code points; Python counts and slices text by code points.
 std::int64_t num_characters(const MarkedText& text);
-/// Where the character ends that begins at `begin`.
+/// The end of the character that begins at `begin`.
 std::size_t character_end(const MarkedText& text, std::size_t begin);
 
 }  // namespace sherd::templates

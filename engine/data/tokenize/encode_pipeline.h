@@ -1,4 +1,4 @@
-/// The threads of `tokenize`: one reads, several encode, the caller gets batches in order.
+/// The threads of `tokenize`: one reads, several encode; the caller gets batches in order.
 #pragma once
 
 #include <condition_variable>
@@ -17,13 +17,13 @@
 namespace sherd::data {
 
 struct EncodedDocument {
-  std::int64_t end = 0;   ///< behind its last id in the batch
-  std::string why_bad{};  ///< not empty: it has no ids
-  bool is_empty = false;  ///< its text is: it has none either
+  std::int64_t end = 0;   ///< one past its last id in the batch
+  std::string why_bad{};  ///< if not empty, the document has no ids
+  bool is_empty = false;  ///< its text is empty, so it has no ids either
 };
 
 struct EncodedBatch {
-  std::vector<RawDocument> raw;  ///< texts are gone, places are there
+  std::vector<RawDocument> raw;  ///< places only; texts have been freed
   std::vector<EncodedDocument> documents;
   std::vector<std::int32_t> ids;
   std::int64_t text_bytes = 0;
@@ -31,17 +31,17 @@ struct EncodedBatch {
 
 class EncodePipeline {
  public:
-  /// `read` gives batches until an empty one; one thread calls it. `make_encode` gives each worker a
-  /// function of its own.
+  /// `read` returns batches, and an empty one at the end; one thread calls it. `make_encode` makes
+  /// a separate function for each worker.
   using Read = std::function<std::vector<RawDocument>()>;
   using Encode = std::function<void(EncodedBatch& batch)>;
   EncodePipeline(Read read, const std::function<Encode()>& make_encode, int num_workers);
-  ~EncodePipeline();  ///< drops what is under way
+  ~EncodePipeline();  ///< discards batches in progress
   EncodePipeline(const EncodePipeline&) = delete;
   EncodePipeline& operator=(const EncodePipeline&) = delete;
 
   /// The next batch in the order of reading; null at the end.
-  /// Errors   what `read` or an `Encode` threw, in its place in the order.
+  /// Errors   rethrows what `read` or an `Encode` threw, at its place in the order.
   std::unique_ptr<EncodedBatch> next();
 
  private:

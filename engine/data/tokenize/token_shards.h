@@ -1,12 +1,12 @@
-/// Writes documents of tokens into one file, or several of a given size, so that a run that was
-/// killed goes on where it was and a file with its final name is always whole.
+/// Writes tokenized documents into one file, or several of a given size. A killed run can be
+/// resumed, and a file with its final name is always complete.
 ///
-///   X.partial        tokens (behind room for the header), while they come
+///   X.partial        tokens so far, after space for the header
 ///   X.ends.partial   document ends
-///   TO.progress      how much of the two counts: written after both are on disk
-///   X                both with the header, renamed when it is complete
+///   TO.progress      the valid length of both files; written after both are on disk
+///   X                both with the header, renamed when complete
 ///
-/// X is TO, or with `shard_tokens` TO with a number before its extension: tokens-00000.bin, ...
+/// X is TO. With `shard_tokens`, it is TO with a number before its extension: tokens-00000.bin, ...
 #pragma once
 
 #include <cstdint>
@@ -21,40 +21,40 @@ namespace sherd::data {
 
 struct ShardOptions {
   std::string to;
-  std::string settings;           ///< what the tokens depend on; a run goes on only with the same
-  std::int64_t shard_tokens = 0;  ///< a shard ends behind the document that reaches it; 0: one file
-  std::int64_t journal_tokens = std::int64_t{1} << 24;  ///< at most so many are lost by a kill
+  std::string settings;           ///< what the tokens depend on; must be the same on resume
+  std::int64_t shard_tokens = 0;  ///< a shard ends after the document that reaches it; 0: one file
+  std::int64_t journal_tokens = std::int64_t{1} << 24;  ///< maximum lost if the run is killed
   bool can_resume = true;
   std::int64_t token_bytes = 2;
   std::int64_t vocab_size = 0;
   std::array<std::uint8_t, 16> tokenizer_digest{};
 };
 
-/// What is in the files, all shards together.
+/// Totals over all shards.
 struct ShardTotals {
-  std::int64_t documents_read = 0;  ///< written and passed over
+  std::int64_t documents_read = 0;  ///< written and skipped
   std::int64_t documents = 0;
   std::int64_t tokens = 0;
   std::int64_t shards = 0;  ///< complete ones
 };
 
-/// Whether a run that writes `to` has written `file`, or will.
+/// Whether `file` is an output of a run that writes `to`.
 bool is_written_by(const std::string& to, const std::string& file);
 
 class TokenShards {
  public:
-  /// Goes on from TO.progress if it is there.
-  /// Errors   UsageError: TO exists, or TO.progress is of other settings. DataError: the folder can't
-  ///          be written; files shorter than TO.progress says.
+  /// Resumes from TO.progress if it exists.
+  /// Errors   UsageError: TO exists, or TO.progress has other settings. DataError: the folder can't
+  ///          be written; files are shorter than TO.progress says.
   explicit TokenShards(ShardOptions options);
-  ~TokenShards();  ///< leaves what a later run goes on from; nothing if it can't
+  ~TokenShards();  ///< leaves the files that a later run resumes from, if it can resume
 
   const ShardTotals& totals() const { return totals_; }
 
-  /// One document. `read`: documents of the texts that this one and those passed over before it are.
-  /// Errors   DataError if the disk refuses.
+  /// Appends one document. `read`: number of documents read: this one and those skipped before it.
+  /// Errors   DataError if writing fails.
   void append(std::span<const std::int32_t> ids, std::int64_t read);
-  /// Documents that were passed over at the end.
+  /// Counts documents skipped at the end.
   void skip(std::int64_t read) { totals_.documents_read += read; }
   /// Completes the last file and removes TO.progress.
   void finish();

@@ -225,7 +225,7 @@ class Run {
 
   void report(const std::string& bad) {
     if (!options_.skip_bad) {
-      throw DataError("{}; mend it, or leave bad documents out with --skip-bad.", bad);
+      throw DataError("{}; fix it, or leave bad documents out with --skip-bad.", bad);
     }
     ++result_.bad_documents;
     if (options_.on_bad_document) options_.on_bad_document(bad);

@@ -1,4 +1,4 @@
-/// Tokens that are cut out of the text before anything else looks at it, such as "<|endoftext|>".
+/// Tokens that are cut out of the text before any other processing, such as "<|endoftext|>".
 #pragma once
 
 #include <array>
@@ -14,31 +14,33 @@ namespace sherd::tokenizer {
 struct AddedToken {
   std::string content;
   std::int32_t id = 0;
-  bool special = false;      ///< left out when ids become text for people
-  bool normalized = false;   ///< looked for in normalised text, in its own normalised form
-  bool single_word = false;  ///< only where no word character touches it
-  bool lstrip = false;       ///< takes the white space before it
-  bool rstrip = false;       ///< takes the white space behind it
+  bool special = false;      ///< left out when ids become text for users
+  bool normalized = false;   ///< searched in normalised text, in its own normalised form
+  bool single_word = false;  ///< only where no word character is adjacent
+  bool lstrip = false;       ///< includes the white space before it
+  bool rstrip = false;       ///< includes the white space after it
 };
 
-/// What text that spells a special token means.
+/// The meaning of text that spells a special token.
 enum class SpecialTokens : std::uint8_t {
-  kAsText,    ///< text like any other: right for documents, whose authors may write anything
-  kAsTokens,  ///< the token: right for templates, what Hugging Face's tokenizers do by default
+  kAsText,    ///< ordinary text; for documents, whose authors may write anything
+  kAsTokens,  ///< the token; for templates, and the default of Hugging Face's tokenizers
 };
 
-/// Finds added tokens, leftmost first and of those the longest. Immutable.
+/// Finds added tokens: the leftmost, and among these the longest. Immutable.
 class AddedTokenFinder {
  public:
-  /// `spelling[i]` is what is looked for to find `tokens[i]`, and isn't empty.
+  /// `spellings[i]` is the text searched for `tokens[i]`; it isn't empty.
   AddedTokenFinder(std::vector<AddedToken> tokens, const std::vector<std::string>& spellings);
 
   bool empty() const { return tokens_.empty(); }
 
   /// Calls `on_text` and `on_token` for the parts of `text` in order; parts aren't empty.
-  /// `at_start` says that a part is the first of the text. `trusted`, if it isn't empty, has a byte for
-  /// each of the text: a special token is one only where all of its bytes are set there.
-  /// Errors   DataError: tokens that begin alike, or the white space that they take, are looked at too often
+  /// `at_start`: the part is the first of the text. `trusted`, if not empty, has a byte for each
+  /// byte of the text. Text then counts as a special token only if all its bytes are set in
+  /// `trusted`.
+  /// Errors   DataError: the search takes too many steps (tokens with common prefixes, or the white
+  ///          space that they include)
   void split(std::string_view text, SpecialTokens policy,
              const std::function<void(std::string_view part, bool at_start)>& on_text,
              const std::function<void(const AddedToken&)>& on_token,
@@ -57,7 +59,7 @@ class AddedTokenFinder {
   std::vector<AddedToken> tokens_;
   std::vector<Node> nodes_;
   std::array<bool, 256> may_begin_{};
-  std::optional<std::uint8_t> only_begin_;  ///< where all begin alike, mostly with "<"
+  std::optional<std::uint8_t> only_begin_;  ///< the first byte if all tokens share it, mostly "<"
 };
 
 }  // namespace sherd::tokenizer

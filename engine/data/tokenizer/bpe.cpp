@@ -145,7 +145,7 @@ void Bpe::find_cuts(const Vocabulary& vocabulary) {
   joins_.resize((std::size_t{1} << kJoinBits) / 64);
   for (const auto& merge : merges_.merges()) {
     for (const std::int32_t id : {merge.left, merge.right}) {
-      // Their symbols don't stand for the characters that spell them.
+      // Their symbols don't represent the characters that spell them.
       if (id == options_.unknown_id || byte_of_token(text_of[id]) >= 0) return;
     }
     const std::string_view right = text_of[merge.right];
@@ -251,8 +251,8 @@ void BpeEncoder::encode_cached(std::string_view word, std::vector<std::int32_t>&
 }
 
 void BpeEncoder::finish(std::vector<std::int32_t>& ids) {
-  // Of cached words, one behind the other. Each is copied with what stands behind its ids: a copy of one length is a
-  // few instructions.
+  // The ids of cached words, one word after the other. Each copy has a fixed length, including what
+  // follows the word's ids: such a copy takes only a few instructions.
   std::array<std::int32_t, kWaiting * CachedWord::kIds> known;
   std::int32_t* end = known.data();
   const auto flush = [&] {

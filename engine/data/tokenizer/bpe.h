@@ -1,8 +1,9 @@
-/// The model of a tokenizer: words become ids.
+/// The model of a tokenizer: converts words to ids.
 ///
 ///   byte-level      a symbol is a byte (GPT-2, Llama 3, Qwen, ...)
-///   byte fallback   a symbol is a character; one that the vocabulary lacks is its bytes' tokens
-///                   <0x00> to <0xFF> if all are there, else the unknown token (Llama 2, Gemma)
+///   byte fallback   a symbol is a character; one missing from the vocabulary becomes the tokens of
+///                   its bytes, <0x00> to <0xFF>, if all exist, else the unknown token (Llama 2,
+///                   Gemma)
 #pragma once
 
 #include <array>
@@ -19,19 +20,19 @@
 namespace sherd::tokenizer {
 
 struct BpeOptions {
-  bool byte_level = false;  ///< words are given as bytes, and the vocabulary spells bytes
+  bool byte_level = false;  ///< words are bytes, and the vocabulary spells bytes
   bool byte_fallback = false;
-  bool fuse_unknown = false;   ///< neighbouring unknown characters are one unknown token
-  bool ignore_merges = false;  ///< a word that is a token is that token, whatever the merges say
+  bool fuse_unknown = false;   ///< adjacent unknown characters become one unknown token
+  bool ignore_merges = false;  ///< a word that is a token becomes that token without merging
   std::optional<std::int32_t> unknown_id{};
 };
 
-/// Immutable; any thread may encode through an encoder of its own.
+/// Immutable; any thread may encode through its own encoder.
 class Bpe {
  public:
   using Vocabulary = std::unordered_map<std::string, std::int32_t>;
 
-  /// `vocabulary` as the file spells it; merges name ids in it.
+  /// `vocabulary` as the file spells it; merges refer to its ids.
   Bpe(const Vocabulary& vocabulary, std::vector<MergeTable::Merge> merges,
       const BpeOptions& options);
 
@@ -53,10 +54,10 @@ class Bpe {
   std::array<bool, 256> byte_is_unknown_{};
   std::array<std::int32_t, 256> fallback_{};  ///< ids of <0xXX>, or -1
   std::vector<std::array<std::int32_t, 256>> pages_;
-  std::vector<std::uint16_t> page_of_;  ///< of 256 code points; 0 is the page of unknown ones
-  /// Whether some merge may join X and a Y that follows it. Where none does, and the vocabulary has
-  /// both, a word can be cut between them without changing its ids: a document that is one word
-  /// becomes words that come again, and those are cached.
+  std::vector<std::uint16_t> page_of_;  ///< for 256 code points each; page 0: unknown ones
+  /// Whether any merge may join X and a following Y. If none does, and the vocabulary has both, a
+  /// word can be split between them without changing its ids. So a document that is a single word
+  /// becomes repeated words, which are cached.
   bool may_join(char32_t x, char32_t y) const {
     const std::uint32_t bit = bit_of(x, y);
     return (joins_[bit / 64] >> (bit % 64) & 1) != 0;
@@ -66,24 +67,24 @@ class Bpe {
   }
   static constexpr int kJoinBits = 20;
   bool may_cut_ = false;
-  std::vector<std::uint64_t> joins_;  ///< a bit for pairs of one hash
-  /// Whether a word is cut between X and Y. Beside unknown characters nothing is: they may become one token, or
-  /// vanish.
+  std::vector<std::uint64_t> joins_;  ///< a bit for all pairs with the same hash
+  /// Whether a word is split between X and Y. Never next to unknown characters: they may become one
+  /// token or vanish.
   bool cuts(char32_t x, char32_t y) const;
-  /// The same of the kinds of characters that texts are mostly made of, ASCII and what stands for a space, where
-  /// they are kinds; in the processor's nearest cache.
+  /// The same for the most frequent characters: ASCII and the mark for a space. The table fits into
+  /// the processor's L1 cache.
   static constexpr std::size_t kUsualKinds = 129;
   std::vector<std::uint8_t> usual_cuts_;
 };
 
-/// What is known of a word. One cache line.
+/// The ids of a word. One cache line.
 struct alignas(64) CachedWord {
   static constexpr std::size_t kBytes = 24;
   static constexpr std::size_t kIds = 9;
   using Key = std::array<std::uint64_t, 3>;
 
-  Key key{};                ///< its bytes, and zeros
-  std::uint8_t length = 0;  ///< in bytes; 0: of none
+  Key key{};                ///< its bytes, padded with zeros
+  std::uint8_t length = 0;  ///< in bytes; 0: an empty entry
   std::uint8_t count = 0;
   std::array<std::int32_t, kIds> ids{};
 
@@ -94,24 +95,24 @@ struct alignas(64) CachedWord {
   }
 };
 
-/// Scratch and cache of one thread. Results don't depend on what it encoded before.
+/// Scratch memory and cache of one thread. Results don't depend on what it encoded before.
 ///
-/// The cache is larger than the processor's own, so a few words wait until what is known of them has
-/// come from memory.
+/// The cache of words is larger than the processor's cache, so a few words wait until their entries
+/// have arrived from memory.
 class BpeEncoder {
  public:
-  /// Knows what is in `cache`, which tokens_as_words() made.
+  /// Starts with `cache`, made by tokens_as_words().
   BpeEncoder(const Bpe& bpe, std::vector<CachedWord> cache);
 
-  /// The words that merge to one token, as a cache has them. A text's first words cost as much as merging them
-  /// otherwise; the tokens of a vocabulary are those that come soonest.
+  /// The words that merge to one token, as cache entries. They save merging a text's first words; a
+  /// vocabulary's tokens are the words that occur soonest.
   static std::vector<CachedWord> tokens_as_words(const Bpe& bpe, const Bpe::Vocabulary& vocabulary);
 
-  /// Appends the ids of one word, UTF-8 and not empty, to `ids`: now or with a later word.
+  /// Appends the ids of one word, UTF-8 and not empty, to `ids`, now or with a later word.
   void encode(std::string_view word, std::vector<std::int32_t>& ids);
-  /// Appends the ids of the words that wait.
+  /// Appends the ids of the waiting words.
   void finish(std::vector<std::int32_t>& ids);
-  /// Forgets the words that wait.
+  /// Discards the waiting words.
   void drop() { num_waiting_ = 0; }
 
  private:

@@ -47,8 +47,7 @@ bool is_utf8(std::string_view text) {
 }
 
 [[noreturn]] void grows_too_much() {
-  throw DataError("the tokenizer's decoder makes more than {} times as many bytes of tokens.",
-                  kMostGrowth);
+  throw DataError("the tokenizer's decoder makes tokens more than {} times as long.", kMostGrowth);
 }
 
 std::string replaced(std::string_view text, std::string_view from, std::string_view to,

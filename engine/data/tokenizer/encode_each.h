@@ -1,4 +1,4 @@
-/// Many texts at once, on all cores.
+/// Encodes many texts in parallel, on all cores.
 #pragma once
 
 #include <cstddef>
@@ -9,8 +9,10 @@
 
 namespace sherd::tokenizer {
 
-/// Calls `encode(i, encoder)` once for every i below `count`, in no order, each thread with an encoder of its own.
-/// Errors   of the lowest i that threw, when all have ended; TrainingError if the machine refuses a thread
+/// Calls `encode(i, encoder)` once for every i below `count`, in any order; each thread has its own
+/// encoder.
+/// Errors   rethrows the error of the lowest i that threw, after all have ended; TrainingError if
+///          the machine refuses a thread
 void encode_each(std::size_t count, const std::shared_ptr<const Tokenizer>& tokenizer,
                  const std::function<void(std::size_t i, Encoder& encoder)>& encode);
 

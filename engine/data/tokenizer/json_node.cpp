@@ -54,7 +54,7 @@ void JsonNode::only(std::initializer_list<std::string_view> keys) const {
   if (!value_.is_object()) refuse("expected an object.");
   for (const auto& [key, value] : value_.items()) {
     if (key == "type" || std::find(keys.begin(), keys.end(), key) != keys.end()) continue;
-    refuse(fmt::format("\"{}\" isn't a key that we know here.", key.substr(0, 64)));
+    refuse(fmt::format("\"{}\" isn't a supported key.", key.substr(0, 64)));
   }
 }
 

@@ -1,5 +1,5 @@
-/// A place in a JSON file, for reading it strictly: every wrong type, missing key and unknown key is
-/// a DataError that names the place.
+/// A place in a JSON file, for strict reading: a wrong type, missing key or unknown key is a
+/// DataError that names the place.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ class JsonNode {
   const nlohmann::json& value() const { return value_; }
   const std::string& place() const { return place_; }
 
-  bool has(const char* key) const;  ///< and isn't null
+  bool has(const char* key) const;  ///< false if null
   JsonNode operator[](const std::string& key) const;
   std::vector<JsonNode> elements() const;
 

@@ -209,8 +209,8 @@ void Merger::merge(std::vector<std::int32_t>& symbols) {
   long_->merge(symbols);
 }
 
-// A symbol stays where it is; one that has gone into the symbol before it is passed over. What a pair weighs has its
-// place in it, so the lightest is the leftmost of the lowest rank.
+// Symbols stay in place; symbols merged into the previous one are skipped. A pair's weight contains
+// its place, so the smallest weight is the leftmost pair of the lowest rank.
 void Merger::merge_short(std::vector<std::int32_t>& symbols) {
   constexpr std::size_t kBlock = 8;  // the width at which weights are compared
   const std::size_t count = symbols.size();

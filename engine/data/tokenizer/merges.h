@@ -1,6 +1,6 @@
 /// Byte-pair encoding (Sennrich, Haddow and Birch, Neural Machine Translation of Rare Words with
-/// Subword Units, ACL 2016): of all neighbouring pairs in a word, the one of lowest rank is merged
-/// first, of equal ones the leftmost, until no neighbours are a pair.
+/// Subword Units, ACL 2016): repeatedly merges the adjacent pair of lowest rank in a word, the
+/// leftmost of equal ones, until no adjacent symbols can be merged.
 #pragma once
 
 #include <array>
@@ -21,8 +21,8 @@ class MergeTable {
   };
   static constexpr std::uint32_t kNone = 0xffffffff;
 
-  /// In the order of their ranks. Of a pair that is listed twice, the last counts. `usual`: at most 255 symbols that
-  /// words are mostly made of; what two of them make is found without a search.
+  /// `merges` in the order of their ranks; if a pair is listed twice, the last one counts. `usual`:
+  /// at most 255 frequent symbols; pairs of these are found without a search.
   explicit MergeTable(std::vector<Merge> merges, const std::vector<std::int32_t>& usual = {});
 
   struct Found {
@@ -39,16 +39,16 @@ class MergeTable {
       if (found.key == key || found.rank == kNone) return {found.rank, found.merged};
     }
   }
-  /// The same of symbols as a word has them before its first merge.
+  /// The same for symbols of a word before its first merge.
   Found find_first(std::int32_t left, std::int32_t right) const {
     const std::size_t x = usual_number(left), y = usual_number(right);
     return x > 0 && y > 0 ? usual_[x * num_usual_ + y] : find(left, right);
   }
-  /// Says that this pair will be looked up soon: the table is larger than the caches.
+  /// Prefetches the entry of this pair: the table is larger than the caches.
   void fetch(std::int32_t left, std::int32_t right) const {
     __builtin_prefetch(&slots_[hash(key_of(left, right)) & mask_]);
   }
-  /// Of find_first.
+  /// Prefetches for find_first.
   void fetch_first(std::int32_t left, std::int32_t right) const {
     if (usual_number(left) == 0 || usual_number(right) == 0) fetch(left, right);
   }
@@ -77,17 +77,17 @@ class MergeTable {
   std::vector<Merge> merges_;
   std::vector<Slot> slots_;
   std::size_t mask_ = 0;
-  std::vector<std::uint8_t> numbers_;  ///< of usual symbols, from 1; 0: not one
-  std::vector<Found> usual_;           ///< of pairs of these
-  std::size_t num_usual_ = 0;          ///< and one
+  std::vector<std::uint8_t> numbers_;  ///< numbers of usual symbols, from 1; 0: not usual
+  std::vector<Found> usual_;           ///< for pairs of usual symbols
+  std::size_t num_usual_ = 0;          ///< number of usual symbols, plus one
 };
 
 /// Merges the symbols of one word. Belongs to one thread.
 ///
-/// Cost     short words: a scan for the lowest rank per merge. Words above 64 symbols: every symbol
-///          and every new pair enters a queue per rank once, and leaves it once; a queue is a list
-///          while pairs arrive from left to right (which is the rule), else a heap. So the time is
-///          linear for a character repeated, and n log n at worst.
+/// Cost     short words: one scan for the lowest rank per merge. Words above 64 symbols: every
+///          symbol and every new pair enters and leaves a queue of its rank once. A queue is a list
+///          while pairs arrive from left to right (as they mostly do), else a heap. So time is
+///          linear for a repeated character, and n log n at worst.
 class Merger {
  public:
   explicit Merger(const MergeTable& table);
@@ -101,12 +101,12 @@ class Merger {
   static constexpr int kPlaceBits = 6;
   static constexpr std::size_t kMostRanks = std::size_t{1} << (32 - kPlaceBits);
   static_assert(kShort <= std::size_t{1} << kPlaceBits);
-  /// Of the pair that begins at a symbol of a short word: rank and place; kNone where none merges.
+  /// For each symbol of a short word, the pair that begins there: rank and place; kNone: no merge.
   std::array<std::uint32_t, kShort + 16> weights_{};
-  std::array<std::int32_t, kShort + 16> merged_{};  ///< what the pair becomes
+  std::array<std::int32_t, kShort + 16> merged_{};  ///< the pair's merged id
   std::array<std::uint8_t, kShort + 1> next_{}, before_{};
   class LongMerge;
-  std::unique_ptr<LongMerge> long_;  ///< made when the first long word comes
+  std::unique_ptr<LongMerge> long_;  ///< made for the first long word
 };
 
 }  // namespace sherd::tokenizer

@@ -47,8 +47,8 @@ bool is_read(std::string_view key) {
          key == "added_tokens_decoder" || key == "tokenizer_class" || key == "model_type";
 }
 
-// Null where there is no such file. Only keys that are read are kept, and few of them: those of one object are
-// compared with each other.
+// Null if there is no such file. Keeps only keys that are read, and only a limited number, since
+// the keys of an object are compared with each other.
 Json read_object(const std::string& path) {
   constexpr std::int64_t kMostBytes = 16 << 20;
   constexpr std::size_t kMostKeys = 10 * kMostNamed;

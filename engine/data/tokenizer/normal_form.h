@@ -1,5 +1,5 @@
-/// Unicode's normal forms, as Unicode 9.0 defines them (as Hugging Face's tokenizers do): code points that are
-/// younger stay as they are.
+/// Unicode's normal forms as of Unicode 9.0, like Hugging Face's tokenizers: newer code points stay
+/// unchanged.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,9 @@ namespace sherd::tokenizer {
 
 enum class NormalForm : std::uint8_t { kNfc, kNfd, kNfkc, kNfkd };
 
-/// Writes `text`, UTF-8, to `result`, which is empty; false, and nothing is written, if it is ASCII.
-/// Cost     linear, but for runs of combining marks, n log n.
+/// Writes the normal form of `text` (UTF-8) to `result`, which must be empty. For ASCII text it
+/// writes nothing and returns false.
+/// Cost     linear, but n log n for runs of combining marks.
 /// Errors   DataError: above 1 GiB
 bool to_normal_form(NormalForm form, std::string_view text, std::string& result);
 

@@ -12,12 +12,12 @@ namespace {
 
 [[noreturn]] void grows_too_much(std::size_t most) {
   throw DataError(
-      "the tokenizer's normaliser makes more than {} bytes of a text, {} times as many.", most,
+      "the tokenizer's normaliser makes a text longer than {} bytes, {} times its size.", most,
       kMostGrowth);
 }
 
-// Each writes `result`, which is empty and isn't what `text` is in, and says whether anything changed.
-// It has at most `most` bytes.
+// Each writes `result` and returns whether anything changed. `result` starts empty and doesn't own
+// `text`. It gets at most `most` bytes.
 
 bool run(const ToNormalForm& step, std::string_view text, std::size_t, std::string& result) {
   return to_normal_form(step.form, text, result);

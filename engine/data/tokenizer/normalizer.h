@@ -1,4 +1,4 @@
-/// What happens to text before it is cut into words: a list of changes, each to the whole piece.
+/// Changes text before it is split into words: a list of steps, each applied to the whole piece.
 #pragma once
 
 #include <memory>
@@ -12,8 +12,8 @@
 
 namespace sherd::tokenizer {
 
-/// What a tokenizer may make of a text, at any of its steps: so many times its bytes, and so many more. Unicode's own
-/// forms make 11 times as many at most, a mark for spaces 3.
+/// The largest output of a tokenizer's step: kMostGrowth times the bytes of the text, plus
+/// kMostAdded. Unicode's normal forms grow text at most 11 times, a mark for spaces 3 times.
 inline constexpr std::size_t kMostGrowth = 32;
 inline constexpr std::size_t kMostAdded = 4096;
 
@@ -21,7 +21,7 @@ struct ToNormalForm {
   NormalForm form;
 };
 struct Prepend {
-  std::string text;  ///< in front of what isn't empty
+  std::string text;  ///< put before text that isn't empty
 };
 struct ReplaceText {
   std::string from;  ///< not empty
@@ -40,12 +40,12 @@ class Normalizer {
   explicit Normalizer(std::vector<NormalizerStep> steps);
 
   bool changes_nothing() const { return steps_.empty(); }
-  /// Memory that is used again from one text to the next.
+  /// Memory that is reused from one text to the next.
   struct Scratch {
     std::string text, other;
   };
-  /// `text` is UTF-8, and so is the result. It stands in `scratch`, or is `text`.
-  /// Errors   DataError: a step makes more than kMostGrowth and kMostAdded allow
+  /// `text` is UTF-8, and so is the result. The result is in `scratch`, or is `text`.
+  /// Errors   DataError: a step's output is larger than kMostGrowth and kMostAdded allow
   std::string_view apply(std::string_view text, Scratch& scratch) const;
   std::string apply(std::string_view text) const;
 

@@ -1,4 +1,4 @@
-/// The lists of steps in a tokenizer.json.
+/// Parses the lists of steps in a tokenizer.json.
 #pragma once
 
 #include <cstdint>
@@ -22,8 +22,8 @@ ParsedPreTokenizer parse_pre_tokenizer(const JsonNode& node);
 
 std::vector<DecoderStep> parse_decoder(const JsonNode& node);
 
-/// The ids that a post-processor puts before a document; nothing if it isn't of a kind that adds any.
-/// What it puts behind a document isn't used.
+/// The ids that a post-processor puts before a document; none if its type adds no tokens. Tokens
+/// that it puts after a document aren't used.
 using TokensBefore = std::optional<std::vector<std::int32_t>>;
 TokensBefore parse_post_processor(const JsonNode& node);
 

@@ -53,7 +53,7 @@ class PartsParser {
   }
 
  private:
-  /// Before all else: other models come with other parts, and which model it is says most.
+  /// Checked first: other models have other parts, so the model type is the most useful message.
   static void require_bpe(const JsonNode& model) {
     // Old files name no type; the keys tell.
     const std::string type = model.has("type") ? model.type() : "BPE";
@@ -208,8 +208,8 @@ class PartsParser {
     parts_->added_tokens.push_back({.content = content, .id = added_[content], .special = true});
   }
 
-  /// The id that the library gives a token that it adds: its own if the model has it, else the next
-  /// behind all others.
+  /// The id that the library gives to an added token: the model's own id if it has the token, else
+  /// one more than all others.
   std::int32_t next_id(const std::string& content) {
     const auto known = parts_->vocabulary.find(content);
     if (known != parts_->vocabulary.end()) {

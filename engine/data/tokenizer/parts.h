@@ -1,4 +1,4 @@
-/// What a tokenizer.json says, taken apart.
+/// The parsed parts of a tokenizer.json.
 #pragma once
 
 #include <array>
@@ -24,23 +24,23 @@ struct Parts {
   Normalizer normalizer;
   std::unique_ptr<PreTokenizer> pre_tokenizer;
   std::unique_ptr<Bpe> bpe;
-  std::unique_ptr<AddedTokenFinder> raw_tokens;         ///< looked for in the text as it is
-  std::unique_ptr<AddedTokenFinder> normalized_tokens;  ///< looked for behind the normaliser
+  std::unique_ptr<AddedTokenFinder> raw_tokens;         ///< searched in the original text
+  std::unique_ptr<AddedTokenFinder> normalized_tokens;  ///< searched after the normaliser
   std::vector<DecoderStep> decoder;
 
   Bpe::Vocabulary vocabulary;  ///< the model's, as the file spells it
   std::vector<AddedToken> added_tokens;
-  std::vector<std::string> texts;  ///< of an id; empty where no token has it
+  std::vector<std::string> texts;  ///< by id; empty if no token has the id
   std::vector<bool> is_special;
 
   std::vector<NamedToken> named;
   std::optional<std::int32_t> beginning;
   std::optional<std::int32_t> end;
-  std::optional<std::vector<std::int32_t>> before_document;  ///< none: no part of the file says
+  std::optional<std::vector<std::int32_t>> before_document;  ///< none: the file doesn't define it
   std::array<std::uint8_t, 16> digest{};
   std::vector<std::string> notes;
 
-  /// What encoders know from the start; made when the first one comes, by any thread.
+  /// Initial cache entries of encoders; made for the first encoder, by any thread.
   const std::vector<CachedWord>& known_words() const {
     std::call_once(knows_words_,
                    [this] { known_words_ = BpeEncoder::tokens_as_words(*bpe, vocabulary); });
@@ -52,7 +52,7 @@ struct Parts {
   mutable std::vector<CachedWord> known_words_;
 };
 
-/// `named`: those of them that are the model's are special, whatever the file says.
+/// `named`: tokens of the model that are among these are special, whatever the file says.
 /// Errors   DataError: see tokenizer.h
 std::unique_ptr<Parts> parse_tokenizer(std::string_view json, std::string_view where,
                                        const std::vector<std::string>& special_tokens = {},

@@ -37,9 +37,8 @@ void PreTokenizer::run(const Call& call, std::size_t step, std::string_view piec
   if (piece.empty()) return;
   call.left -= std::ssize(piece);
   if (call.left < 0) {
-    throw DataError(
-        "the tokenizer's pre-tokenizer makes more than {} times as many bytes of a text.",
-        kMostGrowth);
+    throw DataError("the tokenizer's pre-tokenizer makes a text more than {} times as long.",
+                    kMostGrowth);
   }
   if (step == steps_.size()) {
     if (spells_bytes_) {

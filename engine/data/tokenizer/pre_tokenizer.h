@@ -1,4 +1,4 @@
-/// Cuts normalised text into words, which the model never joins.
+/// Splits normalised text into words; the model never joins words.
 #pragma once
 
 #include <functional>
@@ -11,35 +11,35 @@
 
 namespace sherd::tokenizer {
 
-/// What becomes of matches and of the text between them ("a" and "b" in "a-b" cut at "-").
+/// What happens to matches and to the text between them ("a" and "b" in "a-b" split at "-").
 enum class SplitBehavior : std::uint8_t {
   kRemoved,         ///< a b
   kIsolated,        ///< a - b
   kMergedPrevious,  ///< a- b
   kMergedNext,      ///< a -b
-  kContiguous,      ///< a - b, and neighbouring matches are one part
+  kContiguous,      ///< a - b, and adjacent matches are one part
 };
 
 struct SplitStep {
   SplitPattern pattern;
   SplitBehavior behavior = SplitBehavior::kIsolated;
-  bool invert = false;  ///< matches are the text, and the text between them the matches
+  bool invert = false;  ///< swap the roles of the matches and the text between them
 };
-/// A space in front of a piece that doesn't begin with one.
+/// Adds a space before a piece that doesn't begin with one.
 struct PrefixSpaceStep {};
-/// Spaces become `replacement`, which cuts before every one of them if `split`.
+/// Spaces become `replacement`. If `split`, the text is split before each of them.
 struct MetaspaceStep {
   enum class Prepend : std::uint8_t { kNever, kFirst, kAlways };
   std::string replacement;
   Prepend prepend = Prepend::kAlways;
   bool split = true;
 };
-/// Bytes become the characters that spell them (byte_alphabet.h), for the steps behind; words are
-/// given out as bytes all the same.
+/// Bytes become the characters that spell them (byte_alphabet.h) for the following steps. Words are
+/// still returned as bytes.
 struct SpellBytesStep {};
 using PreTokenizerStep = std::variant<SplitStep, PrefixSpaceStep, MetaspaceStep, SpellBytesStep>;
 
-/// Immutable; a thread runs it with scratch of its own.
+/// Immutable; each thread runs it with its own scratch.
 class PreTokenizer {
  public:
   explicit PreTokenizer(std::vector<PreTokenizerStep> steps);
@@ -64,7 +64,8 @@ class PreTokenizer {
     std::string word_;
   };
 
-  /// Calls `on_word` for the words in order. `at_start`: `piece` begins where the document does.
+  /// Calls `on_word` for the words in order. `at_start`: `piece` is at the beginning of the
+  /// document.
   void split(std::string_view piece, bool at_start, Scratch& scratch,
              const std::function<void(std::string_view)>& on_word) const;
 

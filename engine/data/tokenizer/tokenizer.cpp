@@ -146,7 +146,7 @@ std::int64_t Tokenizer::num_bytes(std::int32_t id) const {
   });
   if (spells_bytes) return std::ssize(bytes_of_alphabet(token).value_or(token));
   if (byte_of_token(token) >= 0) return 1;
-  // Behind another word, since some decoders take away what stands before the first one.
+  // After another word, since some decoders remove what comes before the first one.
   const auto size = [&](std::vector<std::string> tokens) {
     return std::ssize(decode_tokens(parts_->decoder, std::move(tokens)));
   };

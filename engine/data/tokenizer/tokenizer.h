@@ -1,21 +1,21 @@
-/// Text becomes token ids and ids text, exactly as Hugging Face's `tokenizers` does it with the same
+/// Converts between text and token ids, exactly as Hugging Face's `tokenizers` does with the same
 /// tokenizer.json.
 ///
 ///   text -> added tokens cut out -> normaliser -> added tokens that are normalised cut out
 ///        -> pre-tokenizer: words -> BPE: ids
 ///
-/// Taken     BPE, byte-level or with byte fallback (GPT-2, Llama, Qwen, Mistral, Gemma, Phi, OLMo,
+/// Accepted  BPE, byte-level or with byte fallback (GPT-2, Llama, Qwen, Mistral, Gemma, Phi, OLMo,
 ///           DeepSeek, SmolLM, StarCoder, Pythia, ...), with the normalisers NFC, NFD, NFKC, NFKD,
 ///           Replace, Prepend, Sequence; the pre-tokenizers ByteLevel, Split, Digits,
 ///           Metaspace, Sequence; the decoders ByteLevel, ByteFallback, Fuse, Replace, Strip,
 ///           Metaspace, Sequence.
 /// Refused   by name: WordPiece, Unigram, WordLevel, dropout, sub-word prefixes and suffixes, every
-///           other part, every key of a part that we don't know, regular expressions outside of
-///           pattern_parser.h, and folders that have tokenizer.model only.
-/// Left out  the post-processor, which adds tokens around a document: encoding adds none, and our
-///           callers say themselves what goes there (`before_document`, `beginning`, `end`).
-///           Truncation and padding (`notes`).
-/// Files are hostile: whatever is in them is an id list or a DataError.
+///           other part, unknown keys of parts, regular expressions that pattern_parser.h doesn't
+///           accept, and folders that have only tokenizer.model.
+/// Left out  the post-processor, which adds tokens around a document: encoding adds none, and
+///           callers add them (`before_document`, `beginning`, `end`). Truncation and padding
+///           (`notes`).
+/// Files aren't trusted: any content gives ids or a DataError.
 #pragma once
 
 #include <array>
@@ -37,8 +37,9 @@ struct Parts;
 /// Immutable; any thread may use it.
 class Tokenizer {
  public:
-  /// `folder` has tokenizer.json, and maybe files that name special tokens (named_tokens.h).
-  /// `special_tokens` are added as the library adds them: behind all others, found in text as it is.
+  /// `folder` has tokenizer.json, and may have files that name special tokens (named_tokens.h).
+  /// `special_tokens` are added as the library adds them: after all others, and found in the
+  /// original text.
   /// Errors   DataError, one line with the file and the part that is wrong or refused.
   static std::shared_ptr<const Tokenizer> open(const std::string& folder,
                                                const std::vector<std::string>& special_tokens = {});
@@ -54,29 +55,29 @@ class Tokenizer {
   /// As the file spells it ("Ġthe"), or empty.
   std::string_view token_of(std::int32_t id) const;
 
-  /// UTF-8. What isn't becomes U+FFFD, and ids that stand for no token are left out, as in the
-  /// library that we match. `skip_special` leaves out special tokens.
+  /// The text of `ids`, as UTF-8. Invalid bytes become U+FFFD, and ids without a token are left
+  /// out, as in Hugging Face's library. `skip_special` leaves out special tokens.
   std::string decode(std::span<const std::int32_t> ids, bool skip_special = true) const;
 
-  /// Bytes of text that a token stands for wherever it stands; 0 for special ones.
+  /// Bytes of text that a token represents at any position; 0 for special ones.
   std::int64_t num_bytes(std::int32_t id) const;
 
-  /// What the folder names: "bos_token", "pad_token", ...
+  /// Tokens that the folder names: "bos_token", "pad_token", ...
   const std::vector<NamedToken>& named_tokens() const;
   /// The tokens that begin and end a document, if they are named.
   std::optional<std::int32_t> beginning() const;
   std::optional<std::int32_t> end() const;
-  /// What the library puts before a document unless told not to: what the post-processor of
-  /// tokenizer.json puts there; where it adds nothing, `beginning` if tokenizer_config.json says
-  /// "add_bos_token": true. Mostly one token or none.
+  /// Tokens that the library puts before a document by default: those of the post-processor in
+  /// tokenizer.json. If it adds none: `beginning`, if tokenizer_config.json has "add_bos_token":
+  /// true. Mostly one token or none.
   std::span<const std::int32_t> before_document() const;
 
   /// The spellings of special tokens.
   std::vector<std::string> special_tokens() const;
 
-  /// XXH3-128 of tokenizer.json; it says nothing of tokens that were added.
+  /// XXH3-128 of tokenizer.json; it doesn't cover `special_tokens` that were added.
   const std::array<std::uint8_t, 16>& digest() const;
-  /// What the file asks for and we leave out, a sentence each.
+  /// Features that the file requests and Sherd leaves out, one sentence each.
   const std::vector<std::string>& notes() const;
 
  private:
@@ -85,21 +86,22 @@ class Tokenizer {
   std::unique_ptr<Parts> parts_;
 };
 
-/// Encodes; one per thread, since it keeps scratch memory (about 5 MB) and a cache of words. The ids
-/// of a text don't depend on what was encoded before.
+/// Encodes text. Use one per thread: it has scratch memory (about 5 MB) and a cache of words. The
+/// ids of a text don't depend on what was encoded before.
 class Encoder {
  public:
   explicit Encoder(std::shared_ptr<const Tokenizer> tokenizer);
   ~Encoder();
 
   /// Appends the ids of one document to `ids`.
-  /// Errors   DataError if `text` isn't UTF-8 ("not UTF-8 at byte 17"); `ids` keeps its size then.
+  /// Errors   DataError if `text` isn't UTF-8 ("not UTF-8 at byte 17"); `ids` then keeps its size.
   void encode(std::string_view text, SpecialTokens policy, std::vector<std::int32_t>& ids);
 
-  /// The same of a part of a document. `trusted` has a byte for each of `text`: what spells a special
-  /// token is one only where all of them are set. (Of special tokens that are looked for in normalised
-  /// text, which none of the families has, only in parts that are trusted throughout.) `continues`:
-  /// other parts come before this one, so nothing is put before its first word.
+  /// The same for a part of a document. `trusted` has a byte for each byte of `text`. Text that
+  /// spells a special token becomes that token only if all its bytes are trusted. (No known family
+  /// searches special tokens in normalised text; such tokens are found only in completely trusted
+  /// parts.) `continues`: other parts come before this one, so nothing is put before its first
+  /// word.
   void encode_part(std::string_view text, std::string_view trusted, bool continues,
                    std::vector<std::int32_t>& ids);
 
@@ -109,7 +111,7 @@ class Encoder {
   std::unique_ptr<State> state_;
 
   struct Part {
-    std::string_view text, trusted;  ///< trusted: empty where `policy` says it all
+    std::string_view text, trusted;  ///< trusted: empty if `policy` decides for all of the text
     SpecialTokens policy = SpecialTokens::kAsText;
     bool continues = false;
   };

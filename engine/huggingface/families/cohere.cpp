@@ -1,4 +1,4 @@
-// Command R and Command R7B: attention and feed-forward side by side behind one layer norm, interleaved
+// Command R and Command R7B: parallel attention and feed-forward after one layer norm, interleaved
 // rotary pairs, and in the second only in windowed layers. Command R+ has norms of queries and keys with
 // weights for each head.
 #include <nlohmann/json.hpp>

@@ -1,4 +1,4 @@
-/// Rows that several groups of families share.
+/// Table rows that several groups of families share.
 #pragma once
 
 #include <array>
@@ -18,7 +18,7 @@ inline constexpr auto kUsualSizes = std::to_array<ConfigKey>({
     {"max_position_embeddings", "model.max_seq_length"},
 });
 
-/// Of models whose blocks are called layers.{} and have separate query, key, value, gate and up.
+/// For models with blocks named layers.{} and separate query, key, value, gate and up.
 inline constexpr auto kUsualModules = std::to_array<Module>({
     {"embedding.token", "embed_tokens"},
     {"block.{}.norm1", "layers.{}.input_layernorm"},
@@ -50,7 +50,7 @@ inline constexpr auto kGates = std::to_array<ConfigWord>({
 });
 inline constexpr auto kRmsNorm = std::to_array<Fixed>({{"model.norm", "rmsnorm"}});
 
-/// What most families since Llama have in common: modules called model.layers.{}, a gate.
+/// The common form of most families since Llama: modules named model.layers.{}, a gate.
 constexpr Family usual_form(std::span<const std::span<const Module>> modules,
                             std::span<const Fixed> fixed,
                             std::span<const std::span<const ConfigKey>> keys,
@@ -63,7 +63,7 @@ constexpr Family usual_form(std::span<const std::span<const Module>> modules,
           .words = kGates,
           .demands = demands};
 }
-/// A family of this form, with its names and what `more` reads and `write` writes.
+/// A family of this form, with its names and its `more` and `write` functions.
 constexpr Family family_of_form(Family form, std::string_view model_type,
                                 std::string_view architecture, void (*more)(ConfigReader&),
                                 void (*write)(FamilyWriter&) = nullptr) {
@@ -74,17 +74,18 @@ constexpr Family family_of_form(Family form, std::string_view model_type,
   return form;
 }
 
-/// num_key_value_heads; null: as many as heads; missing: the class's number, 0: as many as heads.
+/// num_key_value_heads. null: as many as heads. `missing`: the class's number; 0: as many as heads.
 void kv_heads(ConfigReader& config, std::int64_t missing = 0);
-/// attention_bias: of query, key, value and output.
+/// attention_bias: biases of query, key, value and output.
 void attention_biases(ConfigReader& config);
 /// The same, and mlp_bias.
 void attention_and_mlp_biases(ConfigReader& config);
-/// The layers of `mask` turn queries and keys.
+/// The layers of `mask` rotate queries and keys.
 void turned_layers(ConfigReader& config, const std::string& mask, std::string_view from);
 /// "1110" for 4.
 std::string all_but_every(std::int64_t nth);
-/// sliding_window of classes that have one where config.json doesn't say; null says that there is none.
+/// Default sliding_window of classes that have one if config.json lacks the key; null means no
+/// window.
 inline constexpr const char* kUsualWindow = "4096";
 
 }  // namespace sherd::huggingface

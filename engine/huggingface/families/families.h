@@ -1,4 +1,4 @@
-/// The groups of families, a file for each.
+/// The groups of families, one file each.
 #pragma once
 
 #include "engine/huggingface/family.h"

@@ -37,7 +37,7 @@ constexpr ConfigKey kSizes3[] = {
     {"max_position_embeddings", "model.max_seq_length", "131072"},
 };
 constexpr std::span<const ConfigKey> kKeys3[] = {kSizes3, kNormAndHead};
-// Of the first version files that say gelu mean the tanh form all the same.
+// In files of the first version, gelu also means the tanh form.
 constexpr ConfigWord kWords[] = {
     {"hidden_act", "gelu_pytorch_tanh", "model.activation", "geglu"},
     {"hidden_act", "gelu_new", "model.activation", "geglu"},

@@ -1,5 +1,5 @@
-// GLM 4: half of each head turned, in interleaved pairs; gate and up in one matrix. The second version (of April
-// 2025) has four norms in a block.
+// GLM 4: half of each head rotated, in interleaved pairs; gate and up in one matrix. The second
+// version (of April 2025) has four norms in a block.
 #include <nlohmann/json.hpp>
 
 #include "engine/huggingface/families/common.h"

@@ -32,7 +32,7 @@ constexpr ConfigKey kSizes4[] = {
 constexpr std::span<const ConfigKey> kKeys[] = {kUsualSizes, kNormAndHead};
 constexpr std::span<const ConfigKey> kKeys4[] = {kSizes4, kNormAndHead};
 constexpr Alias kAliases4[] = {{"layers_block_type", "layer_types"}};
-// Of experts and of layers without attention, which the model hasn't got.
+// Settings of experts and of layers without attention, which the model lacks.
 constexpr std::string_view kHarmless4[] = {
     "intermediate_size", "num_experts_per_tok", "output_router_logits",   "router_aux_loss_coef",
     "mamba_n_heads",     "mamba_n_groups",      "mamba_d_state",          "mamba_d_head",
@@ -94,7 +94,8 @@ void write_granite(FamilyWriter& config) {
   write_multipliers(config);
 }
 
-// What the class says of layers without attention must fit its sizes, though there are none.
+// The settings of layers without attention must fit the model's sizes, although it has no such
+// layers.
 void write_granite4(FamilyWriter& config) {
   config.kv_heads();
   config.head_width();

@@ -173,9 +173,8 @@ std::string smollm3_turned(ConfigReader& config) {
   if (layers.is_array()) {
     for (const auto& layer : layers) mask += layer == 0 ? '0' : '1';
     if (std::ssize(mask) != config.layers("num_hidden_layers", 0)) {
-      config.refuse(
-          "no_rope_layers",
-          fmt::format("has {} layers, another number than num_hidden_layers", mask.size()));
+      config.refuse("no_rope_layers",
+                    fmt::format("has {} layers, but num_hidden_layers differs", mask.size()));
     }
   } else {
     mask = all_but_every(interval);
@@ -184,7 +183,7 @@ std::string smollm3_turned(ConfigReader& config) {
   return mask;
 }
 
-// Layers that aren't turned have windows, if any have.
+// Layers without rotary positions have windows, if any layers have.
 void smollm3(ConfigReader& config) {
   kv_heads(config, 4);
   config.head_width();
@@ -310,7 +309,7 @@ constexpr Family kFamilies[] = {
     family_of_form(kTiedForm, "smollm3", "SmolLM3ForCausalLM", smollm3, write_smollm3),
     family_of_form(kForm, "ministral", "MinistralForCausalLM", ministral, write_ministral),
     family_of_form(kForm, "seed_oss", "SeedOssForCausalLM", seed_oss, write_seed_oss),
-    // Its class is Llama's, so Llama's name says all that it can.
+    // Its class is Llama's, so models are written under Llama's name.
     family_of_form(kInternForm, "internlm3", "LlamaForCausalLM", internlm3),
     family_of_form(interleaved(kErnieKeys), "ernie4_5", "Ernie4_5ForCausalLM", ernie, write_ernie),
     family_of_form(interleaved(kHeliumKeys), "helium", "HeliumForCausalLM", helium, write_helium),

@@ -1,5 +1,5 @@
-// StableLM: Llama's form with layer norms and a quarter of each head turned; in the 12B attention and
-// feed-forward side by side, and norms of queries and keys with weights for each head.
+// StableLM: Llama's form with layer norms and a quarter of each head rotated. The 12B has parallel
+// attention and feed-forward, and norms of queries and keys with weights for each head.
 #include <nlohmann/json.hpp>
 
 #include "engine/huggingface/families/common.h"

@@ -17,14 +17,14 @@ class Attention : protected Part {
  public:
   explicit Attention(Computation& computation);
 
-  /// From the layer's input to what the heads attended to.
+  /// From the layer's input to the heads' attention output.
   void forward(std::int64_t block, const BlockParameters& parameters, const Pass& pass);
-  /// Gradients of its parameters, from that of the output projection's result, and of what it read into `d_read_TD`;
-  /// that one is empty if nobody needs it.
+  /// Gradients of its parameters, from the gradient of the output projection's result. The gradient
+  /// of its input goes to `d_read_TD`, which is empty if it isn't needed.
   void backward(std::int64_t block, const BlockParameters& parameters,
                 const BlockParameters& gradients, const Pass& pass, const Tensor& d_out_TD,
                 const Tensor& d_read_TD);
-  /// The weight gradients that an input gradient alone has left for later.
+  /// The weight gradients that computing only the input gradient has deferred.
   void weight_gradients(std::int64_t block, const BlockParameters& parameters,
                         const BlockParameters& gradients);
 

@@ -1,4 +1,4 @@
-/// What a cut model asks of its Collectives, known beforehand: for plans of traffic.
+/// The calls that a cut model makes to its Collectives, known beforehand, for traffic plans.
 #pragma once
 
 #include <string>
@@ -33,21 +33,22 @@ struct Exchange {
 
 enum class PassKind { kEvaluation, kTraining };
 
-/// How often each part of a model is passed, each time with one micro-batch.
+/// How often each part of a model is run, each time with one micro-batch.
 struct PassCounts {
   std::int64_t embeddings = 0, heads = 0;
-  std::int64_t blocks = 0;        ///< forwards that are asked for
-  std::int64_t blocks_again = 0;  ///< and those that the backward makes again, with full recompute
-  std::int64_t mlps = 0, mlps_again = 0;  ///< of these blocks, those that have an MLP
+  std::int64_t blocks = 0;        ///< forwards
+  std::int64_t blocks_again = 0;  ///< forwards that the backward repeats, with full recompute
+  std::int64_t mlps = 0, mlps_again = 0;  ///< the same for blocks with an MLP
 };
-/// One pass of a whole model. The backward makes all blocks again but the last one, whose activations are still
-/// there.
+/// One pass of a whole model. The backward repeats all blocks except the last, whose activations
+/// are still available.
 PassCounts one_pass(const ModelShape& shape, PassKind pass);
 
-/// Of so many passes of `part`; nothing where it is whole. `gradients`: the type of weight gradients.
+/// Exchanges of the given passes of `part`; none if it isn't cut. `gradients`: the type of weight
+/// gradients.
 std::vector<Exchange> exchanges(const ModelShape& part, DeviceKind device, DType gradients,
                                 PassKind pass, const PassCounts& counts);
-/// Of one pass over one micro-batch.
+/// Exchanges of one pass over one micro-batch.
 std::vector<Exchange> exchanges(const ModelShape& part, DeviceKind device, DType gradients,
                                 PassKind pass);
 

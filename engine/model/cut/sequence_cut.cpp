@@ -29,8 +29,8 @@ ModelShape context_part(const ModelShape& whole, int degree, int rank) {
   if (degree == 1) return whole;
   if (whole.part.has_canonical_sums() && whole.context.method == ContextMethod::kRing) {
     throw UsageError(
-        "a ring of context ranks merges what queries attend to in an order of its own, so its sums "
-        "can't be canonical. Use the method all_gather or ulysses, or sum_order: rank.");
+        "a ring of context ranks merges attention results in its own order, so its sums can't be "
+        "canonical. Use the method all_gather or ulysses, or sum_order: rank.");
   }
   check_sequence_groups(whole);
   if (!divides(degree, whole)) {

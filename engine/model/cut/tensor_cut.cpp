@@ -41,7 +41,7 @@ void check_groups(const ModelShape& whole) {
   const auto check = [](const char* what, std::int64_t width) {
     if (width % kSumGroups == 0) return;
     throw UsageError(
-        "canonical sums are taken in {} groups, and the width of {}, {}, can't be divided by {}; "
+        "canonical sums have {} groups, and the width of {}, {}, can't be divided by {}; "
         "{} would do.",
         kSumGroups, what, width, kSumGroups, (width / kSumGroups + 1) * kSumGroups);
   };
@@ -133,8 +133,8 @@ void check_shared_tokens(const ModelShape& whole) {
   check_sequence_groups(whole);
   if (whole.sequences == 1) return;
   throw UsageError(
-      "with canonical sums, sequence parallelism takes micro-batches of one sequence, not of {}; "
-      "as many more micro-batches would do.",
+      "with canonical sums, sequence parallelism needs micro-batches of one sequence, not of {}; "
+      "use more micro-batches instead.",
       whole.sequences);
 }
 
@@ -143,8 +143,8 @@ void check_shared_tokens(const ModelShape& whole) {
 void check_sequence_groups(const ModelShape& whole) {
   if (!whole.part.has_canonical_sums() || whole.seq_length % kSumGroups == 0) return;
   throw UsageError(
-      "canonical sums over tokens are taken in {} groups, and ranks can't share sequences of {} "
-      "tokens in whole ones; {} would do.",
+      "canonical sums over tokens have {} groups, and ranks can't share sequences of {} tokens in "
+      "whole groups; {} would do.",
       kSumGroups, whole.seq_length, (whole.seq_length / kSumGroups + 1) * kSumGroups);
 }
 

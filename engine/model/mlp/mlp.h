@@ -1,7 +1,7 @@
 /// The dense MLP of a layer: up projection, activation, down projection.
 ///
-///   branch = down(activation(up(x)))        x: the output of norm2 (or norm1, where branches share it), or the middle of
-///                                           the residual stream
+///   branch = down(activation(up(x)))        x: the output of norm2 (or norm1, if branches share
+///                                           it), or the middle of the residual stream
 ///
 /// Shapes   x, branch [T, D] of the residual stream's tokens; up [T, U]; activated [T, F], F the layer's own.
 #pragma once
@@ -14,15 +14,15 @@ class Mlp : protected Part {
  public:
   using Part::Part;
 
-  /// From what it reads to the activation's output.
+  /// From its input to the activation's output.
   void forward(std::int64_t block, const BlockParameters& parameters);
-  /// Gradients of its parameters, from that of the down projection's result, and of what it read into `d_read_TD`;
-  /// that one is empty if nobody needs it.
+  /// Gradients of its parameters, from the gradient of the down projection's result. The gradient
+  /// of its input goes to `d_read_TD`, which is empty if it isn't needed.
   void backward(std::int64_t block, const BlockParameters& parameters,
                 const BlockParameters& gradients, const Tensor& d_out_TD, const Tensor& d_read_TD);
-  /// What a selective recompute computes again before the backward.
+  /// Selective recompute before the backward.
   void compute_again(std::int64_t block, const BlockParameters& parameters);
-  /// The weight gradients that an input gradient alone has left for later.
+  /// The weight gradients that computing only the input gradient has deferred.
   void weight_gradients(std::int64_t block, const BlockParameters& parameters,
                         const BlockParameters& gradients);
 

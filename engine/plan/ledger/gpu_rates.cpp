@@ -62,8 +62,8 @@ struct AttentionRate {
 };
 constexpr AttentionRate kForward{297e12, 363e12}, kBackward{214e12, 282e12};
 constexpr AttentionRate kDeterministicBackward{186e12, 230e12};
-// Our own attention has no tensor cores: a tenth of what the multiprocessors reach in f32. An assumption; nobody has
-// timed it.
+// Our own attention has no tensor cores: a tenth of what the multiprocessors reach in f32. An
+// assumption, not timed yet.
 constexpr double kOwnAttentionShare = 0.1;
 
 // Of a copy's rate. Source: docs/measured/gpu_log.md, the same day; the middle of a range, everything else 0.97.
@@ -85,7 +85,8 @@ constexpr double kOtherMemoryShare = 0.97;
 // Between a kernel and the next: an assumption.
 constexpr double kSecondsOfALaunch = 1e-6;
 
-// Seconds of an all-reduce of so many bytes over eight H100: dgxc-benchmarking's nccl README (PARALLELISM.md E.3).
+// Seconds of an all-reduce of this many bytes over eight H100: dgxc-benchmarking's nccl README
+// (PARALLELISM.md E.3).
 constexpr std::array kAllReduce = {Point{8, 13e-6},
                                    Point{64 << 10, 19.5e-6},
                                    Point{1 << 20, 27e-6},

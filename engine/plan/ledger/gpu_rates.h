@@ -1,5 +1,5 @@
-/// How fast a GPU is, as far as anybody has measured it: the table behind `sherd plan --ledger`. Every row of
-/// gpu_rates.cpp names its source; what nobody measured is called an assumption.
+/// Measured rates of GPUs, the table used by `sherd plan --ledger`. Every row of gpu_rates.cpp
+/// names its source; unmeasured values are marked as assumptions.
 #pragma once
 
 #include <string>
@@ -11,26 +11,27 @@ namespace sherd::engine {
 
 struct GpuRates {
   std::string name;
-  double stated_flops = 0.0;  ///< dense bf16, of which MFU is a share
+  double stated_flops = 0.0;  ///< dense bf16, the reference for MFU
   double matmul_flops = 0.0;  ///< of the best shapes in 16 bits
   double tf32_flops = 0.0, f32_flops = 0.0;
   double copy_bytes = 0.0;  ///< per second, read and written together
 
-  /// What each class of work is multiplied with, to see what the answer hangs on.
+  /// Factors for each class of work, to find out which ones the answer depends on.
   double matmul_share = 1.0, attention_share = 1.0, memory_share = 1.0, exchange_share = 1.0;
 
   double seconds(const Launch& launch, bool allow_tf32) const;
-  /// With so many ranks to a machine, the first ones on the first.
+  /// With this many ranks per machine; the first ranks are on the first machine.
   double seconds(const Exchange& exchange, int ranks_per_machine = 8) const;
 };
 
 GpuRates h100_rates();
 GpuRates h200_rates();
 
-/// Of a launch, on the host: 3 to 5 microseconds where work isn't captured (PARALLELISM.md E.5, recalled).
+/// Host time of a launch: 3 to 5 microseconds if work isn't captured (PARALLELISM.md E.5,
+/// recalled).
 inline constexpr double kHostSecondsOfACall = 4e-6;
-/// Computation beside a collective loses so much of its rate: the multiprocessors that NCCL takes (Calculon's
-/// a100_80g.json: 15 % on NVLink).
+/// Fraction of its rate that computation loses during a collective, to the multiprocessors that
+/// NCCL uses (Calculon's a100_80g.json: 15 % on NVLink).
 inline constexpr double kTakenByExchanges = 0.15;
 
 }  // namespace sherd::engine

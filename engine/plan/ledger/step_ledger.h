@@ -1,9 +1,10 @@
-/// What a step would launch on GPUs, and how long that would take: the recipe's own step, run on a machine whose
-/// streams keep a ledger (core/ledger.h, engine/launch/ledger_machine.h). An estimate, as good as its rates
-/// (gpu_rates.h); docs/measured/gpu_log.md sets it beside what was measured.
+/// What a step would launch on GPUs, and how long it would take. The recipe's own step runs on a
+/// machine whose streams keep a ledger (core/ledger.h, engine/launch/ledger_machine.h). The
+/// estimate is as good as its rates (gpu_rates.h); docs/measured/gpu_log.md compares it with
+/// measurements.
 ///
-/// Errors   UsageError: a recipe with a pipeline, whose ranks wait for one another in ways that one rank's ledger
-///          can't tell.
+/// Errors   UsageError: a recipe with a pipeline, since one rank's ledger doesn't show when its
+///          ranks wait for each other.
 #pragma once
 
 #include <set>
@@ -23,26 +24,25 @@ struct LedgerRow {
 
   std::string name;
   Class of = Class::kMemory;
-  std::int64_t launches = 0, read = 0, written = 0;  ///< exchanges: `read` is what they complete
+  std::int64_t launches = 0, read = 0, written = 0;  ///< for exchanges, `read` is the full size
   double flops = 0.0, seconds = 0.0;
 };
 
 /// Of one rank, in one step.
 struct StepLedger {
   std::vector<LedgerRow> rows;  ///< the longest first
-  std::set<std::string>
-      matmuls{};                 ///< each kind of them once (kernels/device_common/matmul_table.h)
-  double seconds = 0.0;          ///< of the step, exchanges beside the computation included
-  double exposed_seconds = 0.0;  ///< of it, the compute stream standing still for exchanges
+  std::set<std::string> matmuls{};  ///< each kind once (kernels/device_common/matmul_table.h)
+  double seconds = 0.0;             ///< of the step, including overlapped exchanges
+  double exposed_seconds = 0.0;     ///< of these, the compute stream waits for exchanges
   double tokens_per_s = 0.0;     ///< of all ranks
   double mfu = 0.0;              ///< of the stated peak of all ranks' GPUs
 
   double seconds_of(LedgerRow::Class of) const;
-  /// The share of the step that is neither in matmuls nor in attention.
+  /// The share of the step outside matmuls and attention.
   double outside_products() const;
 };
 
-/// Which step of whom.
+/// The step and rank to record.
 struct LedgerRequest {
   TrainingOptions options;
   sharding::Mesh mesh{};
@@ -50,10 +50,10 @@ struct LedgerRequest {
   int rank = 0;
 };
 StepLedger step_ledger(const LedgerRequest& request, const GpuRates& rates);
-/// Of rank 0.
+/// The ledger of rank 0.
 StepLedger step_ledger(const Recipe& recipe, const GpuRates& rates);
 
-/// The tokens/s if one class of work were a tenth slower, or faster.
+/// Tokens/s if one class of work were a tenth slower, or faster.
 struct Sensitivity {
   std::string of;
   double slower = 0.0, faster = 0.0;

@@ -1,8 +1,8 @@
-/// Which rank of a pipeline has which blocks, and in what order it computes its part of a step: what
-/// every rank, and whoever plans memory, works out alike before anything runs.
+/// Which rank of a pipeline has which blocks, and in what order it computes its part of a step.
+/// Every rank and the memory planner compute the same plan before anything runs.
 ///
-/// A world without a pipeline is one of a single rank that has one chunk, the whole model: forward and
-/// backward of one micro-batch after the other.
+/// Without a pipeline, the plan is that of a single rank with one chunk, the whole model. It runs
+/// forward and backward of one micro-batch after the other.
 #pragma once
 
 #include <memory>
@@ -16,7 +16,7 @@
 
 namespace sherd::engine {
 
-/// Consecutive blocks, and the ends that are next to them.
+/// Consecutive blocks, and the model's ends next to them.
 struct Chunk {
   int number = 0;
   int first_block = 0, num_blocks = 0;
@@ -26,7 +26,7 @@ struct Chunk {
 };
 
 struct PipelinePlan {
-  /// With its messages. Without a pipeline, of one micro-batch: all are alike.
+  /// With its messages. Without a pipeline it has one micro-batch, since all are the same.
   std::shared_ptr<const schedule::Schedule> schedule;
   std::vector<Chunk> chunks;  ///< of all ranks, in the order of the model
   int num_micro_batches = 1;
@@ -38,14 +38,14 @@ struct PipelinePlan {
   }
 };
 
-/// Errors   UsageError where the schedule can't take the numbers of ranks, chunks, layers or micro-batches,
-///          or has a violation (engine/schedule/validate.h).
+/// Errors   UsageError if the schedule doesn't allow these numbers of ranks, chunks, layers or
+///          micro-batches, or has a violation (engine/schedule/validate.h).
 PipelinePlan pipeline_plan(const TrainingOptions& options, const sharding::Mesh& mesh);
 
-/// What one rank has of it.
+/// One rank's part of the plan.
 struct RankPipeline {
   PipelinePlan plan;
-  int place = 0;                ///< the rank's along the pipeline axis
+  int place = 0;                ///< the rank's position along the pipeline axis
   std::vector<Chunk> chunks{};  ///< its own, in the order of the model
 
   int degree() const { return plan.layout().num_ranks; }
@@ -64,39 +64,42 @@ struct RankPipeline {
 };
 RankPipeline rank_pipeline(const TrainingOptions& options, const sharding::Mesh& mesh, int rank);
 
-/// What each chunk takes, from the multiplications in it. Only their ratios mean something.
+/// Time per chunk, estimated from its multiplications. Only the ratios are meaningful.
 schedule::StepTimes estimated_times(const PipelinePlan& plan, const model::ModelShape& shape);
 
-/// The units that a layer, and the two ends of a model, use together: a layer's block and its further parts.
+/// The units that a layer uses together (its block and its further parts), and those of the model's
+/// two ends.
 std::vector<UnitId> layer_units(const model::ModelShape& shape, int layer);
 constexpr UnitId embedding_unit() {
   return {UnitRole::kEmbedding};
 }
-/// Those of a whole model, in the order of its parameter table.
+/// All units of a model, in the order of its parameter table.
 std::vector<UnitId> all_units(const model::ModelShape& shape);
-UnitId head_unit(const model::ModelShape& shape);  ///< the embedding's where they are tied
+UnitId head_unit(const model::ModelShape& shape);  ///< the embedding's unit if tied
 
 /// The units of those chunks, in the order of the parameter table.
 std::vector<UnitId> units_of(const RankPipeline& pipeline, const model::ModelShape& shape);
 
-/// In which order a chunk's forward, or its backward, uses units. A forward without a backward after it has
-/// the head's use, too.
+/// The order in which a chunk's forward or backward uses units. A forward that no backward follows
+/// includes the head's use.
 std::vector<UnitId> forward_uses(const Chunk& chunk, const model::ModelShape& shape,
                                  bool evaluates);
 std::vector<UnitId> backward_uses(const Chunk& chunk, const model::ModelShape& shape);
-/// Whether a chunk's weight gradients use its blocks, too: to compute outputs of norms again.
+/// Whether a chunk's weight gradients use its blocks' parameters too, to recompute the outputs of
+/// norms.
 bool weight_gradients_use_parameters(const model::ModelShape& shape);
-/// In the whole of a step, or of an evaluation's pass, on one rank.
+/// The uses in a whole step, or in a whole evaluation pass, on one rank.
 std::vector<UnitId> step_uses(const RankPipeline& pipeline, const model::ModelShape& shape);
 std::vector<UnitId> pass_uses(const RankPipeline& pipeline, const model::ModelShape& shape,
                               int num_passes);
-/// Where the units of `uses` are in `units` (SHERD_CHECK: all are there).
+/// Indices in `units` of the units of `uses` (SHERD_CHECK: all are there).
 std::vector<int> places_of(const std::vector<UnitId>& uses,
                            const std::vector<sharding::UnitPlan>& units);
 
-/// How many passes of an evaluation are under way together: enough to keep all ranks busy for most of the time.
+/// Number of evaluation passes in flight together: enough to keep all ranks busy most of the time.
 int passes_at_once(const RankPipeline& pipeline);
-/// The rank's list of so many passes, with its messages. Not of a whole model, which needs none.
+/// The rank's list of actions for that many passes, with its messages. Not for a whole model, which
+/// needs none.
 std::vector<schedule::Action> pass_actions(const RankPipeline& pipeline, int num_passes);
 
 }  // namespace sherd::engine

@@ -11,11 +11,12 @@
 
 namespace sherd::engine {
 
-/// What rank `rank` computes of the run's model: all of it, or the part that is its along the tensor and context
-/// axes.
+/// The part of the run's model that rank `rank` computes: all of it, or its part along the tensor
+/// and context axes.
 model::ModelShape rank_model(const TrainingOptions& options, const sharding::Mesh& mesh, int rank);
 
-/// Whether a parameter of the model's table is kept as NF4: a frozen matrix of a block, if the recipe asks for it.
+/// Whether a parameter of the model's table is stored as NF4: a frozen matrix of a block, if the
+/// recipe requests it.
 bool rests_in_four_bits(const TrainingOptions& options, std::string_view name,
                         const std::vector<std::int64_t>& shape);
 

@@ -1,4 +1,5 @@
-/// What one rank needs to know to build its part of a training, in the words of the layers below.
+/// The options from which a rank builds its part of a training run, as the layers below expect
+/// them.
 #pragma once
 
 #include <cstdint>
@@ -15,11 +16,11 @@
 
 namespace sherd::engine {
 
-/// How layers are divided among the ranks along the mesh's pipeline axis, where it has more than one.
+/// How layers are divided along the mesh's pipeline axis, if it has several ranks.
 struct PipelineOptions {
   schedule::Order order = schedule::Order::k1F1B;
   int chunks_per_rank = 1;
-  std::vector<int> layers_per_chunk{};  ///< in the order of the model; empty: dealt by time
+  std::vector<int> layers_per_chunk{};  ///< in the order of the model; empty: balanced by time
 };
 
 /// Where a unit's state lives, and in which types.
@@ -32,21 +33,21 @@ struct TrainingOptions {
   model::ModelShape model;
   sharding::Placement placement;
   sharding::Precision precision;
-  /// By part (ModelShape::layer_parts): the units of layers that are sharded otherwise.
+  /// By part (ModelShape::layer_parts): the units of layers that are sharded differently.
   std::map<int, PartSharding> parts{};
   sharding::GatherOptions gather;
   PipelineOptions pipeline;
   int num_micro_steps = 1;
   std::uint64_t seed = 0;
-  /// Initial weights are drawn from `seed`. Without it they are whatever the memory holds, and all of them must be read
-  /// before they are used.
+  /// Initial weights are drawn from `seed`. Otherwise they are uninitialised, and all must be
+  /// loaded before use.
   bool draws_weights = true;
   bool separate_documents = false;  ///< batches say where documents lie
-  bool nf4_base = false;            ///< the blocks' frozen matrices rest as NF4 (kernels/nf4.h)
-  bool adds_tokens = false;         ///< to the vocabulary of the folder that the model comes from
-  /// Weight gradients are added to those of earlier micro-steps by the matmul that forms them, and an untied token
-  /// embedding's by its kernel, where the accumulator is whole: without a pass over memory for it, and with other last
-  /// digits.
+  bool nf4_base = false;            ///< the blocks' frozen matrices are stored as NF4
+  bool adds_tokens = false;         ///< to the vocabulary of the model's source folder
+  /// The matmul that computes a weight gradient adds it to the gradients of earlier micro-steps,
+  /// and an untied token embedding's kernel does the same, if the accumulator is whole. This saves
+  /// a pass over memory and changes the last digits.
   bool adds_in_matmuls = false;
 
   optim::LossScaling loss_scaling;
@@ -59,19 +60,20 @@ struct TrainingOptions {
     return own == parts.end() ? PartSharding{placement, precision} : own->second;
   }
 
-  std::int64_t staging_bytes = 0;  ///< of a rank's checkpoints, at most; 0: all that it saves
+  std::int64_t staging_bytes = 0;  ///< per rank, at most, for checkpoints; 0: all it saves
 
-  /// Tokens of one step over all ranks: what the loss is divided by, once, where all of them have a
-  /// target. `data_degree` is the number of parts into which ranks divide a batch (Rank::data_degree).
+  /// Tokens of one step over all ranks. The loss is divided by this number, once, if all tokens
+  /// have a target. `data_degree` is the number of parts into which ranks divide a batch
+  /// (Rank::data_degree).
   std::int64_t tokens_per_step(int data_degree) const {
     return model.tokens() * num_micro_steps * data_degree;
   }
 };
 
-/// Floating-point operations of one token's forward and backward: 6 per parameter that is
-/// multiplied (Kaplan et al. 2020, §2.1), 4 where it is frozen and has no gradient, 8 of an adapter's A,
-/// whose product is formed twice, and 12 H K per block for each key that a query sees, for
-/// attention's two products: S / 2 keys, or with a window W - W^2 / (2 S).
+/// Floating-point operations of one token's forward and backward. 6 per parameter that is
+/// multiplied (Kaplan et al. 2020, §2.1), 4 if it is frozen and has no gradient, 8 for an adapter's
+/// A, whose product is computed twice. 12 H K per block and visible key for attention's two
+/// matmuls: S / 2 keys, or with a window W - W^2 / (2 S).
 double flops_per_token(const model::ModelShape& shape);
 
 }  // namespace sherd::engine

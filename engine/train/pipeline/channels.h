@@ -1,22 +1,25 @@
-/// What goes between the ranks of a pipeline: outputs of chunks forwards, gradients of their inputs
-/// backwards. One channel for each boundary between two chunks on different ranks, and direction.
+/// Messages between the ranks of a pipeline: outputs of chunks forward, gradients of their inputs
+/// backward. There is one channel for each boundary between two chunks on different ranks, and
+/// direction.
 ///
 ///   sender     outbox ────────▶  two inboxes     receiver
 ///
-/// A chunk's last block writes into the outbox, and the message leaves it beside whatever is computed next;
-/// the outbox is free when it has arrived. A receive can be posted before it is needed, so that a
-/// message arrives under the computation before its own. Each channel has a communicator of two ranks
-/// and a stream at each end, so no message waits for one of another channel.
+/// A chunk's last block writes into the outbox. The transfer overlaps the following computation,
+/// and the outbox is free when the message has arrived. A receive can be posted before it is
+/// needed, so the message arrives during the preceding computation. Each channel has a communicator
+/// of two ranks and a stream at each end, so no message waits for one of another channel.
 ///
-/// Order    A channel's receive goes to its stream when the compute stream waits for the one before it, not
-///          earlier. NCCL begins a GPU's collectives in the order of their calls, over all its
-///          communicators: behind a second receive, which can't begin while the first one waits, the
-///          rank's own sends would wait for a message that may need them.
-/// Threads  where calls meet (Communicator::calls_meet), each end makes its own on a thread of its own. The
-///          rank's thread waits for such a call when it needs its event.
+/// Order    A channel's receive is enqueued on its stream when the compute stream waits for the
+///          previous one, not earlier. NCCL starts a GPU's collectives in the order of their calls,
+///          over all its communicators. A second receive can't start while the first one waits. The
+///          rank's own sends would queue after it, although the awaited message may need them.
+/// Threads  if calls block until all ranks have made them (Communicator::calls_meet), each end
+///          makes its calls on its own thread. The rank's thread waits for such a call when it
+///          needs its event.
 ///
-/// Errors   PeerError where the other rank stopped. A posted receive may wait for as long as a micro-batch takes
-///          through all other ranks and back, so run.peer_timeout must be longer than a step.
+/// Errors   PeerError if the other rank stopped. A posted receive may wait for as long as a
+///          micro-batch takes through all other ranks and back, so run.peer_timeout must be longer
+///          than a step.
 #pragma once
 
 #include <array>
@@ -38,7 +41,8 @@ namespace sherd::engine {
 
 enum class Direction { kForward, kBackward };
 
-/// One end of a channel, as its rank sees it: between `boundary` and the chunk behind it.
+/// One end of a channel, as its rank sees it: the boundary is between `boundary` and the chunk
+/// after it.
 struct ChannelEnd {
   int boundary = 0;
   Direction direction = Direction::kForward;
@@ -50,10 +54,10 @@ struct ChannelEnd {
 std::vector<ChannelEnd> channel_ends(const RankPipeline& pipeline, const sharding::Mesh& mesh,
                                      int rank);
 
-/// A message: the residual stream of a micro-batch, or its gradient.
+/// Buffers for messages: the residual stream of a micro-batch, or its gradient.
 std::vector<BufferSpec> channel_buffers(const std::vector<ChannelEnd>& ends,
                                         const model::ModelShape& shape);
-/// What is sent in a step.
+/// What a rank sends in a step.
 sharding::Traffic channel_traffic(const std::vector<ChannelEnd>& ends,
                                   const model::ModelShape& shape, int num_micro_batches);
 
@@ -63,19 +67,20 @@ class Channels {
            const sharding::Rank& rank);
   ~Channels();
 
-  /// Where the next message is written: the compute stream waits until the last one has left.
+  /// Where the next message is written. The compute stream waits until the previous one has left.
   Tensor outbox(int boundary, Direction direction);
-  /// The compute stream has written it.
+  /// Sends the message in the outbox, which the compute stream has written.
   void send(int boundary, Direction direction, int micro_batch);
 
-  /// This message may come, the next one that hasn't been posted yet, as soon as there is room for it.
+  /// Posts the receive of this message, the next one not posted yet. It starts as soon as there is
+  /// room.
   void post(int boundary, Direction direction, int micro_batch);
-  /// It: the compute stream waits until it is there. Posted here, if it hasn't been.
+  /// The message, posted here if it hasn't been. The compute stream waits until it has arrived.
   Tensor receive(int boundary, Direction direction, int micro_batch);
-  /// The compute stream has no readers of it beyond what is enqueued.
+  /// Frees the message's buffer after the work that is enqueued on the compute stream.
   void release(int boundary, Direction direction);
 
-  /// A step or a pass begins: messages come behind whatever the compute stream did in their memory.
+  /// A step or a pass begins: messages wait for what the compute stream did before in their memory.
   void begin();
   /// The compute stream waits until all messages have left.
   void finish();
@@ -90,7 +95,7 @@ class Channels {
   void wait_for_call(const End& end, std::size_t box);
 
   const sharding::Rank* rank_;
-  std::unique_ptr<Stream> callers_;  // the rank's thread, as what waits for calls on other threads
+  std::unique_ptr<Stream> callers_;  // the rank's thread, which waits for calls on other threads
   std::unique_ptr<Event> began_;
   std::map<std::pair<int, Direction>, std::unique_ptr<End>> ends_;
 };

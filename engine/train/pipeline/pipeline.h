@@ -1,11 +1,12 @@
-/// A rank's part of a step, action by action: the list that engine/schedule made, on the chunks that this
-/// rank has. Without a pipeline: forward and backward of one micro-batch after the other, of the whole model.
+/// A rank's part of a step, action by action: executes the list made by engine/schedule on this
+/// rank's chunks. Without a pipeline: forward and backward of the whole model, one micro-batch
+/// after the other.
 ///
-/// Units are gathered and reduced one by one under an action, as they are without a pipeline
-/// (sharding/zero), which hides more than gathering and reducing whole chunks between actions would. So the
-/// lists that runs execute have messages, and neither gathers nor reductions.
+/// As without a pipeline (sharding/zero), units are gathered and reduced one by one during an
+/// action. This overlaps more than gathering and reducing whole chunks between actions. So the
+/// lists that runs execute have messages, but no gathers or reductions.
 ///
-/// Receives that the next two computations need are posted beforehand, and sends go on beside the
+/// Receives that the next two computations need are posted beforehand, and sends overlap the
 /// following ones.
 #pragma once
 
@@ -30,7 +31,7 @@ class Pipeline {
   Pipeline(const TrainingOptions& options, RankPipeline pipeline, UnitRunner& runner);
   ~Pipeline();
 
-  /// What it acquires, the model's slots not included.
+  /// What it acquires, except for the model's slots.
   static std::vector<BufferSpec> buffers(const TrainingOptions& options,
                                          const RankPipeline& pipeline, const sharding::Mesh& mesh,
                                          int rank);
@@ -39,19 +40,21 @@ class Pipeline {
 
   const RankPipeline& plan() const { return pipeline_; }
 
-  /// All forwards and backwards of a step. `pass_of` gives a micro-batch when it is first needed, in order,
-  /// valid until the next call.
+  /// All forwards and backwards of a step. `pass_of` returns a micro-batch when it is first needed,
+  /// in order, valid until the next call.
   void train(const std::function<model::Pass(int micro_batch)>& pass_of);
 
-  /// Passes without a backward, on a pipeline's ranks one behind the other: embedding, blocks and, where it is,
-  /// head. `pass_of` as for `train`; `after_head` follows a pass's head, in the order of the passes. The ranks'
-  /// parameters are planned (ShardedModel::evaluation_uses).
+  /// Passes without a backward, which follow one another through a pipeline's ranks: embedding,
+  /// blocks and, on the rank that has it, the head. `pass_of` as for `train`; `after_head` is
+  /// called after a pass's head, in the order of the passes. The uses of the ranks' parameters are
+  /// planned before (ShardedModel::evaluation_uses).
   void evaluate(int num_passes, const std::function<model::Pass(int pass)>& pass_of,
                 const std::function<void(int pass)>& after_head);
-  /// The blocks of one pass, and what comes before them.
+  /// The embedding and the blocks of one pass.
   void forward(const model::Pass& pass, Phase phase);
 
-  /// What the rank with the head computed last, [count] of the compute type, on every rank of the pipeline.
+  /// Copies the last result of the rank with the head, [count] of the compute type, to every rank
+  /// of the pipeline.
   Tensor from_head(const Tensor& of_head, std::int64_t count);
 
   /// Processor time of the channels' threads, in total.
@@ -76,11 +79,11 @@ class Pipeline {
   const RankPipeline pipeline_;
   UnitRunner& runner_;
   std::unique_ptr<Channels> channels_;
-  std::vector<Buffer> tokens_;  // of micro-batches under way
-  bool keeps_tokens_ = false;   // there: several may be under way
+  std::vector<Buffer> tokens_;  // of micro-batches in flight
+  bool keeps_tokens_ = false;   // in tokens_: several may be in flight
   Buffer logits_;
 
-  // Of the step, or pass, under way.
+  // State of the current step or pass.
   std::unique_ptr<SlotBook> book_;
   std::function<model::Pass(int)> next_pass_;
   std::map<int, model::Pass> passes_;     // by micro-batch

@@ -1,16 +1,18 @@
-/// The frozen parameters of a model: how they come to where they rest, and what they are called by.
+/// The frozen parameters of a model: how they are loaded into their storage, and their digest.
 ///
-/// They rest in the compute type or quantised, full or sliced (sharding/zero/unit.h). Whoever fills them
-/// writes f32 into a piece of staging memory; it is converted from there, a piece at a time. Of a quantised
-/// parameter every rank reads all, since the mean and the ranges of its scales are those of all of it, and
-/// keeps its slice: so codes are the same at every world and stage.
+/// They are stored in the compute type or quantised, full or sliced (sharding/zero/unit.h). The
+/// loader writes f32 into staging memory, and each chunk is converted from there. Every rank reads
+/// all of a quantised parameter, since the mean and the ranges of its scales cover the whole of it,
+/// and keeps its slice. So codes are the same at every world size and stage.
 ///
-/// Of a matrix that is cut over tensor ranks, each keeps the codes that the whole one has in its place.
+/// If a matrix is cut over tensor ranks, each rank keeps the codes that the whole matrix has at its
+/// part.
 ///
-/// The digest names the values before they are rounded, whatever stage, world or type they rest in:
+/// The digest covers the values before rounding. It doesn't depend on stage, world size or storage
+/// type:
 ///
 ///   sum over all frozen parameters and their runs of 64 elements, mod 2^64, of
-///   XXH3-64(elements as f32, seed = XXH3-64(parameter's name) + number of the run)
+///   XXH3-64(elements as f32, seed = XXH3-64(parameter's name) + index of the run)
 #pragma once
 
 #include <cstdint>
@@ -26,13 +28,13 @@
 
 namespace sherd::engine {
 
-/// Of elements [first_element, first_element + count) of a parameter, of which the first begins a run of
-/// 64; the digest of all is the sum.
+/// Digest of elements [first_element, first_element + count) of a parameter; the first one begins a
+/// run of 64. The digest of all is the sum.
 std::uint64_t digest_of_frozen(const std::string& parameter, std::int64_t first_element,
                                const float* values, std::int64_t count);
 std::string digest_text(std::uint64_t digest);
 
-/// What FrozenWeights acquires: nothing where all is trained.
+/// What FrozenWeights acquires: nothing if all parameters are trained.
 std::vector<BufferSpec> frozen_weight_buffers(const std::vector<sharding::UnitPlan>& units,
                                               int world_size);
 
@@ -43,10 +45,10 @@ class FrozenWeights {
   bool any() const { return exchange_.has_value(); }
   void fill_initial_values(std::uint64_t seed);
 
-  /// Fills pieces in host memory: f32 "param" tensors, all of the frozen ones.
+  /// Fills pieces in host memory: f32 "param" tensors of all frozen parameters.
   using Load = std::function<void(const sharding::State& wanted)>;
   /// Before the first step. A collective: returns the digest of all that was loaded, on every rank.
-  /// Gathered parameters are stale after it: publish the units.
+  /// Gathered parameters are stale afterwards: publish the units.
   std::string load(const Load& load);
 
  private:
@@ -56,7 +58,7 @@ class FrozenWeights {
   struct Part {
     const sharding::UnitState* unit = nullptr;
     const ParameterSpec* parameter = nullptr;
-    int tensor = 0;  ///< number among frozen parameters
+    int tensor = 0;  ///< index among frozen parameters
     std::int64_t first_element = 0, count = 0;
     Tensor at_rest;
     bool counts = false;  ///< in the digest, on this rank
@@ -67,18 +69,18 @@ class FrozenWeights {
                               const Load& load) const;
   bool holds_whole_digest(const sharding::UnitState& unit) const;
 
-  /// Elements [first, first + count) of a quantised parameter, which stand in the staging memory.
+  /// Elements [first, first + count) of a quantised parameter, in the staging memory.
   struct Chunk {
     const sharding::UnitState* unit = nullptr;
-    int parameter = 0;  ///< of the unit's quantised ones
-    int tensor = 0;     ///< number among all that are frozen
+    int parameter = 0;  ///< index among the unit's quantised parameters
+    int tensor = 0;     ///< index among all frozen parameters
     std::int64_t first = 0, count = 0;
 
     const ParameterSpec& spec() const {
       return unit->plan().quantised[static_cast<std::size_t>(parameter)];
     }
   };
-  /// What of a chunk this rank keeps.
+  /// The part of a chunk that this rank keeps.
   struct Kept {
     std::int64_t first = 0, count = 0;  ///< in the chunk
     sharding::QuantisedPiece at_rest;

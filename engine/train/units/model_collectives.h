@@ -16,22 +16,22 @@
 
 namespace sherd::engine {
 
-/// What a rank sends in these exchanges: sums as all-reduces, of which one may be of the tail alone; in a ring to the next
-/// of its `neighbours`.
+/// What a rank sends in these exchanges: sums as all-reduces, of which one may cover only the tail;
+/// in a ring, to the next of its `neighbours`.
 sharding::Traffic exchange_traffic(const model::ModelShape& shape,
                                    const std::vector<model::Exchange>& exchanges,
                                    const RingNeighbours& neighbours = {});
 
 class ModelCollectives final : public model::Collectives {
  public:
-  /// `ranks`: the tensor ranks in order. `copies`: those of them that hold the same key/value heads, or null
-  /// where none do. Everything runs on `compute`, on which nothing else uses them.
+  /// `ranks`: the tensor ranks in order. `copies`: those that hold the same key/value heads, or
+  /// null if none do. Everything runs on `compute`, where nothing else uses these communicators.
   ModelCollectives(const model::TensorPart& part, Allocator& memory, Stream& compute,
                    sharding::Communicator& ranks, sharding::Communicator* copies);
-  /// Of a rank of a run, with communicators of its own.
+  /// For a rank of a run, with its own communicators.
   ModelCollectives(const model::ModelShape& shape, const sharding::Rank& rank);
 
-  /// All that it acquires.
+  /// Everything that it acquires.
   static std::vector<BufferSpec> buffers(const model::ModelShape& shape);
 
   void sum(const char* what, const Tensor& x) override;
@@ -45,11 +45,13 @@ class ModelCollectives final : public model::Collectives {
   void await_passed() override;
   void await_sent() override;
 
-  /// x = that of context rank `owner`. For text, which ranks of a run sample; the model itself doesn't ask for it.
+  /// Broadcasts x from context rank `owner`. Used when the ranks of a run sample text; the model
+  /// itself doesn't call it.
   void broadcast_position(const char* what, const Tensor& x, int owner);
 
-  /// How long a CPU's compute stream has been in calls along an axis, tensor or context: nothing is computed
-  /// meanwhile. A GPU's counts it among its waits (Stream::waited_for), and any stream so what goes round a ring.
+  /// How long a CPU's compute stream has spent in calls along an axis, tensor or context; nothing
+  /// is computed meanwhile. A GPU's calls, and any ring's transfers, count as waits
+  /// (Stream::waited_for).
   std::chrono::nanoseconds time_spent(std::string_view axis) const;
   /// Processor time of a ring's streams, in total.
   std::chrono::nanoseconds cpu_time() const;
@@ -65,7 +67,7 @@ class ModelCollectives final : public model::Collectives {
   }
 
   Stream& compute_;
-  bool trees_;                     // of all ranks of a group; else in rank order
+  bool trees_;                     // sums over a group are trees; else in rank order
   sharding::Communicator* ranks_;  // null: matrices are whole
   std::unique_ptr<sharding::Communicator> own_copies_;
   sharding::Communicator* copies_;

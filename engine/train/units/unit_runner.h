@@ -1,8 +1,9 @@
-/// One rank's units and how they are computed: gathers a unit's parameters, runs its part of the transformer, and sends
-/// its gradients on to be reduced.
+/// One rank's units and how they are computed: gathers a unit's parameters, runs its part of the
+/// transformer, and starts the reduction of its gradients.
 ///
-/// A chunk is consecutive layers with the ends next to them (engine/train/layout/pipeline_plan.h). What order chunks
-/// and micro-batches come in, and what goes between ranks, is decided above: engine/train/pipeline/pipeline.h.
+/// A chunk is consecutive layers with the model's ends next to them
+/// (engine/train/layout/pipeline_plan.h). engine/train/pipeline/pipeline.h decides the order of
+/// chunks and micro-batches, and the messages between ranks.
 ///
 ///   forward(chunk)            each unit: get, compute, release
 ///   backward(chunk)           head and loss, then each layer from the last to the first: get and open, compute,
@@ -48,14 +49,14 @@ class UnitRunner {
              const RankPipeline& pipeline);
   ~UnitRunner();
 
-  /// All that the constructor acquires, for rank `rank`.
+  /// Everything that the constructor acquires, for rank `rank`.
   static std::vector<BufferSpec> buffers(const TrainingOptions& options,
                                          const sharding::ShardingPlan& plan,
                                          const RankPipeline& pipeline,
                                          const kernels::ComputeDevice& device, int rank);
 
-  /// Fills this rank's slices with the initial values of `options.seed`, which depend neither on the stage nor on the
-  /// world, and publishes them; that is under way when it returns.
+  /// Fills this rank's slices with the initial values of `options.seed`, which depend neither on
+  /// the stage nor on the world, and publishes them; publishing is still running when it returns.
   void fill_initial_values();
 
   const sharding::Rank& rank() const { return rank_; }
@@ -65,45 +66,48 @@ class UnitRunner {
   model::Transformer& transformer() { return *transformer_; }
   const model::Transformer& transformer() const { return *transformer_; }
   FrozenWeights& frozen() const { return *frozen_; }
-  ModelCollectives* collectives() const { return collectives_.get(); }  ///< null: nothing is cut
+  ModelCollectives* collectives() const { return collectives_.get(); }  ///< null: not cut
 
-  /// Where the units of `uses` are in `units` (SHERD_CHECK).
+  /// Indices in `units` of the units of `uses` (SHERD_CHECK).
   std::vector<int> places(const std::vector<UnitId>& uses) const;
   int place(const UnitId& unit) const { return places({unit}).front(); }
   int block_place(int layer) const { return place({UnitRole::kLayer, layer, 0}); }
   int head_place() const { return place(head_unit(options_.model)); }
-  bool has_head() const { return has_head_; }  ///< whether losses arise here
-  /// Whether the gradients of a tied matrix's two uses, both here, are summed apart.
+  bool has_head() const { return has_head_; }  ///< whether it computes losses
+  /// Whether the gradients of a tied matrix's two uses, both on this rank, are summed separately.
   bool ends_apart() const;
 
   /// `before_output`, if given, is called before the chunk's last layer.
   void forward(const Chunk& chunk, const model::Pass& pass,
                const std::function<void()>& before_output = {});
-  /// Head and loss, the layers, and the embedding; each unit's gradient is closed when it is whole.
+  /// Head and loss, the layers, and the embedding; each unit's gradient is closed when it is
+  /// complete.
   void backward(const Chunk& chunk, const model::Pass& pass, bool input_alone = false);
   void weight_gradients(const Chunk& chunk);
   /// Head and loss without gradients. Nothing on a rank without the head.
   void evaluate_head(const model::Pass& pass);
-  /// Logits of the last pass's tokens [first, first + count), of all of the vocabulary and counted over all context
-  /// ranks, on every rank that has the head; empty elsewhere.
+  /// Logits of the last pass's tokens [first, first + count), over the whole vocabulary and counted
+  /// over all context ranks, on every rank that has the head; empty elsewhere.
   Tensor logits(std::int64_t first, std::int64_t count);
   std::int64_t most_logits() const;  ///< tokens in one call of `logits`
 
   /// Adds the last pass's losses of the first `num_tokens` tokens, in f64, to a sum on the device;
-  /// `first`: the sum begins with them.
+  /// `first`: the sum starts with them.
   void add_losses(std::int64_t num_tokens, bool first);
-  /// That sum. Blocks until it is there.
+  /// The sum of add_losses. Blocks until it is available.
   ExactSum loss_sum();
 
   /// Interleaves the matrices in place: ShardedModel::interleave_weights.
   bool interleave_weights();
 
-  /// Which slots the chunk under way has, where several micro-batches are: kernels that repeat depend on it.
+  /// Which slots the current chunk uses, if several micro-batches are in flight: recorded
+  /// sections depend on it.
   void set_slots(std::string slots) { slots_ = std::move(slots); }
 
  private:
   using Views = std::vector<Tensor>;
-  /// A layer's units while they are used: their places, and the views of each part, empty for one that it doesn't have.
+  /// A layer's units while in use: their indices, and the views of each part, empty for a part that
+  /// it doesn't have.
   struct Layer {
     std::vector<int> places;
     std::vector<Views> parameters, gradients;

@@ -35,7 +35,7 @@ TEST(StrictJson, RefusesWhatIsTooDeepOrTwiceOrNone) {
   EXPECT_EQ(test::error_text<DataError>([] { parse_strict_ordered(R"({"a": 1, "a": 2})", "f"); }),
             "f: the key \"a\" appears twice in one object");
   EXPECT_EQ(error_of("[1, 2"), "f: isn't JSON from byte 6 of 5 on");
-  EXPECT_EQ(error_of("[1e999]"), "f: holds a number that no double can");
+  EXPECT_EQ(error_of("[1e999]"), "f: holds a number too large for a double");
 }
 
 // Quadratic time would be hours.

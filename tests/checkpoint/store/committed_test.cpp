@@ -128,7 +128,7 @@ TEST_F(Committed, ADirectoryRenamedToAnotherStepIsRefused) {
   const std::string other = folder() + "/step-0000000008";
   fs::rename(path, other);
   EXPECT_EQ(refusal(other),
-            other + "/manifest.json: is of step 7, which isn't what its directory is named for");
+            other + "/manifest.json: is of step 7, but its directory is named for another step");
   // Under a name of the owner's own, it is what it is.
   fs::rename(other, folder() + "/best");
   EXPECT_EQ(refusal(folder() + "/best/"), "(no error)");

@@ -133,8 +133,7 @@ TEST(OutputLock, IsLostToARunThatTookTheFolderOver) {
   fs::create_directory(run);
   const OutputLock second(posix_disk(), run);
   second.check();
-  EXPECT_NE(loss_of(first).find("another file than the one that this run has locked"),
-            std::string::npos)
+  EXPECT_NE(loss_of(first).find("isn't the file that this run has locked"), std::string::npos)
       << loss_of(first);
 }
 

@@ -186,7 +186,7 @@ TEST_F(DatasetTest, PassesOverEmptyAndBinaryFilesOfAFolderAndSaysSo) {
   const auto data = open_dataset({.path = folder_.path(), .validation_fraction = 0});
   EXPECT_EQ(data->num_files(), 1);
   EXPECT_EQ(data->summary(),
-            "1 file (1 empty and 1 binary ones passed over), 10 tokens train, 0 tokens validation");
+            "1 file (1 empty and 1 binary ones skipped), 10 tokens train, 0 tokens validation");
 }
 
 TEST_F(DatasetTest, RefusesAFolderWithoutText) {

@@ -246,7 +246,7 @@ TEST_F(SameTextsTest, PassOverPackedFilesThatAreEmptyOrBinary) {
   options.seq_length = 4;
   options.path = folder_.file("texts");
   EXPECT_EQ(open_dataset(options)->summary(),
-            "1 file (2 empty and 1 binary ones passed over), 10 tokens train, 0 tokens validation");
+            "1 file (2 empty and 1 binary ones skipped), 10 tokens train, 0 tokens validation");
 }
 
 }  // namespace

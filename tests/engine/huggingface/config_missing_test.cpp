@@ -91,8 +91,9 @@ TEST(Config, KeysThatTheClassIgnoresAreListed) {
   EXPECT_EQ(read.unused, (std::vector<std::string>{"rope_scaling.factor", "is_llama_config",
                                                    "partial_rotary_factor"}));
   config["rope_scaling"] = {{"rope_type", "linear"}, {"factor", 2.0}};
-  EXPECT_EQ(refusal(config),
-            "config.json: partial_rotary_factor is 0.5, but models of type llama turn whole heads");
+  EXPECT_EQ(
+      refusal(config),
+      "config.json: partial_rotary_factor is 0.5, but models of type llama rotate whole heads");
 }
 
 TEST(Config, ATextIsNoNumberAndNoTruth) {
@@ -108,7 +109,7 @@ TEST(Config, ListsOfLayersHaveOneEntryForEach) {
   json config = with(smollm2(), "model_type", "smollm3");
   config["no_rope_layers"] = {0, 1};
   EXPECT_EQ(refusal(config),
-            "config.json: no_rope_layers has 2 layers, another number than num_hidden_layers");
+            "config.json: no_rope_layers has 2 layers, but num_hidden_layers differs");
 }
 
 }  // namespace

@@ -134,7 +134,7 @@ TEST(Config, RefusesWhatChangesTheModelAndIsntSupported) {
   EXPECT_NE(refusal(with(base, "quantization_config", {{"bits", 4}})).find("is quantized"),
             std::string::npos);
   EXPECT_EQ(refusal(with(base, "hidden_act", "gelu")),
-            "config.json: hidden_act is gelu, which this family isn't read with");
+            "config.json: hidden_act is gelu, which isn't supported for this family");
   EXPECT_EQ(refusal(with(base, "is_encoder_decoder", true)),
             "config.json: is_encoder_decoder is true; only false is supported");
   EXPECT_NE(refusal(with(base, "rope_scaling", {{"type", "ntk"}, {"factor", 2.0}}))
@@ -185,8 +185,8 @@ TEST(Config, OfAModelOfSeveralPartsTheTextPartCounts) {
   json torn = whole;
   torn["text_config"]["tie_word_embeddings"] = false;
   EXPECT_EQ(refusal(torn),
-            "config.json: tie_word_embeddings is true and in text_config false; which counts can't "
-            "be known");
+            "config.json: tie_word_embeddings is true and in text_config false; which one applies "
+            "is unknown");
   torn.erase("text_config");
   EXPECT_EQ(refusal(torn),
             "config.json: model_type is \"mistral3\", a model of several parts, but there is no "
@@ -274,7 +274,7 @@ TEST(Config, NormsOfHeadsAreASettingOfTwoFamilies) {
     EXPECT_EQ(values_of(with(config, theirs, false)).at("model.qk_norm"), "none");
     EXPECT_EQ(values_of(with(config, theirs, true)).at("model.qk_norm"), "per_head");
     EXPECT_EQ(refusal(with(config, theirs, 2)),
-              fmt::format("config.json: {} is 2, which this family isn't read with", theirs));
+              fmt::format("config.json: {} is 2, which isn't supported for this family", theirs));
   }
   const json config = with(smollm2(), "model_type", "cohere2");  // whose class has no such norms
   EXPECT_EQ(values_of(with(config, "use_qk_norm", true)), values_of(config));
@@ -312,7 +312,7 @@ TEST(Config, NumbersOfLayersMakeNoTextsOfTheirLength) {
   EXPECT_EQ(refusal(with(qwen, "max_window_layers", -1)),
             "config.json: max_window_layers isn't a whole number from 0 to 10000");
   EXPECT_EQ(refusal(with(qwen, "layer_types", {"full_attention", "sliding_attention"})),
-            "config.json: layer_types has 2 layers, another number than num_hidden_layers");
+            "config.json: layer_types has 2 layers, but num_hidden_layers differs");
   json smollm3 = with(smollm2(), "model_type", "smollm3");
   smollm3["no_rope_layer_interval"] = 1;
   EXPECT_EQ(values_of(smollm3).at("model.rope_layers"), "\"0\"");

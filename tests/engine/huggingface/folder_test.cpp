@@ -168,7 +168,7 @@ TEST_F(Folder, NamesTensorsThatAreTooManyAndLeavesOutBuffers) {
   write_tokens();
   EXPECT_EQ(add("model.layers.1.self_attn.rotary_emb.inv_freq"), "(no error)");
   EXPECT_NE(add("model.layers.2.mlp.down_proj.weight")
-                .find("holds \"model.layers.2.mlp.down_proj.weight\", which the model hasn't"),
+                .find("holds \"model.layers.2.mlp.down_proj.weight\", which the model lacks"),
             std::string::npos);
 }
 

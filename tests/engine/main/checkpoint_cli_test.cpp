@@ -196,7 +196,7 @@ TEST_F(CheckpointCliTest, KeepsTheLastTheRegularAndTheBest) {
             0);
   const test::ProgramOutcome none = sherd({"eval", folder_.file("blind/best")});
   EXPECT_EQ(none.exit_code, 3);
-  EXPECT_NE(none.err.find("no checkpoint says its validation loss"), std::string::npos) << none.err;
+  EXPECT_NE(none.err.find("no checkpoint has a validation loss"), std::string::npos) << none.err;
   expect_refused({"--set", "checkpoint.interval=2", "--set", "training.eval_interval=3", "--set",
                   "checkpoint.keep_best=1"},
                  2, {"checkpoint.keep_best", "interval 2 isn't a multiple", "3"});

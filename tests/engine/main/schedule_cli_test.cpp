@@ -92,7 +92,7 @@ TEST(ScheduleCli, RefusesWhatCannotBeInOneLine) {
       {{"--times", "1,1,1,2,2,2"}, "name it with --schedule"},
       {{"--schedule", "2f2b"}, "there is no pipeline schedule \"2f2b\""},
       {{"--schedule", "zb_v", "--chunks-per-rank", "3"}, "zb_v takes 2 chunks per rank, not 3"},
-      {{"--lists"}, "--lists and --trace are of one schedule: name it with --schedule."},
+      {{"--lists"}, "--lists and --trace need one schedule: name it with --schedule."},
       {{"--times", "1,1"}, "--times"},
       {{"--times", "1,1,0"}, "--times: 0 isn't a number from 0.001 to 1000000"},
       {{"--overlap", "nan"}, "--overlap: nan isn't a number from 0 to 1"},

@@ -169,10 +169,11 @@ TEST(MachineTraffic, OfATrillionParametersIsFoundOutAsWell) {
 }
 
 TEST(MachineTraffic, NeedsMachinesWithEquallyManyRanksAndNoGpus) {
-  EXPECT_EQ(usage_error_of([] { traffic_of({}, 3); }),
-            "--ranks-per-machine 3: 4 ranks can't be dealt evenly to such machines. 2 would work.");
+  EXPECT_EQ(
+      usage_error_of([] { traffic_of({}, 3); }),
+      "--ranks-per-machine 3: 4 ranks can't be divided evenly among such machines. 2 would work.");
   EXPECT_EQ(usage_error_of([] { traffic_of({"run.device=cuda"}, 2); }),
-            "--ranks-per-machine is for CPUs: between GPUs NCCL chooses the ways. Leave it out.");
+            "--ranks-per-machine is for CPUs: between GPUs NCCL chooses the routes. Leave it out.");
 }
 
 }  // namespace

@@ -139,11 +139,11 @@ TEST(RecipeErrors, MissingKeys) {
   EXPECT_EQ(
       error_of(text),
       "recipes/tiny.yaml: data.path is missing: a file, a folder (the text files below it) or "
-      "a glob such as texts/*.txt; what training runs have written is left out. With formats "
-      "bytes, "
-      "chars and text, a line of .jsonl is a text of its own, as a file is, and .gz and .zst are "
-      "unpacked. Texts shorter than a sequence are joined, in the order of their "
-      "names, and the run says how many. Write it below \"data:\" or pass --set data.path=VALUE.");
+      "a glob such as texts/*.txt. Files written by training runs are skipped. With formats "
+      "bytes, chars and text, each line of a .jsonl file is one text, and so is any other file; "
+      ".gz and .zst are unpacked. Texts shorter than a sequence are joined in the order of their "
+      "names, and the run prints how many. Write it "
+      "below \"data:\" or pass --set data.path=VALUE.");
   EXPECT_EQ(error_of("run:\n  seed: 1\n"),
             "recipes/tiny.yaml: model.num_layers, model.hidden_size, model.num_attention_heads, "
             "model.vocab_size, data.path, training.seq_length and training.max_steps are missing. "
@@ -293,7 +293,7 @@ TEST(RecipeErrors, UnreadableFiles) {
   const std::string large = folder + "large.yaml";
   std::ofstream(large) << std::string((1 << 20) + 1, ' ');
   EXPECT_EQ(error(large),
-            large + ": can't read the recipe: it has 1048577 bytes, and 1048576 are the most.");
+            large + ": can't read the recipe: it has 1048577 bytes; at most 1048576 are allowed.");
   EXPECT_EQ(error("/dev/zero"), "/dev/zero: can't read the recipe: it isn't a regular file.");
   std::filesystem::remove(large);
 }

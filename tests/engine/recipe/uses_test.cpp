@@ -39,7 +39,7 @@ TEST(Uses, AKeyThatDoesNothingIsNamedWithWhatItNeeds) {
   EXPECT_EQ(notes({"data.packing=none"}),
             Lines{"--set: data.packing has no effect: it is used with documents: separate."});
   EXPECT_EQ(notes({"lr_scheduler.warmup_ratio=0.1", "lr_scheduler.warmup_steps=5"}),
-            Lines{"--set: lr_scheduler.warmup_ratio has no effect: it is used where warmup_steps "
+            Lines{"--set: lr_scheduler.warmup_ratio has no effect: it is used if warmup_steps "
                   "isn't set."});
   const std::string file = std::string(kTinyRecipe) + "  sample_top_k: 5\n";
   EXPECT_EQ(resolve(file).notes,

@@ -261,8 +261,8 @@ TEST_F(AdapterRun, SaysWhatToSetWhereTheBaseHasMoved) {
   train("run", adapter(), 4, 1, 0, from(model));
   std::filesystem::rename(model, model + "-moved");
   EXPECT_EQ(test::error_text<UsageError>([&] { train("run", adapter(), 8, 1, 0, from(model)); }),
-            "the weights beside this adapter are missing: there is no " + model +
-                ". Say where they are with --set checkpoint.init_from=FOLDER.");
+            "the weights of this adapter's base model are missing: there is no " + model +
+                ". Set their location with --set checkpoint.init_from=FOLDER.");
 }
 
 TEST_F(AdapterRun, RefusesToBeTheModelOfAnotherRun) {
@@ -272,7 +272,7 @@ TEST_F(AdapterRun, RefusesToBeTheModelOfAnotherRun) {
     EXPECT_EQ(test::error_text<UsageError>(
                   [&] { train("new", more, 4, 1, 0, from(checkpoint("run", 4))); }),
               checkpoint("run", 4) +
-                  ": holds an adapter, not a whole model; `sherd export --merge` makes one of it.");
+                  ": holds an adapter, not a whole model; `sherd export --merge` writes one.");
   }
 }
 

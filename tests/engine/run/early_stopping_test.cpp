@@ -146,8 +146,8 @@ TEST_F(EarlyStopping, TheBestCheckpointIsTheOneWithTheLowestLossAndOfEqualOnesTh
   }
   EXPECT_EQ(test::error_text<DataError>(best),
             folder +
-                ": no checkpoint says its validation loss; checkpoint.keep_best has one "
-                "measured for each.");
+                ": no checkpoint has a validation loss; checkpoint.keep_best measures one "
+                "for each.");
 }
 
 TEST(BestEvaluationTest, IsTheLowestLossAndCountsThoseSince) {

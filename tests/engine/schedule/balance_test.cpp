@@ -138,13 +138,13 @@ TEST(Balance, RefusesListsThatDoNotDealAllLayers) {
   };
   EXPECT_EQ(refusal({3, 5}, 8, 2), "(no error)");
   EXPECT_EQ(refusal({3, 5}, 8, 3), "the list of layers per chunk has 2 entries for 3 chunks.");
-  EXPECT_EQ(refusal({3, 4}, 8, 2), "the list of layers per chunk deals 7 layers; the model has 8.");
+  EXPECT_EQ(refusal({3, 4}, 8, 2), "the list of layers per chunk has 7 layers; the model has 8.");
   EXPECT_EQ(refusal({8, 0}, 8, 2),
             "the list of layers per chunk gives chunk 1 0 layers; 1 is the least.");
   EXPECT_EQ(refusal({1, 1, 1}, 2, 3),
-            "2 layers can't be dealt to 3 chunks: each needs one; 2 chunks are the most.");
+            "2 layers can't fill 3 chunks: each needs one; 2 chunks are the most.");
   EXPECT_EQ(error_text<UsageError>([] { balanced_layers(equal_layers(2, 0, 0), 3); }),
-            "2 layers can't be dealt to 3 chunks: each needs one; 2 chunks are the most.");
+            "2 layers can't fill 3 chunks: each needs one; 2 chunks are the most.");
 }
 
 }  // namespace

@@ -126,8 +126,8 @@ TEST(NonFiniteStep, NamesStepTensorUnitOwnerAndRankOfOriginToEveryRank) {
           "\"embedding.token.weight\" (element {}) of unit \"embedding\" is not finite; its slice "
           "belongs to rank {}. A replay of the step found it first on rank {}, in tensor "
           "\"final_norm.weight\" (element 0) of unit \"head\" after a loss that isn't finite. The "
-          "parameters are as before this step; a lower optimizer.lr or gradient_clipping.max_norm, "
-          "or a look at the data of this step, comes next.",
+          "parameters are as before this step. Lower optimizer.lr or gradient_clipping.max_norm, "
+          "or check the data of this step.",
           element, owner_of(element, 3), bad_rank);
       for (const std::string& message : failure.messages) {
         EXPECT_EQ(message, expected) << name_of(setup);
@@ -159,7 +159,7 @@ TEST(NonFiniteStep, UnderLossScalingWeightsThatArentFiniteAreNamedAndNotSkipped)
             message,
             fmt::format("the weights aren't finite, so no loss scale helps: tensor "
                         "\"embedding.token.weight\" (element 960) of unit \"embedding\", slice "
-                        "owner rank {}. Go on from an older checkpoint, with a lower "
+                        "owner rank {}. Resume from an older checkpoint, with a lower "
                         "optimizer.lr or gradient_clipping.max_norm.",
                         owner_of(960, 3)))
             << "stage " << stage;

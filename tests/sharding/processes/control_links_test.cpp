@@ -256,8 +256,8 @@ TEST(ControlLinks, WhoConnectsTellsASlowProcess0FromOneThatEndsAndOneThatRefuses
             "process 1 waited 0.05 s for an answer from 127.0.0.1:PORT: process 0 is slow, or was "
             "stopped.");
   EXPECT_EQ(problem_of_connecting("", true, kPatience),
-            "process 1 had no answer from whoever listens at 127.0.0.1:PORT: process 0 has ended, "
-            "or it isn't process 0.");
+            "process 1 had no answer from the program that listens at 127.0.0.1:PORT: process 0 "
+            "has ended, or it isn't process 0.");
   EXPECT_EQ(
       problem_of_connecting("-", true, kPatience),
       "process 1 was refused by the program that listens at 127.0.0.1:PORT: the secrets differ, "

@@ -102,22 +102,22 @@ TEST(Environment, WhatCannotBeIsNamedInOneLine) {
     return test::error_text<UsageError>([] { environment_world(); });
   };
   const std::string whose =
-      " is needed there: RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT say who the "
-      "processes of a world are.";
-  EXPECT_EQ(error("RANK", "4"), "the environment has RANK=4, and a number from 0 to 3" + whose);
-  EXPECT_EQ(error("RANK", "1x"), "the environment has RANK=1x, and a number from 0 to 3" + whose);
+      " is needed: RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT describe the "
+      "processes of a world.";
+  EXPECT_EQ(error("RANK", "4"), "the environment has RANK=4, but a number from 0 to 3" + whose);
+  EXPECT_EQ(error("RANK", "1x"), "the environment has RANK=1x, but a number from 0 to 3" + whose);
   EXPECT_EQ(error("MASTER_PORT", "0"),
-            "the environment has MASTER_PORT=0, and a number from 1 to 65534" + whose);
+            "the environment has MASTER_PORT=0, but a number from 1 to 65534" + whose);
   EXPECT_EQ(error("LOCAL_RANK", ""),
-            "the environment has LOCAL_RANK=nothing, and a number from 0 to 3" + whose);
+            "the environment has LOCAL_RANK=nothing, but a number from 0 to 3" + whose);
   EXPECT_EQ(error("MASTER_ADDR", ""),
             "the environment has RANK and WORLD_SIZE=4, but no MASTER_ADDR: the machine of process "
             "0.");
   const std::string word =
-      ": processes on several machines need a word of at most 256 characters that only they know, "
-      "the same for all, such as what `openssl rand -hex 16` prints.";
+      ": processes on several machines need a common secret, one word of at most 256 characters, "
+      "such as the output of `openssl rand -hex 16`.";
   EXPECT_EQ(error("SHERD_SECRET", ""), "SHERD_SECRET is not set" + word);
-  EXPECT_EQ(error("SHERD_SECRET", "two words"), "SHERD_SECRET is no single word" + word);
+  EXPECT_EQ(error("SHERD_SECRET", "two words"), "SHERD_SECRET is not a single word" + word);
 }
 
 EnvironmentWorld world_of(int process, int port, const std::string& secret = "secret") {

@@ -58,7 +58,7 @@ TEST(JoinWatch, FindsAJobsProcessesOnThisMachineAndWhichAreStopped) {
 TEST(JoinWatch, TheLowestProcessOfAMachineThatCanSaysWhoIsStopped) {
   const std::vector<Neighbour> of_a = {{0, 11, true}, {1, 12, false}, {2, 13, false}};
   EXPECT_EQ(late_text(1, "a", 60, of_a),
-            "process 1 on a waited 60 s for the others to join: process 0 (number 11 of this "
+            "process 1 on a waited 60 s for the others to join: process 0 (process id 11 on this "
             "machine) is stopped.");
   EXPECT_EQ(late_text(2, "a", 60, of_a), "");
   EXPECT_EQ(late_text(3, "b", 60, {{3, 11, false}}),

@@ -1,4 +1,5 @@
-/// Attention in both directions wherever a test's tensors lie (tests/support/devices/place.h).
+/// Attention, forward and backward, at the place of a test's tensors
+/// (tests/support/devices/place.h).
 #pragma once
 
 #include <functional>
@@ -10,7 +11,8 @@ namespace sherd::test {
 
 enum AttentionOutput : std::size_t { kOut, kLse, kDqkv };
 
-/// qkv and dout must outlive it. `documents`, if given, puts them in place.
+/// `qkv` and `dout` must outlive the result. `documents`, if given, copies the documents to the
+/// place.
 inline Work attention_both_ways(const kernels::AttentionShape& shape, const OwnedTensor& qkv,
                                 const OwnedTensor& dout, const kernels::Dropout& dropout,
                                 std::function<kernels::Documents(Place&)> documents = {}) {

@@ -1,4 +1,4 @@
-/// Runs a device body on the host as a grid would: every thread of every block, in packs of N.
+/// Runs a device body on the host like a grid: every thread of every block, in packs of N.
 #pragma once
 
 #include "kernels/device_common/walk.h"

@@ -1,5 +1,5 @@
-/// Small models that tensor and context ranks share on GPUs, and what they are compared with: the same mesh on CPUs,
-/// and the same tensor and context ranks whose state isn't sharded.
+/// Small models on GPU meshes with tensor and context ranks, and the runs that they are compared
+/// with: the same mesh on CPUs, and the same tensor and context ranks without sharding.
 #pragma once
 
 #include <string>
@@ -19,23 +19,24 @@ struct GpuMesh {
   model::Recompute recompute = model::Recompute::kNone;
   optim::OptimizerType optimizer = optim::OptimizerType::kAdamW;
   int steps = 2;
-  /// Heads of a width that cuDNN doesn't take: in 16 bits, too, dropout has the CPU's masks.
+  /// Heads of a width that cuDNN doesn't support, so that 16-bit dropout also has the CPU's masks.
   bool own_heads = false;
 
   int world_size() const { return tensor * context * shards * pipeline * replicas; }
 };
 std::string name_of(const GpuMesh& each);
 
-/// Both axes and their combination, all stages and types, both forms; several rows and a vocabulary that ranks can't
-/// share evenly; more tensor ranks than key/value heads; replicas, Muon, and dropout in 16 bits.
+/// Both axes and their combination, all stages and types, both forms; several rows and a vocabulary
+/// that don't divide evenly among ranks; more tensor ranks than key/value heads; replicas, Muon,
+/// and 16-bit dropout.
 std::vector<GpuMesh> gpu_meshes();
 
 engine::TrainingOptions options_of(const GpuMesh& each);
 RunShape setup_of(const GpuMesh& each, RunShape::Place place);
 Outcome train_on(const GpuMesh& each, RunShape::Place place);
-/// On the same tensor and context ranks alone: shards and replicas are micro-steps.
+/// Trains only on the same tensor and context ranks; micro-steps replace shards and replicas.
 Outcome train_unsharded(GpuMesh each, RunShape::Place place);
-/// Losses stay as near to the CPU's as docs/precision.md has it.
+/// Expects losses as close to the CPU's as docs/precision.md states.
 void expect_near_the_cpus(const GpuMesh& each, const Outcome& gpu);
 
 }  // namespace sherd::testing

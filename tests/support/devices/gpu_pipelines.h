@@ -1,4 +1,5 @@
-/// Small pipelines on GPUs, and what they are compared with: the same micro-batches on one rank with a GPU.
+/// Small pipelines on GPUs, and the run that they are compared with: the same micro-batches on one
+/// rank with a GPU.
 #pragma once
 
 #include <string>
@@ -19,7 +20,8 @@ struct GpuPipeline {
 };
 std::string name_of(const GpuPipeline& each);
 
-/// All schedules on 2 and 3 ranks, all stages, f32 and bf16: each pair of these in one of them.
+/// All schedules on 2 and 3 ranks, all stages, f32 and bf16; each pair of values occurs in one
+/// pipeline.
 std::vector<GpuPipeline> gpu_pipelines();
 
 Outcome train_on_gpus(const GpuPipeline& each, RunShape::Place place);

@@ -1,10 +1,10 @@
-/// Streams of which one is late: its work begins only when somebody waits for it, while the others
-/// work at the call. Work that had to wait for the late stream and doesn't always runs before it,
-/// so a missing wait shows at the first run, not once in a thousand with delays at random.
+/// Streams of which one is late: its work begins only when something waits for it. The other
+/// streams work immediately. Work that must wait for the late stream but doesn't always runs too
+/// early. So a missing wait fails on the first run, not once in a thousand runs with random delays.
 ///
-/// All streams of a rank work on the rank's own thread, in an order that its calls alone decide, so
-/// ranks that make the same calls meet in their collectives. "compute" blocks its caller in `wait`,
-/// as a CPU's does, unless it is the late one; then it is a queue, as a GPU's is.
+/// All streams of a rank work on the rank's own thread, in an order that depends only on its calls.
+/// So ranks that make the same calls meet in their collectives. "compute" blocks its caller in
+/// `wait`, like a CPU stream, unless it is the late one; then it is a queue, like a GPU stream.
 #pragma once
 
 #include <map>
@@ -19,10 +19,10 @@ namespace sherd::testing {
 
 class LateStreams final : public engine::Machine {
  public:
-  /// The stream of this name is late: "compute", "gather", "reduce".
+  /// `late`: name of the late stream, "compute", "gather" or "reduce".
   explicit LateStreams(std::string late);
 
-  /// Copies of this object know the same ranks.
+  /// Copies of this object share the same ranks.
   std::unique_ptr<Stream> make_stream(StreamOptions options) const override;
 
   class OneStream;

@@ -1,4 +1,4 @@
-/// Memory and numbers for a matmul of which only the key is known (kernels/device_common/matmul_key.h).
+/// Memory and numbers for a matmul, given only its key (kernels/device_common/matmul_key.h).
 #pragma once
 
 #include "kernels/cuda/matmul_tuning.h"
@@ -13,7 +13,8 @@ struct OperandsOfMatmul {
 
 namespace detail {
 
-// Pieces at multiples of 256 bytes; of a key with less alignment, as far behind one as its class says.
+// Pieces at multiples of 256 bytes. With a smaller alignment class, a piece is offset from the
+// multiple by that alignment.
 class Pieces {
  public:
   explicit Pieces(char* data) : data_(data) {}
@@ -42,7 +43,7 @@ inline OperandTensors operand_tensors(const kernels::device_common::MatmulKey& k
   t.b = pieces.next(key.k * key.n, key.in, key.alignment);
   t.d = pieces.next(key.m * key.n, key.out, key.alignment);
   if (has_bias(key.epilogue)) t.bias = pieces.next(key.m, key.in, key.alignment);
-  // As runs have it: gradients are added in place, and a branch to a residual stream.
+  // As in runs: gradients are added in place, and a branch is added to a residual stream.
   if (key.add_to_output && key.transpose_a) t.c = pieces.next(t.d.numel, key.out, key.alignment);
   if (has_gelu(key.epilogue)) t.gelu_input = pieces.next(key.m * key.n, key.in, key.alignment);
   t.workspace = pieces.next(key.workspace_bytes, DType::kU8);
@@ -60,7 +61,8 @@ inline std::int64_t operand_bytes(const kernels::device_common::MatmulKey& key) 
   return bytes;
 }
 
-/// In `memory` of `operand_bytes` at a multiple of 256: normal numbers of standard deviation 0.5, and zeros in d.
+/// Operands in `memory`, which has `operand_bytes` bytes at a multiple of 256: normal numbers of
+/// standard deviation 0.5, and zeros in d.
 inline OperandsOfMatmul random_operands(Stream& stream,
                                         const kernels::device_common::MatmulKey& key,
                                         const Tensor& memory) {

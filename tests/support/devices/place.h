@@ -1,16 +1,16 @@
-/// Where a kernel test's tensors lie: one test body runs on the CPU and, where there is a GPU, on
-/// that, through the same fronts.
+/// Where a kernel test's tensors are: one test body runs on the CPU and, if there is one, on the
+/// GPU, through the same functions.
 ///
 ///   Outputs work(Place& place) {
 ///     OwnedTensor y(...);
-///     relu(place.stream(), place.in(x), place.out(y));   // tensors of the host go in
-///     place.finish();                                    // and their results come back
+///     relu(place.stream(), place.in(x), place.out(y));   // takes host tensors
+///     place.finish();                                    // copies the results back
 ///     return {y};
 ///   }
 ///
-/// On a GPU every tensor stands between two fences of 64 bytes of 0xff, as far from a multiple of
-/// 64 as on the host, and starts as what the host's holds. `finish` waits, brings back what went
-/// out, and fails the test if a fence was written.
+/// On a GPU every tensor is between two fences of 64 bytes of 0xff, with the same offset from a
+/// multiple of 64 as on the host, and starts with the host tensor's contents. `finish` waits,
+/// copies outputs back, and fails the test if a fence was overwritten.
 #pragma once
 
 #include "core/cuda_device.h"
@@ -36,10 +36,10 @@ class Place {
 using Work = std::function<Outputs(Place&)>;
 
 Outputs on_cpu(const Work& work);
-/// Twice, and expects the same bits.
+/// Runs `work` twice and expects bit-identical results.
 Outputs on_gpu(const Work& work, CudaStreamOptions options = {});
 
-/// Skips its tests, with the reason, where there is no GPU.
+/// Skips its tests, with the reason, if there is no GPU.
 class OnGpu : public ::testing::Test {
  protected:
   void SetUp() override;
@@ -54,7 +54,7 @@ class OnGpuInEveryType : public ::testing::TestWithParam<DType> {
   static void same_bits_as_cpu(const Work& work, const std::string& label);
 };
 
-/// Every output has the same bits.
+/// Every output is bit-identical.
 ::testing::AssertionResult same_bits(const Outputs& actual, const Outputs& expected);
 
 }  // namespace sherd::test

@@ -1,9 +1,9 @@
-/// A device whose memory isn't the host's, without a GPU: its kernels are the CPU's, its memory can
-/// be touched only while one of its streams is at work. Host code that reads or writes a rank's
-/// device memory by itself dies of a segmentation fault, as it would with a GPU's.
+/// A device with separate memory, without a GPU. Its kernels are the CPU's. Its memory is
+/// accessible only while one of its streams is working. Host code that accesses a rank's device
+/// memory directly gets a segmentation fault, as with a GPU.
 ///
-/// With `deferred`, the compute stream is a queue with a thread of its own, as a GPU's is: what
-/// host code reads without waiting isn't there yet. With `streams`, work is done on those.
+/// With `deferred`, the compute stream is a queue with its own thread, like a GPU stream: results
+/// aren't there yet if host code reads without waiting. With `streams`, work runs on those streams.
 #pragma once
 
 #include <memory>

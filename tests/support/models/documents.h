@@ -1,4 +1,4 @@
-/// Documents in rows (kernels/documents.h), for tests.
+/// Rows of documents (kernels/documents.h), for tests.
 #pragma once
 
 #include "kernels/documents.h"
@@ -10,8 +10,8 @@ struct DocumentPlace {
   std::int64_t first, length;  ///< tokens
 };
 
-/// Two rows of 430 tokens: documents around the sizes of strips and tiles, padding between and at the
-/// end, and a row that begins with a document of one token.
+/// Two rows of 430 tokens: documents with lengths around the sizes of strips and tiles, padding
+/// between rows and at the end, and a row that begins with a document of one token.
 inline constexpr std::int64_t kDocumentPositions = 430;
 inline const std::vector<DocumentPlace> kDocumentPlaces = {
     {0, 200}, {200, 24}, {224, 1}, {225, 193}, {430, 1}, {431, 300}, {731, 25}};
@@ -21,7 +21,7 @@ struct OwnedDocuments {
   operator kernels::Documents() const { return {starts, lengths, positions}; }  // NOLINT
 };
 
-/// With empty documents behind the last, as a buffer of one size has them.
+/// Includes empty documents after the last one, as in a buffer of fixed size.
 inline OwnedDocuments documents_in_rows() {
   constexpr std::int32_t kTokens = 2 * kDocumentPositions;
   std::vector<std::int32_t> starts, lengths, positions(kTokens, 0);

@@ -1,4 +1,4 @@
-// Text of a trained model, in one call.
+// Generates text with a trained model, in one call.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace sherd::test {
 
-/// The prompt and what follows it.
+/// The prompt and the generated text.
 inline std::string generated_text(const engine::TrainedModelRequest& model,
                                   const std::string& prompt,
                                   const engine::SamplingOptions& sampling) {

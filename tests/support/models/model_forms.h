@@ -1,4 +1,4 @@
-/// Tiny models of other forms than GPT-2's and Llama's, for tests that hold for every model.
+/// Tiny models in forms other than GPT-2's and Llama's, for tests that hold for every model.
 #pragma once
 
 #include <string>
@@ -13,12 +13,12 @@ struct ModelForm {
   model::ModelShape shape;
 };
 
-/// With sizes that divide nothing, dropout, windows shorter than the row, heads that aren't
-/// width / heads wide. Together they have every site and every switch of engine/model.
+/// The models have sizes that divide nothing, dropout, windows shorter than the row, and head
+/// widths other than width / heads. Together they have every site and every switch of engine/model.
 std::vector<ModelForm> model_forms();
 
-/// Models of two layers whose sizes 2, 4 and 8 tensor ranks can share, the vocabulary not evenly: the forms above
-/// and others, with as many key/value heads as ranks, and fewer.
+/// Models of two layers that 2, 4 and 8 tensor ranks can share, with uneven parts of the
+/// vocabulary: the forms above and others, with as many key/value heads as ranks, or fewer.
 model::ModelShape cuttable(model::ModelShape shape, std::int64_t kv_heads);
 std::vector<ModelForm> cuttable_forms();
 /// One of those.

@@ -1,4 +1,4 @@
-/// A sharded model's values as whole tensors by name: put in, and read out.
+/// Sets and reads a sharded model's values as whole tensors by name.
 #pragma once
 
 #include <map>
@@ -11,15 +11,16 @@ namespace sherd::testing {
 
 using ValuesByName = std::map<std::string, std::vector<float>>;
 
-/// Gives every parameter of `model` the values in `values`. A collective: all ranks set the same.
+/// Sets every parameter of `model` to its values in `values`. A collective: all ranks pass the
+/// same.
 void set_parameters(engine::ShardedModel& model, const ValuesByName& values);
 
 /// Copies the reduced gradients of this rank's own slices into whole tensors (every rank writes its
-/// own elements). They stand until the next step.
+/// own elements). The gradients are valid until the next step.
 void collect_gradients(const engine::ShardedModel& model, ValuesByName& gradients);
 
-/// `rank.rank`'s micro-batch of [first_row, first_row + sequences) and what it costs: the gradients
-/// of one pass without an update, and the loss alone. Both with dropout, as at step `pass.step`.
+/// For this rank's micro-batch of rows [first_row, first_row + sequences): computes the gradients
+/// of one pass without an update, or only the loss. Both use dropout as at step `pass.step`.
 void compute_gradients(engine::ShardedModel& model, const model::Pass& pass);
 double compute_loss_sum(engine::ShardedModel& model, const model::Pass& pass);
 

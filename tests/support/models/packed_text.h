@@ -1,4 +1,4 @@
-/// Texts packed as other programs pack them.
+/// Compresses texts as other programs do.
 #pragma once
 
 #include <zlib.h>

@@ -9,15 +9,15 @@ namespace sherd::oracle {
 
 struct Attention {
   Values out, lse;
-  Values magnitudes;  ///< of each element of out, what its terms' absolute values add up to
+  Values magnitudes;  ///< for each element of out, the sum of its terms' absolute values
 };
 Attention attention_forward(const kernels::AttentionShape& shape, const Values& qkv,
                             const Values& mask);
 
-/// `out` is what the forward stored: rounded to the tensor's type, it enters the gradient through
+/// `out` is the stored forward output, rounded to the tensor's type. It enters the gradient through
 /// <dout, out>, and oracle and kernel must start from the same numbers.
-/// `magnitudes`: if given, each element's sum with its terms' absolute values, which an error in
-/// every probability and every score's gradient is to be measured by.
+/// `magnitudes`: if given, gets each element's sum of its terms' absolute values. Errors in
+/// probabilities and in the gradients of scores are measured relative to it.
 Values attention_backward(const kernels::AttentionShape& shape, const Values& qkv,
                           const Values& mask, const Values& out, const Values& dout,
                           Values* magnitudes = nullptr);

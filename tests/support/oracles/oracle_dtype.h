@@ -1,5 +1,5 @@
-/// The two 16-bit formats from IEEE 754's definition of a value, and rounding by search: the
-/// nearest of all finite values, ties to the even significand. Slow, exact, and free of bit tricks.
+/// The two 16-bit formats by IEEE 754's definition of a value, and rounding by search: the nearest
+/// of all finite values, ties to the even significand. Slow, exact, and without bit tricks.
 #pragma once
 
 #include <cstdint>

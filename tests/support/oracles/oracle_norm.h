@@ -13,7 +13,7 @@ Values masked_sum(const Values& residual, const Values& branch, const Values& ma
 struct Norm {
   Values y, mean, rstd;
 };
-/// `residual` is the sum already; `bias` may be empty.
+/// `residual` already includes the branch; `bias` may be empty.
 Norm norm_forward(const kernels::NormShape& shape, const Values& residual, const Values& weight,
                   const Values& bias);
 

@@ -10,7 +10,7 @@ double sum_of_squares(const Values& x);
 Values product(const Values& a, const Values& b);
 Values sum(const std::vector<Values>& inputs);
 
-/// Of a sample that should be standard normal: mean, variance, third and fourth moment.
+/// Moments of a sample that should be standard normal: mean, variance, third and fourth moment.
 struct Moments {
   double mean, variance, skewness, kurtosis;
 };

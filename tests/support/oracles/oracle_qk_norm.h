@@ -1,4 +1,4 @@
-/// kernels/qk_norm.h in double precision, by the oracle of norms on rows taken out of the packed
+/// kernels/qk_norm.h in double precision: applies the norm oracle to rows copied from the packed
 /// tensor.
 #pragma once
 

@@ -8,7 +8,7 @@ namespace sherd::oracle {
 
 struct EmbeddingShape {
   std::int64_t sequences = 0, positions = 0, width = 0, vocab_size = 0;
-  std::int64_t position_rows = 0;  ///< of the position table; 0: there is none
+  std::int64_t position_rows = 0;  ///< rows of the position table; 0: no table
 };
 
 Values embedding_forward(const EmbeddingShape& shape, const std::vector<std::int32_t>& tokens,
@@ -24,7 +24,7 @@ EmbeddingGradients embedding_backward(const EmbeddingShape& shape,
 
 struct Loss {
   Values losses;     ///< [T]
-  Values gradients;  ///< [T, V]: of each token's own loss
+  Values gradients;  ///< [T, V]: gradients of each token's own loss
 };
 Loss cross_entropy(std::int64_t vocab_size, const Values& logits,
                    const std::vector<std::int32_t>& targets);

@@ -1,5 +1,5 @@
 /// kernels/update.h and kernels/orthogonalise.h in double precision: one call, one step over a
-/// whole slice. Of the arguments only numbers and segments are read, not tensors.
+/// whole slice. Only numbers and segments of the arguments are read, not tensors.
 #pragma once
 
 #include <span>
@@ -19,11 +19,11 @@ void adam_update(UpdateState& state, const Values& gradient, const kernels::Adam
 void sgd_update(UpdateState& state, const Values& gradient, const kernels::SgdUpdate& args);
 void lion_update(UpdateState& state, const Values& gradient, const kernels::LionUpdate& args);
 
-/// Sums of squares of a parameter's elements and of what it is compared with, of each segment.
+/// For each segment, the sums of squares of the parameter and of the values it is compared with.
 struct SegmentNorms {
   Values parameter, other;
 };
-/// The moments' part of LAMB; `lamb_norms` then sees the direction, and `lamb_apply` follows it.
+/// The moment update of LAMB. `lamb_norms` then reads the direction, and `lamb_apply` applies it.
 void lamb_moments(UpdateState& state, const Values& gradient, const kernels::LambUpdate& args);
 SegmentNorms lamb_norms(const UpdateState& state, const kernels::LambUpdate& args);
 void lamb_apply(UpdateState& state, const kernels::LambUpdate& args, const Values& ratios);

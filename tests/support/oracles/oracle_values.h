@@ -1,5 +1,5 @@
-/// The oracles: every kernel once more, as the textbook writes it, in double precision, without
-/// tiles, vectors or threads. They share no code with `kernels/` beyond the shape structs.
+/// The oracles implement every kernel again, as in a textbook, in double precision, without tiles,
+/// vectors or threads. They share no code with `kernels/` except the shape structs.
 ///
 /// An oracle's gradients are themselves checked against central differences of its forward, so that
 /// a formula that is wrong in the same way in kernel and oracle can't pass.
@@ -19,7 +19,7 @@ using Values = std::vector<double>;
 double dot(const Values& a, const Values& b);
 
 /// Compares gradient[i] with (loss(x + h e_i) - loss(x - h e_i)) / 2h for every i, h = 1e-5. The
-/// difference is good to about 1e-9 where values are of order one; we ask for 1e-7.
+/// difference is accurate to about 1e-9 for values of order one; the tolerance is 1e-7.
 ::testing::AssertionResult is_gradient(const Values& gradient, Values x,
                                        const std::function<double(const Values&)>& loss);
 

@@ -1,4 +1,4 @@
-/// JSON that somebody broke.
+/// Damaged JSON.
 #pragma once
 
 #include <cstddef>
@@ -7,8 +7,8 @@
 
 namespace sherd::test {
 
-/// `text` with one to four edits at places from `first` on: a byte changed, some cut out, some doubled, a word
-/// of JSON put in or in their place.
+/// `text` with one to four random edits at or after `first`: a byte is changed, bytes are removed
+/// or duplicated, a JSON word is inserted or replaces them.
 std::string mutated_text(const std::string& text, std::size_t first, std::mt19937& draw);
 
 }  // namespace sherd::test

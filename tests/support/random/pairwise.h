@@ -1,4 +1,5 @@
-/// A grid of factors, covered: rows in which every pair of values of every two factors occurs.
+/// Pairwise cover of a grid of factors: rows in which every pair of values of every two factors
+/// occurs.
 #pragma once
 
 #include <cstddef>
@@ -6,7 +7,7 @@
 
 namespace sherd::testing {
 
-/// `sizes[f]` values of factor f. Each row has one index per factor. The same rows every time.
+/// `sizes[f]`: number of values of factor f. Each row has one index per factor. Deterministic.
 std::vector<std::vector<int>> pairwise_cover(const std::vector<int>& sizes);
 
 /// Calls `use` with every row of the full product.

@@ -1,7 +1,7 @@
-/// Random values for a row of the recipe's field table, legal and illegal ones, as YAML.
+/// Random legal and illegal values for a row of the recipe's field table, as YAML.
 ///
-/// They come from the row alone (type, range, choices), so a new key is tried without anybody
-/// thinking of it. What a rule between keys asks for is tests/support/random/random_recipe.h's part.
+/// They depend on the row alone (type, range, choices), so a new key is tested automatically.
+/// tests/support/random/random_recipe.h handles rules between keys.
 #pragma once
 
 #include <cstdint>
@@ -39,7 +39,7 @@ class Random {
   std::mt19937_64 bits_;
 };
 
-/// Numbers without an upper bound, and whole ones, stay within `reach` of the lower bound.
+/// Whole numbers, and numbers without an upper bound, stay within `reach` of the lower bound.
 std::string legal_value(const engine::Field& field, Random& random, double reach = 10);
 std::string illegal_value(const engine::Field& field, Random& random);
 

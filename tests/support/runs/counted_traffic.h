@@ -1,4 +1,4 @@
-/// A communicator that counts what training steps send, and the same as the plan has it.
+/// A communicator that counts the traffic of training steps, and the planned counts.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ struct Count {
 /// By collective and type.
 using Counts = std::map<std::pair<std::string, std::string>, Count>;
 
-/// Counts by the costs that sharding/comm/communicator.h promises, and passes everything on.
+/// Counts with the costs stated in sharding/comm/communicator.h, and forwards every call.
 class Counting final : public sharding::Communicator {
  public:
   Counting(std::unique_ptr<Communicator> inner, Counts& counts)
@@ -68,7 +68,7 @@ class Counting final : public sharding::Communicator {
   Counts& counts_;
 };
 
-/// By the plan, for a rank with such a device.
+/// The plan's counts for a rank with such a device.
 inline Counts planned(const engine::TrainingOptions& options, const sharding::Mesh& mesh, int rank,
                       DeviceKind device = DeviceKind::kCpu) {
   Counts counts;

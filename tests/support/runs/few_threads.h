@@ -1,4 +1,4 @@
-/// A process that the system lets have only so many threads more, for death tests.
+/// Limits the threads that a process can still start, for death tests.
 #pragma once
 
 #include <sys/resource.h>
@@ -8,8 +8,8 @@
 
 namespace sherd::test {
 
-/// From now on this process gets `more` threads and no others. Root has no such limit, so root becomes
-/// a user whom nobody else is; anybody else may have threads elsewhere and gets none at all.
+/// From now on this process can start only `more` threads. Root has no such limit, so root becomes
+/// a user without other processes. Any other user may have threads elsewhere, and can start none.
 inline void allow_threads(int more) {
   const bool is_root = ::geteuid() == 0;
   const auto alone = static_cast<uid_t>(20000 + ::getpid() % 40000);

@@ -1,4 +1,4 @@
-/// A port of this machine's loopback address that was free a moment ago.
+/// A port of the loopback address that was free a moment ago.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-/// What can be seen of a run: everything that it prints, writes and computes, times apart.
+/// The observable results of a run: everything that it prints, writes and computes, except times.
 #pragma once
 
 #include <string>
@@ -10,16 +10,16 @@ namespace sherd::testing {
 
 struct ObservedRun {
   std::string
-      refusal{};  ///< not empty: the recipe, or the run before it began, was refused in one line
+      refusal{};  ///< if not empty, the one-line refusal of the recipe, or of the run at its start
   std::string seen{};   ///< the rest: output with its plan, metrics, weights, names of files
   std::string notes{};  ///< lines about keys without effect
 };
 
-/// Trains in a folder below `folder` that is gone afterwards. Neither recipe.yaml nor a value printed as
-/// it was given counts as seen.
+/// Trains in a temporary folder below `folder`. `seen` includes neither recipe.yaml nor values that
+/// are printed as given.
 ObservedRun observe(const test::TempFolder& folder, const Settings& settings);
 
-/// What `sherd plan --json` says of it; "" if the recipe is refused.
+/// The output of `sherd plan --json`; "" if the recipe is refused.
 std::string planned(const Settings& settings);
 
 }  // namespace sherd::testing

@@ -1,4 +1,4 @@
-/// Runs a program and keeps what it says, for tests of the command line.
+/// Runs a program and captures its output, for tests of the command line.
 #pragma once
 
 #include <sys/types.h>
@@ -14,8 +14,8 @@ struct ProgramOutcome {
   std::string out, err;
 };
 
-/// `arguments` as the program gets them, no shell between. Its input is empty; its output is a
-/// pipe, so not a terminal. `on_line` is called with each line of stdout as it comes.
+/// Passes `arguments` directly, without a shell. The program's input is empty; its output is a
+/// pipe, not a terminal. Calls `on_line` with each line of stdout as it arrives.
 ProgramOutcome run_program(const std::string& path, const std::vector<std::string>& arguments,
                            const std::function<void(pid_t, const std::string& line)>& on_line = {});
 

@@ -1,4 +1,4 @@
-/// Whole small runs from a recipe to checkpoints and metrics, for tests that compare them.
+/// Complete small runs, from a recipe to checkpoints and metrics, for tests that compare them.
 #pragma once
 
 #include <optional>
@@ -11,7 +11,7 @@
 
 namespace sherd::testing {
 
-/// Steps of a run, and between its checkpoints.
+/// Steps of a run, and steps between its checkpoints.
 inline constexpr int kSteps = 8, kInterval = 4;
 
 /// Three small files of different lengths: an epoch is about five steps, so a resume is mid-epoch.
@@ -29,16 +29,16 @@ struct TrainingRun {
   std::string data{};          ///< of the block data, with a comma before it
   int seq_length = 9;
   double dropout = 0.1;
-  std::shared_ptr<const engine::Machine> machine{};  ///< none: the processor
+  std::shared_ptr<const engine::Machine> machine{};  ///< null: the CPU
   checkpoint::Disk* disk = &checkpoint::posix_disk();
 };
 /// The recipe of such a run, which writes to `folder`/`output`.
 std::string recipe_text(const test::TempFolder& folder, const std::string& output,
                         const TrainingRun& run);
-/// Trains in `folder`/`output`, or goes on there.
+/// Trains in `folder`/`output`, or resumes there.
 void train_in(const test::TempFolder& folder, const std::string& output, const TrainingRun& run);
 
-/// Every number of metrics.jsonl that isn't a measurement, line by line.
+/// All numbers in metrics.jsonl except measurements, line by line.
 std::vector<std::string> numbers_of(const test::TempFolder& folder, const std::string& output);
 /// Digests of every tensor in the last checkpoint, and its counters.
 std::vector<std::string> final_state(const test::TempFolder& folder, const std::string& output);

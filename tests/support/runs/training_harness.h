@@ -14,36 +14,38 @@
 
 namespace sherd::testing {
 
-/// A run of a few steps: how it was cut up, not what it computes.
+/// How a run of a few steps is distributed, not what it computes.
 struct RunShape {
   int world_size = 1;
-  /// Instead of `world_size` ranks that share the ZeRO state: other axes, whose product is the world.
+  /// Other axes in place of `world_size` ranks that shard the ZeRO state; their product is the
+  /// world size.
   std::vector<sharding::MeshAxis> axes{};
   int num_micro_steps = 1;
   int stage = 0;
   sharding::GradSync grad_sync = sharding::GradSync::kEveryMicroStep;
   int batch_groups = 0;            ///< 0: one for each replica
-  bool divides_optimizer = false;  ///< replicas divide the optimizer's state
+  bool divides_optimizer = false;  ///< replicas shard the optimizer state
   int prefetch_depth = 1;
   bool reshard_after_forward = true;
   int threads_per_rank = 1;
-  /// kApart: a device whose memory isn't the host's (tests/support/devices/separate_device.h); deferred,
-  /// its kernels run behind the host's back. kGpu: a GPU, which all ranks share; kGpus: one for each.
+  /// kApart: a device with separate memory (tests/support/devices/separate_device.h).
+  /// kApartDeferred: its kernels also run asynchronously. kGpu: all ranks share a GPU. kGpus: one
+  /// GPU per rank.
   enum class Place { kHost, kApart, kApartDeferred, kGpu, kGpus } place = Place::kHost;
-  /// kGpus: each rank is in a process of its own, as far as the engine can see: one thread is all of it.
+  /// kGpus: to the engine, each rank seems to be a process of its own, with one thread.
   bool processes = false;
   bool cuda_graphs = false;
-  /// The stream whose work is put off as long as possible (tests/support/devices/late_streams.h); "compute"
-  /// wants kApart, since host code may touch a host's memory at once.
+  /// The stream whose work is delayed as long as possible (tests/support/devices/late_streams.h).
+  /// "compute" requires kApart, since host code may access host memory immediately.
   std::string late_stream{};
-  /// Streams whose names begin so sleep 1 ms before everything they do; "": none.
+  /// Streams whose names begin with this sleep 1 ms before each operation; "": none.
   std::string slow_stream{};
   std::uint64_t delay_seed = 0;  ///< 0: no delays; else sleeps up to 0.2 ms at stream boundaries
 };
 sharding::Mesh mesh_of(const RunShape& setup);
 std::string name_of(const RunShape& setup);
 
-/// What a run computed. Compared with ==: every bit counts.
+/// The results of a run. == compares them bit for bit.
 struct Outcome {
   std::vector<double> losses;
   std::vector<float> grad_norms;
@@ -59,12 +61,12 @@ model::ModelShape tiny_model(bool tied);
 /// AdamW on `shape` with weight decay; clipping off unless `max_norm` is set.
 engine::TrainingOptions tiny_training(const model::ModelShape& shape, float max_norm = 0.0f);
 
-/// Tokens that depend on (step, global row, position) alone.
+/// Fills tokens that depend only on (step, global row, position).
 void fill_tokens(const model::ModelShape& shape, std::int64_t step, std::int64_t first_row,
                  std::int32_t* inputs, std::int32_t* targets);
 
-/// Sleeps at every stream boundary, how long being a function of (seed, stream, how many came
-/// before).
+/// Sleeps at every stream boundary. The duration is a function of (seed, stream, number of earlier
+/// boundaries).
 BoundaryHook delays(std::uint64_t seed);
 
 /// Trains in an arena of planned memory and checks it with `expect_memory_as_planned`.
@@ -75,18 +77,19 @@ engine::TrainingOptions applied(engine::TrainingOptions options, const RunShape&
 engine::LaunchOptions launch_options(const RunShape& setup);
 /// Launches `setup.world_size` ranks with its threads and delays; memory from the heap.
 void run_ranks(const RunShape& setup, const std::function<void(sharding::Rank&)>& body);
-/// Fails the test unless each phase of a training, and its peak, held exactly what was planned.
+/// Fails the test unless each phase of a training, and its peak, used exactly the planned memory.
 void expect_memory_as_planned(const Arena& memory, const std::string& label);
 /// A rank's micro-batches as the training step asks for them; `batches` gives them memory.
 engine::NextBatch tokens_for(const engine::TrainingOptions& options, const sharding::Rank& rank,
                              std::vector<std::int32_t>& memory);
-/// Gives `launch` the machine where `setup` places ranks, and plans for the `buffers` of rank r.
+/// Sets the machine in `launch` to where `setup` places ranks, with memory plans for the `buffers`
+/// of each rank r.
 void place_ranks(engine::LaunchOptions& launch, const RunShape& setup,
                  const std::function<std::vector<BufferSpec>(int r)>& buffers);
-/// The same for a training, its batches included where the device's memory isn't the host's.
+/// The same for a training; includes its batches if the device has separate memory.
 void place_training(engine::LaunchOptions& launch, const RunShape& setup,
                     const engine::TrainingOptions& options);
-/// Copies what this rank owns into whole tensors (every rank writes its own elements).
+/// Copies the elements that this rank owns into whole tensors (every rank writes its own elements).
 void collect_parameters(const engine::ShardedModel& model,
                         std::map<std::string, std::vector<float>>& parameters);
 /// Whole tensors of the right sizes, for `collect_parameters` to fill.

@@ -1,5 +1,5 @@
-/// Every optimizer as a single rank without slices runs it: whole tensors, double precision, the
-/// element-wise steps of oracle_update.h. Knows nothing of worlds, stages, segments or owners.
+/// Every optimizer on a single rank without slices: whole tensors, double precision, the
+/// element-wise steps of oracle_update.h. Has no concept of ranks, stages, segments or owners.
 #pragma once
 
 #include <functional>
@@ -15,7 +15,8 @@ using ElementValue = std::function<double(std::uint32_t parameter, std::int64_t 
 
 class WholeTensorOptimizer {
  public:
-  /// Tensors of two or more dimensions decay; `options.decay.no_decay` must be empty.
+  /// Weight decay applies to tensors of two or more dimensions; `options.decay.no_decay` must be
+  /// empty.
   WholeTensorOptimizer(const optim::OptimizerOptions& options, const std::vector<UnitSpec>& units,
                        const ElementValue& initial);
 
@@ -24,8 +25,8 @@ class WholeTensorOptimizer {
   const Values& parameter(std::uint32_t index) const { return tensors_[index].state.parameter; }
   /// The last step's trust ratios by parameter index; 1 where there is none.
   const Values& ratios() const { return ratios_; }
-  /// Lion's step jumps where its direction is 0: how near this element ever came. Infinity
-  /// otherwise.
+  /// Lion's step is discontinuous where its direction is 0: this element's smallest distance from
+  /// it so far. Infinity for other optimizers.
   double smallest_direction(std::uint32_t index, std::int64_t element) const {
     return tensors_[index].smallest_direction[static_cast<std::size_t>(element)];
   }

@@ -1,4 +1,4 @@
-/// What an error says, for tests of messages.
+/// The text of an error, for tests of messages.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-/// Exact sums as kernels leave them (core/exact_sum.h), for tests.
+/// Exact sums as kernels store them (core/exact_sum.h), for tests.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,7 @@ inline OwnedTensor exact_sums(std::int64_t count) {
   return {DType::kF64, count * ExactSum::kNumbers};
 }
 
-/// Each of them, rounded.
+/// Each sum, rounded.
 inline Values values_of_sums(const OwnedTensor& sums) {
   const Values numbers = sums.values();
   Values values;

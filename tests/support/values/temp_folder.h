@@ -1,4 +1,4 @@
-/// A folder of its own for a test, gone with its contents when the test ends.
+/// A temporary folder for a test, removed with its contents when the test ends.
 #pragma once
 
 #include <unistd.h>
@@ -31,7 +31,7 @@ class TempFolder {
   const std::string& path() const { return path_; }
   std::string file(std::string_view name) const { return path_ + "/" + std::string(name); }
 
-  /// Writes a file, its folders included, and returns its path.
+  /// Writes a file, creates its folders, and returns its path.
   std::string write(std::string_view name, std::string_view content) const {
     const std::string path = file(name);
     std::filesystem::create_directories(std::filesystem::path(path).parent_path());
@@ -47,8 +47,8 @@ class TempFolder {
   std::string path_;
 };
 
-/// Where files live in memory, if this machine has such a place: for tests that make hundreds of
-/// folders and would only wait for the disk.
+/// A folder in memory, if this machine has one, for tests that make hundreds of folders and would
+/// mostly wait for the disk.
 inline std::filesystem::path memory_folder() {
   const char* place = "/dev/shm";
   return ::access(place, W_OK) == 0 ? place : std::filesystem::temp_directory_path();

@@ -122,8 +122,8 @@ class Places {
         possible_ = false;
         return 0;
       }
-      // What is possessive stops where it must, so none of the class follows, but behind a `?` that
-      // took one.
+      // A possessive repetition takes all it can, so no code point of the class follows it, except
+      // after a `?` that took one.
       if (!is_bounded) {
         next = look(~kinds_of(child), next);
       } else {

@@ -42,7 +42,7 @@ class Parser {
 
   ParsedPattern parse() {
     alternatives(0, false);
-    if (!at_end()) refuse("a parenthesis that nothing opened");
+    if (!at_end()) refuse("an unmatched closing parenthesis");
     flush();
     return std::move(parsed_);
   }
@@ -68,7 +68,7 @@ class Parser {
   }
 
   char32_t take() {
-    if (at_end()) refuse("an end in the middle");
+    if (at_end()) refuse("an unexpected end");
     const data::CodePoint point = data::decode_utf8(data::as_bytes(pattern_), next_);
     if (point.length == 0) refuse("invalid UTF-8");
     next_ += static_cast<std::size_t>(point.length);
@@ -162,7 +162,7 @@ class Parser {
     return any_case(point);
   }
 
-  /// What stands behind a backslash, if it is a class.
+  /// The class that follows a backslash, if it is one.
   std::optional<CodePointSet> class_escape() {
     if (accept("s")) return white_space();
     if (accept("S")) return white_space().complement();

@@ -1,7 +1,7 @@
-/// Reads the regular expressions of tokenizer files: the part of Oniguruma's Ruby dialect that means
-/// the same to PCRE2. Whatever could mean something else there is refused by name.
+/// Parses the regular expressions of tokenizer files: the part of Oniguruma's Ruby dialect that
+/// means the same in PCRE2. Everything that could mean something else there is refused by name.
 ///
-///   taken     literals, escapes of punctuation, \n \r \t \s \S \d \p{..} \P{..}, [classes], `.`,
+///   accepted  literals, escapes of punctuation, \n \r \t \s \S \d \p{..} \P{..}, [classes], `.`,
 ///             alternatives, (groups), (?:..), (?i:..), (?=..), (?!..), $ (the end of a line), * + ? {n,m}
 ///             and the lazy and possessive forms of * + ?
 ///   refused   \h \w \b, ^, look-behind, options for the rest of the pattern, `&&` and classes
@@ -17,7 +17,7 @@
 
 namespace sherd::tokenizer {
 
-/// Syntax, then a code point out of `sets[set]` (if set >= 0).
+/// Syntax, then a code point in `sets[set]` (if set >= 0).
 struct PatternPart {
   std::string syntax;
   int set = -1;
@@ -28,9 +28,9 @@ struct ParsedPattern {
   std::vector<CodePointSet> sets;  ///< distinct, at most 64
 };
 
-/// Errors   DataError that names `where` and what is refused.
+/// Errors   DataError naming `where` and what is refused.
 ParsedPattern parse_pattern(std::string_view pattern, std::string_view where);
-/// A pattern that matches `text` and nothing else.
+/// A pattern that matches only `text`.
 ParsedPattern literal_pattern(std::string_view text, std::string_view where);
 
 }  // namespace sherd::tokenizer

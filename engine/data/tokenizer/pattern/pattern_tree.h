@@ -1,4 +1,4 @@
-/// A pattern as a tree, for those who don't leave matching to PCRE2.
+/// A pattern as a tree, for matching without PCRE2.
 #pragma once
 
 #include <cstdint>
@@ -11,13 +11,13 @@ namespace sherd::tokenizer {
 
 struct PatternNode {
   enum class Kind : std::uint8_t {
-    kSet,          ///< one code point out of `set`
-    kSequence,     ///< the children, one behind the other
+    kSet,          ///< one code point in `set`
+    kSequence,     ///< the children, one after the other
     kAlternative,  ///< the first child that lets the rest match
     kRepeat,       ///< the child, `least` to `most` times
-    kNext,         ///< nothing; a code point out of `set` follows
-    kNotNext,      ///< nothing; none out of `set` follows
-    kEnd,          ///< nothing; the text ends
+    kNext,         ///< matches nothing; a code point in `set` follows
+    kNotNext,      ///< matches nothing; no code point in `set` follows
+    kEnd,          ///< matches nothing; the text ends
   };
   enum class Greed : std::uint8_t { kMost, kLeast, kPossessive };
   static constexpr int kUnbounded = -1;

@@ -17,10 +17,11 @@
 namespace sherd::tokenizer {
 namespace {
 
-/// Of a scan of one text: characters that a table took in vain; PCRE2's own steps in matches that took too many.
+/// Limits for a scan of one text: characters that a table read in vain, and PCRE2's steps in
+/// matches that exceeded kFirstLimit.
 constexpr std::int64_t kMostInVain = 2'000'000'000;
 constexpr std::int64_t kMostSteps = 50'000'000, kMostStepsEach = 64;  // and for a character
-/// With how many steps, and characters, PCRE2 tries first.
+/// Limits on steps and characters in PCRE2's first attempt.
 constexpr std::uint32_t kFirstLimit = 1 << 10;
 constexpr std::size_t kFirstWindow = 128;
 constexpr std::uint32_t kMostHeapKiB = 64 << 10;
@@ -35,7 +36,8 @@ struct Kinds {
   std::uint8_t of(char32_t point) const {
     return pages[page_of[point / kPageSize]][point % kPageSize];
   }
-  /// Of the code point at `at`, which moves behind it. Text is UTF-8, as those who give it know.
+  /// The kind of the code point at `at`; moves `at` past it. Callers guarantee that the text is
+  /// UTF-8.
   std::uint8_t take(const std::uint8_t*& at) const {
     const std::uint8_t lead = *at;
     if (lead < 0x80) return ascii[*at++];

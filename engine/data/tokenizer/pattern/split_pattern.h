@@ -1,11 +1,11 @@
 /// Finds the matches of a tokenizer's regular expression in UTF-8 text.
 ///
-/// A pattern tells code points apart only by the classes it names: some 20 kinds. What is matched are
-/// kinds, so the classes are exactly our Unicode 16.0 tables, and their size costs nothing while
-/// matching. Patterns that look ahead at most one code point (those of all families that we know) are
-/// a table (automaton.h). For others text is written as one byte per code point, its kind, and PCRE2
-/// matches that; the two find the same, which tests hold them to. Steps are counted, so that a pattern
-/// that backtracks without end does so after as many on every machine.
+/// A pattern distinguishes code points only by the classes it names: some 20 kinds. Matching works
+/// on kinds, so the classes are exactly our Unicode 16.0 tables, whatever their size, at no cost in
+/// matching. Patterns that look ahead at most one code point (as in all known families) become a
+/// table (automaton.h). For others, text is written as one byte per code point, its kind, and PCRE2
+/// matches these bytes. Tests check that both find the same matches. Steps are counted, so that
+/// endless backtracking stops after the same number of steps on every machine.
 #pragma once
 
 #include <cstddef>
@@ -23,7 +23,7 @@ class SplitPattern {
  public:
   enum class Matcher : std::uint8_t { kBest, kPcre2 };
 
-  /// Errors   DataError: refused (pattern_parser.h), or it can match nothing at all.
+  /// Errors   DataError: refused (pattern_parser.h), or it can match the empty string.
   SplitPattern(const ParsedPattern& parsed, std::string_view where,
                Matcher matcher = Matcher::kBest);
   ~SplitPattern();
@@ -32,7 +32,7 @@ class SplitPattern {
   /// Whether a table matches, not PCRE2.
   bool is_table() const;
 
-  /// What one thread needs beside the pattern; to be used by one scan at a time.
+  /// Scratch memory of one thread; used by one scan at a time.
   class Scratch {
    public:
     Scratch();
@@ -42,13 +42,13 @@ class SplitPattern {
     std::unique_ptr<State> state;
   };
 
-  /// Matches in order, none overlapping another, none empty.
+  /// Matches in order, not overlapping and not empty.
   class Scan {
    public:
-    /// `text` is UTF-8 and outlives the scan.
+    /// `text` is UTF-8 and must outlive the scan.
     Scan(const SplitPattern& pattern, Scratch& scratch, std::string_view text);
-    /// False: no more. Otherwise a match is the bytes [begin, end).
-    /// Errors   DataError if a pattern backtracks without end.
+    /// Returns false if there are no more matches. Otherwise the match is the bytes [begin, end).
+    /// Errors   DataError if the pattern backtracks too much.
     bool next(std::size_t& begin, std::size_t& end);
 
    private:
@@ -62,12 +62,12 @@ class SplitPattern {
     const SplitPattern& pattern_;
     Scratch& scratch_;
     std::string_view text_;
-    std::size_t next_byte_ = 0;  ///< of the table's matcher; what follows is PCRE2's
+    std::size_t next_byte_ = 0;  ///< for the table's matcher; the rest is for PCRE2
     bool is_ascii_ = true;
     std::size_t next_character_ = 0;
     std::size_t known_character_ = 0;  ///< begins at known_byte_
     std::size_t known_byte_ = 0;
-    std::int64_t steps_ = 0;  ///< of matches that took more than was allowed at first
+    std::int64_t steps_ = 0;  ///< of matches that exceeded the first limit
   };
 
  private:

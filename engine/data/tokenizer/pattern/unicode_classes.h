@@ -1,7 +1,7 @@
 /// Sets of code points, and the classes of Unicode 16.0 that tokenizers name in their patterns.
 ///
-/// The tables are ours (general_category.inc), since Hugging Face's tokenizers know Unicode 16.0 and
-/// the regular expression libraries of Debian 12 don't.
+/// Sherd has its own tables (general_category.inc), since Hugging Face's tokenizers use Unicode
+/// 16.0, which the regular expression libraries of Debian 12 don't support.
 #pragma once
 
 #include <optional>
@@ -18,7 +18,7 @@ struct CodePointRange {
   bool operator==(const CodePointRange&) const = default;
 };
 
-/// Immutable once made: sorted ranges that neither overlap nor touch.
+/// Immutable: sorted ranges that neither overlap nor touch.
 class CodePointSet {
  public:
   CodePointSet() = default;
@@ -34,7 +34,7 @@ class CodePointSet {
   std::vector<CodePointRange> ranges_;
 };
 
-/// `name`: a general category such as "Lu" or the first letter of several such as "L".
+/// `name`: a general category such as "Lu", or the common first letter of several such as "L".
 std::optional<CodePointSet> general_category(std::string_view name);
 const CodePointSet& white_space();      ///< the property White_Space, `\s`
 const CodePointSet& word_characters();  ///< `\w` of Unicode Technical Standard 18

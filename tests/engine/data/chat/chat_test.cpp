@@ -218,7 +218,7 @@ TEST_F(Chat, LinesThatAreNoConversationSayWhy) {
   EXPECT_EQ(
       error(
           R"({"messages": [{"role": "user", "content": "x"}, {"role": "system", "content": "y"}]})"),
-      "message 2 is the system's, which comes first");
+      "message 2 is a system message, which must come first");
   EXPECT_EQ(
       error(
           R"({"messages": [{"role": "user", "content": "x"}, {"role": "tool", "content": "y"}]})"),

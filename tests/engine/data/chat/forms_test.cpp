@@ -325,8 +325,7 @@ TEST_F(Forms, WithoutDropEachOfThemEndsTheRunWithItsLineAndWhatToDo) {
     const std::string problem = test::error_text<DataError>(
         [&] { opened(kMixed.substr(0, kMixed.find('\n') + 1) + row, Unfit::kError); });
     EXPECT_NE(problem.find("chat.jsonl:2: "), std::string::npos) << row << problem;
-    EXPECT_NE(problem.find("; mend the row, or set data.unfit: drop"), std::string::npos)
-        << problem;
+    EXPECT_NE(problem.find("; fix the row, or set data.unfit: drop"), std::string::npos) << problem;
     EXPECT_EQ(problem.find('\n'), std::string::npos);
   }
 }

@@ -110,7 +110,7 @@ TEST_F(TokenLayoutTest, ReadsMegatronsTypes) {
   folder_.write("m.idx", index(5, 8));
   EXPECT_EQ(ids("m.bin"), "7 150000 9 ");
   folder_.write("m.idx", index(6, 8));
-  EXPECT_EQ(ids("m.bin"), "m.idx: its type 6 isn't one of tokens (uint8, uint16, int32, int64).");
+  EXPECT_EQ(ids("m.bin"), "m.idx: its type 6 isn't a token type (uint8, uint16, int32, int64).");
   folder_.write("m.idx", index(5, 4));
   EXPECT_EQ(ids("m.bin"), "m.idx: sequence 1 doesn't begin where the one before ends.");
   folder_.write("m.idx", index(5, 8).substr(0, 60));
@@ -133,7 +133,7 @@ TEST_F(TokenLayoutTest, HeadersThatLieAreErrors) {
   EXPECT_NE(ids("a.bin").find("doesn't fit its Sherd header"), std::string::npos);
   folder_.write("a.bin", sherd_file(3, 3));
   EXPECT_EQ(ids("a.bin"),
-            "a.bin: version 1 of Sherd's token files with 3 bytes a token isn't known here.");
+            "a.bin: version 1 of Sherd's token files with 3 bytes a token isn't supported.");
   std::string ends = sherd_file(3);
   ends[ends.size() - 8] = 2;
   folder_.write("a.bin", ends);

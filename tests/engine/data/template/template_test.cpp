@@ -47,11 +47,11 @@ TEST(Template, RendersWhatJinja2Renders) {
 }
 
 TEST(Template, NamesWhatIsNotKnownAndItsLine) {
-  EXPECT_EQ(error_of("a\n{% include 'x' %}"), "t:2: {% include %} isn't known here.");
-  EXPECT_EQ(error_of("\n\n{{ x | wordwrap }}"), "t:3: the filter \"wordwrap\" isn't known here.");
-  EXPECT_EQ(error_of("{{ x is weird }}"), "t:1: the test \"weird\" isn't known here.");
+  EXPECT_EQ(error_of("a\n{% include 'x' %}"), "t:2: {% include %} isn't supported.");
+  EXPECT_EQ(error_of("\n\n{{ x | wordwrap }}"), "t:3: the filter \"wordwrap\" isn't supported.");
+  EXPECT_EQ(error_of("{{ x is weird }}"), "t:1: the test \"weird\" isn't supported.");
   EXPECT_EQ(error_of("{% for x in y recursive %}{% endfor %}"),
-            "t:1: recursive loops aren't known here.");
+            "t:1: recursive loops aren't supported.");
   EXPECT_EQ(error_of("{% if x %}"), "t:1: this block has no endif.");
   EXPECT_EQ(error_of("\n{{ raise_exception('No!') }}"), "t:2: No!");
   EXPECT_EQ(error_of("{{ strftime_now('%Y') }}"),
@@ -61,7 +61,7 @@ TEST(Template, NamesWhatIsNotKnownAndItsLine) {
 TEST(Template, RefusesUnknownFiltersInABranchOnlyWhenTheyAreReached) {
   const std::string source = "{% if x %}{{ 1 | weird }}{% endif %}ok";
   EXPECT_EQ(rendered(source, R"({"x": false})"), "ok");
-  EXPECT_EQ(error_of(source, R"({"x": true})"), "t:1: the filter \"weird\" isn't known here");
+  EXPECT_EQ(error_of(source, R"({"x": true})"), "t:1: the filter \"weird\" isn't supported");
 }
 
 // Each byte by hand: t the template's, d of the data, g generated.

@@ -267,7 +267,7 @@ TEST_F(TokenizeTest, BadLinesAreNamedAndLeftOutOnlyWhenAsked) {
   TokenizeOptions request = options({"a.jsonl", "b.txt"});
   EXPECT_EQ(error(request),
             folder_.file("a.jsonl") +
-                ":2: isn't JSON; mend it, or leave bad documents out with --skip-bad.");
+                ":2: isn't JSON; fix it, or leave bad documents out with --skip-bad.");
   EXPECT_FALSE(std::filesystem::exists(folder_.file("out.bin")));
   std::vector<std::string> bad;
   request.skip_bad = true;

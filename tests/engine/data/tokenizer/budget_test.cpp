@@ -115,7 +115,7 @@ TEST(TokenizerBudget, LongRunsOfMarksBecomeWhatShortOnesDo) {
 
 TEST(TokenizerBudget, NormalisersGrowTextToALimit) {
   const std::string grows =
-      "the tokenizer's normaliser makes more than 4224 bytes of a text, 32 times as many.";
+      "the tokenizer's normaliser makes a text longer than 4224 bytes, 32 times its size.";
   EXPECT_EQ(error_of(with_normalizers(std::vector<Json>(60, replace("a", "aa")))), grows);
   EXPECT_EQ(error_of(with_normalizers(std::vector<Json>(60, replace("aa", "aaaa")))), grows);
   EXPECT_EQ(error_of(with_normalizers(std::vector<Json>(60, replace_regex("a", "aa")))), grows);
@@ -145,7 +145,7 @@ TEST(TokenizerBudget, PreTokenizersGrowTextToALimit) {
   }
   json["pre_tokenizer"] = {{"type", "Sequence"}, {"pretokenizers", steps}};
   EXPECT_EQ(error_of(json),
-            "the tokenizer's pre-tokenizer makes more than 32 times as many bytes of a text.");
+            "the tokenizer's pre-tokenizer makes a text more than 32 times as long.");
   json["pre_tokenizer"]["pretokenizers"] = std::vector<Json>(100'000, steps[0]);
   EXPECT_NE(error_of(json).find("more than 64 parts"), std::string::npos);
 }
@@ -153,8 +153,7 @@ TEST(TokenizerBudget, PreTokenizersGrowTextToALimit) {
 TEST(TokenizerBudget, DecodersGrowTextToALimit) {
   Json json = test::small_tokenizer();
   json["decoder"] = {{"type", "Sequence"}, {"decoders", std::vector<Json>(60, replace("a", "aa"))}};
-  EXPECT_EQ(error_of(json),
-            "the tokenizer's decoder makes more than 32 times as many bytes of tokens.");
+  EXPECT_EQ(error_of(json), "the tokenizer's decoder makes tokens more than 32 times as long.");
   json["decoder"]["decoders"] = std::vector<Json>(1000, replace("a", "b"));
   EXPECT_NE(error_of(json).find("more than 64 parts"), std::string::npos);
 }

@@ -63,7 +63,7 @@ TEST(TokenizerErrors, UnknownPartsAndKeysAreRefusedByName) {
   EXPECT_EQ(refusal_with("/post_processor", {{"type", "Magic"}}),
             "t.json.post_processor: the post-processor Magic isn't supported.");
   EXPECT_EQ(refusal_with("/model/new_option", true),
-            "t.json.model: \"new_option\" isn't a key that we know here.");
+            "t.json.model: \"new_option\" isn't a supported key.");
 }
 
 TEST(TokenizerErrors, WrongVocabulariesMergesAndIdsAreNamed) {
