@@ -4,8 +4,8 @@
 ///
 ///   logit_maxima       maxima[rank][t] = max over this rank's v of z[t,v]
 ///   ranks gather       maxima; below, m[t] = max over r of maxima[r][t]
-///   exponential_sums   sums[0][t] = sum over this rank's v of exp(z[t,v] - m[t]) sums[1][t] = z[t,
-///                      target[t]] - m[t], or 0 if another rank has the target's row
+///   exponential_sums   sums[0][t] = sum over this rank's v of exp(z[t,v] - m[t])
+///                      sums[1][t] = z[t,target[t]] - m[t], or 0 if another rank has its row
 ///   ranks add up       sums
 ///   cut_cross_entropy  losses[t] = log sums[0][t] - sums[1][t]; and, if `gradient`, logits are
 ///                      overwritten with their gradient: grad_scale * (exp(z - m) / sums[0] -

@@ -78,6 +78,43 @@ struct ExpertsInputGradient {
 };
 void experts_input_gradient(Stream& stream, const ExpertsInputGradient& args);
 
+/// The gate of an expert that every token goes through, for T tokens of width D:
+///
+///   logit[t] = <gate, x_t>;     y_t = s(logit[t]) shared_t                  s: the logistic function
+///   d_shared_t = s dy_t;        d_logit[t] = s (1 - s) <dy_t, shared_t>;    d_x_t += d_logit[t] gate
+///   d_gate = sum over t, in order, of d_logit[t] x_t
+///
+/// logits, d_logits f32 [T]; d_x f32 [T, D]; d_gate [D] of any type; the rest of one type.
+struct GateLogits {
+  std::int64_t tokens = 0, width = 0;
+  ConstTensor x, gate;
+  Tensor logits;
+};
+void gate_logits(Stream& stream, const GateLogits& args);
+
+struct GateForward {
+  std::int64_t tokens = 0, width = 0;
+  ConstTensor logits, shared;
+  Tensor y;
+};
+void gate_forward(Stream& stream, const GateForward& args);
+
+struct GateBackward {
+  std::int64_t tokens = 0, width = 0;
+  ConstTensor logits, shared, gate, dy;
+  Tensor d_shared, d_logits;
+  Tensor d_x;  ///< added to; empty: nobody needs it
+};
+void gate_backward(Stream& stream, const GateBackward& args);
+
+struct GateWeightGradient {
+  std::int64_t tokens = 0, width = 0;
+  ConstTensor x, d_logits;
+  Tensor d_gate;
+  bool add = false;
+};
+void gate_weight_gradient(Stream& stream, const GateWeightGradient& args);
+
 /// Numbers that give the rows' order.
 inline std::int64_t experts_order_numel(const ExpertsShape& shape) {
   return 2 * shape.tokens * shape.per_token + shape.experts + 1;

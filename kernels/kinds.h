@@ -7,6 +7,11 @@ enum class NormKind { kLayerNorm, kRmsNorm };  ///< kernels/norm.h
 
 enum class ActivationKind { kGelu, kSwiGlu, kGeluErf, kRelu2, kGeGlu };  ///< kernels/activation.h
 
+/// kernels/router.h
+enum class RouterScore { kSoftmax, kSoftmaxOfChosen, kSigmoid };
+/// What counts as one group of tokens in the balance loss of a router.
+enum class BalanceScope { kSequence, kMicroBatch, kPreviousStep };
+
 /// Half of the input is a gate for the other half.
 inline bool is_gated(ActivationKind kind) {
   return kind == ActivationKind::kSwiGlu || kind == ActivationKind::kGeGlu;

@@ -30,13 +30,9 @@
 #include "core/stream.h"
 #include "core/tensor.h"
 #include "kernels/documents.h"
+#include "kernels/kinds.h"
 
 namespace sherd::kernels {
-
-enum class RouterScore { kSoftmax, kSoftmaxOfChosen, kSigmoid };
-
-/// What counts as one group of tokens in the balance loss.
-enum class BalanceScope { kSequence, kMicroBatch, kPreviousStep };
 
 struct RouterShape {
   std::int64_t sequences = 1, positions = 1;  ///< T = their product
@@ -65,6 +61,15 @@ struct RouterForward {
       previous_counts{};  ///< i32 [E + 1], the last their number of tokens; of kPreviousStep
 };
 void router_forward(Stream& stream, const RouterForward& args);
+
+/// totals += what one call decided: of each expert the tokens that chose it, then the two losses, added up over balance
+/// groups.
+struct RouterTotals {
+  RouterShape shape;
+  ConstTensor counts, balance;
+  Tensor totals;  ///< f64 [E + 2]
+};
+void router_totals(Stream& stream, const RouterTotals& args);
 
 struct RouterBackward {
   RouterShape shape;

@@ -28,7 +28,9 @@ std::int64_t second_moment_numel(const sharding::UnitPlan& unit, int slice) {
 }  // namespace
 
 bool is_muons(const UnitSpec& unit, const ParameterSpec& parameter) {
-  return is_of_layers(unit.unit_class) && parameter.shape.size() == 2;
+  // Neither a router nor a vector that is a matrix of one row.
+  return is_of_layers(unit.unit_class) && parameter.shape.size() == 2 && parameter.shape[0] > 1 &&
+         !parameter.name.ends_with(".router.weight");
 }
 
 std::vector<OwnedMatrix> matrices_of(const sharding::UnitPlan& unit) {

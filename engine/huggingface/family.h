@@ -23,9 +23,14 @@ enum class Part {
   kQkvByHead,  ///< [heads, 3, head width]: as many key heads as query heads
   kGate,       ///< of mlp.up of a gated model
   kUp,
-  kHeads,       ///< all, row by row of each head (weights of QK-norms)
-  kHeadMatrix,  ///< the same as [heads, head width]
-  kEachHead,    ///< the same with one tensor per head: "q_layernorm.norms.3.weight"
+  kExpertGate,     ///< of moe.experts.up, a module for each expert
+  kExpertUp,       ///< the same
+  kExpertDown,     ///< of moe.experts.down, the same
+  kStackedGateUp,  ///< [experts, gate and up, width]: all experts in one tensor
+  kStackedDown,    ///< [experts, width, expert width]
+  kHeads,          ///< all, row by row of each head (weights of QK-norms)
+  kHeadMatrix,     ///< the same as [heads, head width]
+  kEachHead,       ///< the same with one tensor per head: "q_layernorm.norms.3.weight"
 };
 
 struct Module {
@@ -35,6 +40,9 @@ struct Module {
   bool transposed = false;       ///< theirs is [inputs, outputs]
   bool outside_prefix = false;   ///< its name doesn't begin with the family's prefix
   std::string_view each_head{};  ///< for kEachHead: "norms.{}", with the head's number
+  /// Of an expert's module: the tensor of all experts in files of transformers 5 that keep its form in memory. The name
+  /// is complete, without ".weight". The gate's row has it for gate and up.
+  std::string_view stacked{};
   std::string_view
       in_memory{};  ///< its name in memory in some versions of transformers; files use `theirs`
 };

@@ -24,6 +24,10 @@ constexpr auto kWhole = std::to_array<std::string_view>({
     "model.max_seq_length",
     "model.head_width",
     "model.window",
+    "moe.num_experts",
+    "moe.experts_per_token",
+    "moe.ffn_hidden_size",
+    "moe.shared_ffn_hidden_size",
 });
 
 ordered_json as_json(std::string_view ours, const std::string& text) {
@@ -210,6 +214,25 @@ void FamilyWriter::turned_layers(std::string_view theirs) {
   ordered_json layers = ordered_json::array();
   for (std::int64_t layer = 0; layer < whole("model.num_layers"); ++layer) {
     layers.push_back(is_turned(layer) ? 1 : 0);
+  }
+  config_[std::string(theirs)] = std::move(layers);
+}
+
+bool FamilyWriter::has_experts(std::int64_t layer) const {
+  return number("moe.num_experts") > 0.0 && is_one_at("moe.layers", layer);
+}
+
+bool FamilyWriter::has_experts_everywhere() const {
+  for (std::int64_t layer = 0; layer < whole("model.num_layers"); ++layer) {
+    if (!has_experts(layer)) return false;
+  }
+  return true;
+}
+
+void FamilyWriter::dense_layers(std::string_view theirs) {
+  ordered_json layers = ordered_json::array();
+  for (std::int64_t layer = 0; layer < whole("model.num_layers"); ++layer) {
+    if (!has_experts(layer)) layers.push_back(layer);
   }
   config_[std::string(theirs)] = std::move(layers);
 }

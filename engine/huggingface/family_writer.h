@@ -66,6 +66,10 @@ class FamilyWriter {
   bool is_turned(std::int64_t layer) const;
   /// A list with 1 or 0 for each layer: whether it rotates queries and keys.
   void turned_layers(std::string_view theirs);
+  bool has_experts(std::int64_t layer) const;
+  bool has_experts_everywhere() const;
+  /// A list of the layers without experts, by their numbers.
+  void dense_layers(std::string_view theirs);
   /// sliding_window of a class in which all layers have a window, or none has.
   void window();
   /// sliding_window and layer_types.

@@ -45,6 +45,7 @@ class ParameterLinks {
 
   /// The tensor "MODULE.KIND" of theirs, or one for each head.
   void add(const Module& module, const std::string& name, const std::string& kind) {
+    if (is_of_experts(module.part)) return add_experts(module, name, kind);
     const Rows rows = rows_of(module.part);
     SHERD_CHECK(rows.count > 0 && rows.first + rows.count <= rows_, "rows of {}", name);
     if (module.part == Part::kEachHead) return add_each_head(module, name, kind);
@@ -77,6 +78,44 @@ class ParameterLinks {
     }
   }
 
+  static bool is_of_experts(Part part) {
+    return part >= Part::kExpertGate && part <= Part::kStackedDown;
+  }
+
+  // Ours are all experts' rows one after another; of a gated expert first those of its gate.
+  void add_experts(const Module& module, const std::string& name, const std::string& kind) {
+    const std::int64_t rows = rows_ / model_.experts;
+    if (module.part == Part::kStackedGateUp || module.part == Part::kStackedDown) {
+      return add_stack(name + "." + kind);
+    }
+    if (model_.stacks_experts && !module.stacked.empty()) {
+      if (module.part != Part::kExpertUp) add_stack(stacked_name(module, name));
+      return;
+    }
+    const bool whole = module.part == Part::kExpertDown;
+    const std::int64_t count = whole ? rows : rows / 2;
+    const std::int64_t first = module.part == Part::kExpertUp ? count : 0;
+    for (std::int64_t e = 0; e < model_.experts; ++e) {
+      add_theirs(fmt::format("{}.{}", with_number(name, e), kind), {count, columns_});
+      plain(e * rows + first, 0, count);
+    }
+  }
+
+  void add_stack(std::string name) {
+    add_theirs(std::move(name), {model_.experts, rows_ / model_.experts, columns_});
+    plain(0, 0, rows_);
+  }
+
+  // "model.layers.3.mlp.experts.{}.gate_proj" says the number of the layer.
+  static std::string stacked_name(const Module& module, const std::string& name) {
+    const std::string_view pattern = module.theirs;
+    const std::size_t number =
+        name.find(pattern.substr(0, pattern.find("{}"))) + pattern.find("{}");
+    const std::size_t end = name.find('.', number);
+    return name.substr(0, name.find(pattern.substr(0, pattern.find("{}")))) +
+           with_number(module.stacked, std::stoll(name.substr(number, end - number)));
+  }
+
   Rows rows_of(Part part) const {
     const std::int64_t query = model_.query_heads * model_.head_width;
     const std::int64_t key = model_.kv_heads * model_.head_width;
@@ -91,15 +130,9 @@ class ParameterLinks {
         return {0, rows_ / 2};
       case Part::kUp:
         return {rows_ / 2, rows_ / 2};
-      case Part::kWhole:
-      case Part::kQkv:
-      case Part::kQkvByHead:
-      case Part::kHeads:
-      case Part::kHeadMatrix:
-      case Part::kEachHead:
-        break;
+      default:
+        return {0, rows_};
     }
-    return {0, rows_};
   }
 
   void add_rows(Part part, Rows rows) {
@@ -120,14 +153,9 @@ class ParameterLinks {
           add_heads(kind * query, kind * width, model_.query_heads, 3 * width, kind < 2);
         }
         return;
-      case Part::kWhole:
-      case Part::kValue:
-      case Part::kGate:
-      case Part::kUp:
-      case Part::kEachHead:
-        break;
+      default:
+        return plain(rows.first, 0, rows.count);
     }
-    plain(rows.first, 0, rows.count);
   }
 
   void plain(std::int64_t ours, std::int64_t theirs, std::int64_t rows) {
@@ -199,7 +227,8 @@ std::vector<const Module*> modules_of(const Family& family, const std::string& o
       found.push_back(&row);
       const bool is_part = row.part == Part::kQuery || row.part == Part::kKey ||
                            row.part == Part::kValue || row.part == Part::kGate ||
-                           row.part == Part::kUp;
+                           row.part == Part::kUp || row.part == Part::kExpertGate ||
+                           row.part == Part::kExpertUp;
       if (!is_part) return found;
     }
   }

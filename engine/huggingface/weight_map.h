@@ -31,6 +31,8 @@ struct ModelWeights {
   std::vector<NamedShape> parameters;  ///< ours, in the model's order
   std::int64_t query_heads = 0, kv_heads = 0, head_width = 0;
   std::int64_t rotary_width = 0;  ///< number of rotated elements in a head
+  std::int64_t experts = 0;       ///< in a layer that has any
+  bool stacks_experts = false;    ///< the folder has the tensors that Module::stacked names
   /// Embedding and head may have rows that the folder lacks, for tokens added by the run.
   bool adds_tokens = false;
 };

@@ -66,6 +66,20 @@ bool is_buffer(const Family& family, std::string_view name) {
                      [&](std::string_view pattern) { return matches(name, pattern); });
 }
 
+// Whether the folder's experts are tensors of all experts, as transformers 5 has them in memory.
+bool stacks_experts(const SafetensorsFolder& folder, const Family& family) {
+  for (const auto modules : family.modules) {
+    for (const Module& module : modules) {
+      if (module.stacked.empty()) continue;
+      for (const auto& [name, place] : folder.places()) {
+        const std::string_view pattern = module.stacked;
+        if (name.ends_with(pattern.substr(pattern.find("{}") + 2))) return true;
+      }
+    }
+  }
+  return false;
+}
+
 // What is filled from boxes, a chunk at a time.
 class ChunkReader {
  public:
@@ -147,7 +161,8 @@ FolderWeights::FolderWeights(checkpoint::Disk& disk, const std::string& folder,
       family_(config.family),
       names_(folder_, config.whole),
       overlay_(std::move(overlay)) {
-  const ModelWeights stored = as_stored(model, config);
+  ModelWeights stored = as_stored(model, config);
+  stored.stacks_experts = stacks_experts(folder_, *family_);
   map_ = weight_map(*family_, stored, names_.has_parts() || has_prefix(folder_, *family_));
   for (NamedShape& theirs : map_.theirs) theirs.name = names_.in_folder(std::move(theirs.name));
   tied_head_ = add_tied_head(folder_, *family_, names_, map_);

@@ -5,7 +5,9 @@
 #include <algorithm>
 
 #include "engine/model/workspace.h"
+#include "kernels/experts.h"
 #include "kernels/kv_cache.h"
+#include "kernels/router.h"
 #include "kernels/token_groups.h"
 
 namespace sherd::model {
@@ -45,6 +47,21 @@ SiteTensors tensors_of(const SiteBuffers& buffers, const Site& site, const Model
           rows(buffers.statistic, tokens, site.statistics)};
 }
 
+// What a layer's router decides.
+RoutingBuffers acquire_routing(const ModelShape& shape, const std::string& prefix,
+                               const Acquire& acquire) {
+  const auto kept = [&](const char* name, DType dtype, std::int64_t numel) {
+    return acquire({prefix + name, Category::kActivations, dtype, numel, kKept});
+  };
+  const kernels::RouterShape router = shape.router();
+  const std::int64_t E = router.experts, choices = router.tokens() * router.per_token;
+  return {kept("routing.logits", DType::kF32, router.tokens() * E),
+          kept("routing.chosen", DType::kI32, choices),
+          kept("routing.weights", DType::kF32, choices),
+          kept("routing.counts", DType::kI32, router.sequences * E),
+          kept("routing.balance", DType::kF32, router.balance_groups() * (E + 2))};
+}
+
 }  // namespace
 
 Activations::Activations(const ModelShape& shape, const kernels::ComputeDevice& device,
@@ -62,6 +79,7 @@ Activations::Activations(const ModelShape& shape, const kernels::ComputeDevice& 
   acquire_shared(shape, acquire);
   if (!part || part->head) acquire_head(shape, device.kind, acquire);
   acquire_scratch(shape, acquire);
+  if (shape.moe.active()) acquire_experts(shape, acquire);
   workspace = acquire(
       {"workspace", Category::kWorkspace, DType::kU8,
        workspace_bytes(shape, device, !part || part->embedding, !part || part->head), kKept});
@@ -87,6 +105,8 @@ void Activations::acquire_blocks(const ModelShape& shape, const Acquire& acquire
     const std::string prefix = fmt::format("block.{}.", i);
     residual_TD.push_back(acquire({prefix + "residual", Category::kActivations, shape.dtype,
                                    shape.residual_tokens() * shape.width, kKept}));
+    routing.push_back(shape.has_experts(i) ? acquire_routing(shape, prefix, acquire)
+                                           : RoutingBuffers{});
     if (i > 0 && shape.recompute == Recompute::kFull) continue;
     PerSite<SiteBuffers> block;
     const bool serves_all = shape.recompute == Recompute::kFull;
@@ -106,6 +126,9 @@ void Activations::acquire_slots(const ModelShape& shape, const ModelPart& part,
   for (int i = 0; i < part.num_residuals; ++i) {
     residual_TD.push_back(acquire({fmt::format("slot.{}.residual", i), Category::kActivations,
                                    shape.dtype, shape.residual_tokens() * shape.width, kKept}));
+    if (shape.moe.active()) {
+      routing.push_back(acquire_routing(shape, fmt::format("slot.{}.", i), acquire));
+    }
   }
   for (int i = 0; i < part.num_kept; ++i) {
     PerSite<SiteBuffers> block;
@@ -132,6 +155,15 @@ void Activations::acquire_waiting(const ModelShape& shape, const ModelPart& part
     if (shape.largest_ffn_width() > 0) {
       block.d_up = gradient("d_up", shape.largest_up_width());
       block.d_down = gradient("d_down", shape.width);
+    }
+    if (shape.moe.active()) {
+      const auto in_f32 = [&](const char* name, std::int64_t width) {
+        return acquire({prefix + name, Category::kActivations, DType::kF32, shape.tokens() * width,
+                        kForwardToBackward});
+      };
+      block.d_experts = gradient("d_experts", shape.width);
+      block.d_router = in_f32("d_router", shape.moe.experts);
+      if (shape.moe.shared_gate) block.d_gate = in_f32("d_gate", 1);
     }
     for (const Site& site : sites_) {
       if (site.weight != Site::Weight::kNorm) continue;
@@ -255,6 +287,37 @@ void Activations::acquire_scratch(const ModelShape& shape, const Acquire& acquir
         acquire({fmt::format("block.{}.kv_cache", i), Category::kActivations, DType::kF32,
                  kernels::kv_cache_numel(shape.cached_attention(i)), kEvaluation}));
   }
+}
+
+void Activations::acquire_experts(const ModelShape& shape, const Acquire& acquire) {
+  const kernels::ExpertsShape own = shape.experts();
+  const std::int64_t T = own.tokens, D = own.width, C = own.buffer_rows;
+  const auto buffer = [&](const char* name, DType dtype, std::int64_t numel, Phases phases) {
+    return acquire({std::string("experts.") + name, Category::kActivations, dtype, numel, phases});
+  };
+  experts.sums = buffer("sums", DType::kF32, T * D, kInBlocks);
+  experts.rows = buffer("rows", shape.dtype, C * D, kInBlocks);
+  experts.up = buffer("up", shape.dtype, C * own.up_width(), kInBlocks);
+  experts.activated = buffer("activated", shape.dtype, C * own.ffn_width, kInBlocks);
+  experts.d_activated = buffer("d_activated", shape.dtype, C * own.ffn_width, kBackward);
+  experts.order = buffer("order", DType::kI32, kernels::experts_order_numel(own), kInBlocks);
+  if (shape.dtype != DType::kF32) experts.x = buffer("router_input", DType::kF32, T * D, kInBlocks);
+  experts.d_weights = buffer("d_weights", DType::kF32, T * own.per_token, kBackward);
+  experts.d_logits = buffer("d_logits", DType::kF32, T * own.experts, kBackward);
+  experts.d_x = buffer("d_router_input", DType::kF32, T * D, kBackward);
+  if (shape.moe.shared_gate) {
+    experts.d_shared = buffer("d_shared", shape.dtype, T * D, kBackward);
+    experts.d_gate = buffer("d_gate", DType::kF32, T, kBackward);
+  }
+}
+
+Routing Activations::routing_of(int residual, const ModelShape& shape) const {
+  const RoutingBuffers& own = routing[static_cast<std::size_t>(residual)];
+  const kernels::RouterShape router = shape.router();
+  const std::int64_t E = router.experts, choices = router.tokens() * router.per_token;
+  return {own.logits.tensor().part(0, router.tokens() * E), own.chosen.tensor().part(0, choices),
+          own.weights.tensor().part(0, choices), own.counts.tensor().part(0, router.sequences * E),
+          own.balance.tensor().part(0, router.balance_groups() * (E + 2))};
 }
 
 SiteTensors Activations::final_norm(const ModelShape& shape) const {

@@ -45,7 +45,26 @@ using Acquire = std::function<Buffer(const BufferSpec&)>;
 /// too.
 struct WaitingBuffers {
   Buffer d_qkv, d_attention_output, d_up, d_down;
+  Buffer d_experts, d_router, d_gate;  ///< of a layer with experts: of its branch, and f32 logits
   PerSite<Buffer> norm_weight, norm_bias;
+};
+
+/// What a router decided for the tokens of one micro-batch in one layer. The backward reads it and never decides again.
+struct RoutingBuffers {
+  Buffer logits, chosen, weights, counts, balance;
+};
+struct Routing {
+  Tensor logits, chosen, weights, counts, balance;  ///< kernels/router.h
+};
+
+/// Scratch of layers with experts (kernels/experts.h), shared by all of them.
+struct ExpertsBuffers {
+  Buffer sums, rows, up, activated, d_activated, order;
+  Buffer x;  ///< f32 [T, D]: what the router reads, where the model's type is another
+  Buffer d_weights, d_logits;
+  Buffer d_x;  ///< f32 [T, D]: the gradient of what the router read
+  Buffer d_shared,
+      d_gate;  ///< of a shared expert with a gate: of its output, and f32 [T] of the gate's logits
 };
 
 struct Activations {
@@ -64,6 +83,8 @@ struct Activations {
 
   std::vector<Buffer>
       residual_TD;  ///< L + 1: the input of every block, and the last one's output; or slots
+  /// For each of these, if a layer with experts may read it: what its router decided.
+  std::vector<RoutingBuffers> routing;
   std::vector<PerSite<SiteBuffers>> blocks;  ///< L, or one for all with `full`; or slots
   PerSite<Buffer> shared;  ///< `selective`: the cheap outputs, at the first site of each name
   SiteBuffers final_norm_buffers;
@@ -107,6 +128,9 @@ struct Activations {
   Buffer ring_sum_TD;
   Buffer workspace;  ///< the largest that any kernel asks for
   AdapterProducts adapters;
+  ExpertsBuffers experts;
+
+  Routing routing_of(int residual, const ModelShape& shape) const;
 
  private:
   void acquire_blocks(const ModelShape& shape, const Acquire& acquire);
@@ -115,6 +139,7 @@ struct Activations {
   void acquire_shared(const ModelShape& shape, const Acquire& acquire);
   void acquire_head(const ModelShape& shape, DeviceKind device, const Acquire& acquire);
   void acquire_scratch(const ModelShape& shape, const Acquire& acquire);
+  void acquire_experts(const ModelShape& shape, const Acquire& acquire);
   std::vector<Site> sites_;                ///< largest_sites
   std::vector<std::vector<Site>> layers_;  ///< each layer's own
   PerSite<SiteId> first_of_name_{};        ///< of cheap sites

@@ -50,7 +50,7 @@ bool is_matrix(const Site& site) {
 std::vector<AdapterTarget> targets_of(const ModelShape& shape, const std::vector<Site>& sites) {
   std::vector<AdapterTarget> targets;
   for (const Site& site : sites) {
-    if (is_matrix(site)) add_targets(shape, site, targets);
+    if (is_matrix(site) && !site.of_experts) add_targets(shape, site, targets);
   }
   return targets;
 }

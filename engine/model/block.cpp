@@ -24,6 +24,7 @@ Block::Block(Computation& computation)
     : Part(computation),
       attention_(computation),
       mlp_(computation),
+      mixture_(computation),
       may_join_in_matmul_(kernels::is_cuda(compute_) && joins_untouched(shape_)) {}
 
 // Whether branches are added to the residual stream in their last matmuls. A GPU saves two passes over memory by it
@@ -33,7 +34,7 @@ bool Block::joins_in_matmul(const kernels::Dropout& dropout) const {
 }
 
 void Block::forward(std::int64_t block, const BlockParameters& parameters, const Pass& pass) {
-  fill(block, parameters, pass);
+  fill(block, parameters, pass, false);
   const Tensor out_TD = c_.residual_TD(block + 1);
   if (!shape_.has_mlp(block)) return join_attention(block, parameters, pass, out_TD);
   Tensor middle_TD = c_.kept_of(block)[SiteId::kMiddle].output;
@@ -53,7 +54,8 @@ void Block::join(const Tensor& residual_TD, const kernels::Dropout& dropout, con
 
 // What the backward needs of the block: all but its output. With a norm after the last branch, that
 // branch too, which stays in branch_TD.
-void Block::fill(std::int64_t block, const BlockParameters& parameters, const Pass& pass) {
+void Block::fill(std::int64_t block, const BlockParameters& parameters, const Pass& pass,
+                 bool recomputes) {
   filled_block_ = block;
   activations_.adapters.begin(shape_, block, pass);
   const BlockTensors kept = c_.kept_of(block);
@@ -68,30 +70,40 @@ void Block::fill(std::int64_t block, const BlockParameters& parameters, const Pa
     normalise(parameters[SiteId::kNorm2], kept.x_TD, kept[SiteId::kNorm2],
               kept[SiteId::kNorm2].output);
   }
-  mlp_.forward(block, parameters);
+  if (shape_.has_experts(block)) {
+    mixture_.forward(block, parameters, pass, recomputes);
+  } else {
+    mlp_.forward(block, parameters);
+  }
   if (shape_.norm_behind()) mlp_output(block, parameters);
+}
+
+// Into branch_TD, through the norm after the branch if there is one. `project` writes the branch where it is told.
+template <class Projection>
+void Block::finish_branch(const Affine& norm, const SiteTensors& norm_site,
+                          const Projection& project) {
+  const Tensor projected_TD = shape_.norm_behind() ? norm_site.output : branch_TD();
+  project(projected_TD);
+  if (shape_.norm_behind()) normalise(norm, projected_TD, norm_site, branch_TD());
 }
 
 // The attention branch as it joins the residual stream.
 void Block::attention_output(std::int64_t block, const BlockParameters& parameters) {
   const BlockTensors kept = c_.kept_of(block);
-  finish_branch(parameters[SiteId::kAttentionOutput], kept[SiteId::kAttention].output,
-                shape_.heads_width(), parameters[SiteId::kAttentionNorm],
-                kept[SiteId::kAttentionNorm]);
+  finish_branch(
+      parameters[SiteId::kAttentionNorm], kept[SiteId::kAttentionNorm], [&](const Tensor& out_TD) {
+        c_.sums->project_to_residual(parameters[SiteId::kAttentionOutput],
+                                     kept[SiteId::kAttention].output, shape_.heads_width(), out_TD);
+      });
 }
 
 void Block::mlp_output(std::int64_t block, const BlockParameters& parameters) {
   const BlockTensors kept = c_.kept_of(block);
-  finish_branch(parameters[SiteId::kDown], kept[SiteId::kActivation].output,
-                shape_.ffn_width_of(block), parameters[SiteId::kMlpNorm], kept[SiteId::kMlpNorm]);
-}
-
-// Into branch_TD.
-void Block::finish_branch(const Affine& projection, const Tensor& x, std::int64_t inputs,
-                          const Affine& norm, const SiteTensors& norm_site) {
-  const Tensor projected_TD = shape_.norm_behind() ? norm_site.output : branch_TD();
-  c_.sums->project_to_residual(projection, x, inputs, projected_TD);
-  if (shape_.norm_behind()) normalise(norm, projected_TD, norm_site, branch_TD());
+  finish_branch(parameters[SiteId::kMlpNorm], kept[SiteId::kMlpNorm], [&](const Tensor& out_TD) {
+    if (shape_.has_experts(block)) return mixture_.output(block, parameters, out_TD);
+    c_.sums->project_to_residual(parameters[SiteId::kDown], kept[SiteId::kActivation].output,
+                                 shape_.ffn_width_of(block), out_TD);
+  });
 }
 
 void Block::join_attention(std::int64_t block, const BlockParameters& parameters, const Pass& pass,

@@ -11,6 +11,7 @@
 #pragma once
 
 #include "engine/model/attention/attention.h"
+#include "engine/model/mlp/mixture.h"
 #include "engine/model/mlp/mlp.h"
 
 namespace sherd::model {
@@ -30,12 +31,13 @@ class Block : protected Part {
   void forget_filled() { filled_block_ = -1; }
 
  private:
-  void fill(std::int64_t block, const BlockParameters& parameters, const Pass& pass);
+  void fill(std::int64_t block, const BlockParameters& parameters, const Pass& pass,
+            bool recomputes);
   void fill_middle(std::int64_t block, const BlockParameters& parameters, const Pass& pass);
   void attention_output(std::int64_t block, const BlockParameters& parameters);
   void mlp_output(std::int64_t block, const BlockParameters& parameters);
-  void finish_branch(const Affine& projection, const Tensor& x, std::int64_t inputs,
-                     const Affine& norm, const SiteTensors& norm_site);
+  template <class Projection>
+  void finish_branch(const Affine& norm, const SiteTensors& norm_site, const Projection& project);
   void join_attention(std::int64_t block, const BlockParameters& parameters, const Pass& pass,
                       const Tensor& out_TD);
   void join_mlp(std::int64_t block, const BlockParameters& parameters, const Pass& pass,
@@ -50,6 +52,7 @@ class Block : protected Part {
 
   Attention attention_;
   Mlp mlp_;
+  Mixture mixture_;
   const bool may_join_in_matmul_;
   std::int64_t filled_block_ = -1;  ///< with full recompute: whose activations exist
 };

@@ -27,7 +27,11 @@ void Block::input_gradient(std::int64_t block, const BlockParameters& parameters
 
 void Block::weight_gradient(std::int64_t block, const BlockParameters& parameters,
                             const BlockParameters& gradients) {
-  if (shape_.has_mlp(block)) mlp_.weight_gradients(block, parameters, gradients);
+  if (shape_.has_experts(block)) {
+    mixture_.weight_gradients(block, parameters, gradients);
+  } else if (shape_.has_mlp(block)) {
+    mlp_.weight_gradients(block, parameters, gradients);
+  }
   attention_.weight_gradients(block, parameters, gradients);
   const WaitingBuffers& waiting = c_.waiting_of(block);
   for (std::size_t site = 0; site < kNumSites; ++site) {
@@ -43,7 +47,7 @@ void Block::backward(std::int64_t block, const BlockParameters& parameters,
                      const BlockParameters& gradients, const Pass& pass) {
   // The last block's activations are still there from the forward.
   if (shape_.recompute == Recompute::kFull && filled_block_ != block) {
-    fill(block, parameters, pass);
+    fill(block, parameters, pass, true);
   }
   filled_block_ = -1;
   activations_.adapters.begin(shape_, block, pass);
@@ -51,11 +55,17 @@ void Block::backward(std::int64_t block, const BlockParameters& parameters,
   const kernels::Dropout mask = branch_dropout(pass, attention_branch_site(block));
   if (shape_.has_mlp(block)) {
     branch_gradient(branch_dropout(pass, mlp_branch_site(block)));
-    mlp_.compute_again(block, parameters);
+    const bool experts = shape_.has_experts(block);
+    experts ? mixture_.compute_again(block, parameters) : mlp_.compute_again(block, parameters);
     const SiteId norm = SiteId::kMlpNorm;
-    mlp_.backward(block, parameters, gradients,
-                  projection_gradient(c_.kept_of(block)[norm], parameters[norm], gradients[norm]),
-                  reach.attention ? c_.sums->d_read_TD() : Tensor{});
+    const Tensor d_out_TD =
+        projection_gradient(c_.kept_of(block)[norm], parameters[norm], gradients[norm]);
+    const Tensor d_read_TD = reach.attention ? c_.sums->d_read_TD() : Tensor{};
+    if (experts) {
+      mixture_.backward(block, parameters, gradients, pass, d_out_TD, d_read_TD);
+    } else {
+      mlp_.backward(block, parameters, gradients, d_out_TD, d_read_TD);
+    }
   }
   if (!reach.attention) return;
   if (!shape_.has_mlp(block)) {

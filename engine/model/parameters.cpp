@@ -194,4 +194,16 @@ std::int64_t num_trained_parameters(const ModelShape& shape) {
   });
 }
 
+std::int64_t num_active_parameters(const ModelShape& shape) {
+  std::int64_t idle = 0;
+  for (std::int64_t layer = 0; layer < shape.num_layers; ++layer) {
+    for (const Site& site : block_sites(shape, layer)) {
+      if (site.id != SiteId::kExpertsUp && site.id != SiteId::kExpertsDown) continue;
+      idle +=
+          site.rows / shape.moe.experts * (shape.moe.experts - shape.moe.per_token) * site.columns;
+    }
+  }
+  return num_parameters(shape) - idle;
+}
+
 }  // namespace sherd::model

@@ -58,5 +58,7 @@ HeadParameters head_parameters(const ModelShape& shape, std::span<const Tensor> 
 
 std::int64_t num_parameters(const ModelShape& shape);
 std::int64_t num_trained_parameters(const ModelShape& shape);
+/// Those that one token uses: of the experts in each layer, as many as the router chooses.
+std::int64_t num_active_parameters(const ModelShape& shape);
 
 }  // namespace sherd::model

@@ -4,8 +4,10 @@
 
 #include "kernels/activation.h"
 #include "kernels/attention.h"
+#include "kernels/experts.h"
 #include "kernels/norm.h"
 #include "kernels/qk_norm.h"
+#include "kernels/router.h"
 #include "kernels/token.h"
 
 namespace sherd::model {
@@ -87,6 +89,7 @@ LayerKind ModelShape::layer(std::int64_t block) const {
 std::int64_t ModelShape::ffn_width_of(std::int64_t block) const {
   const LayerKind kind = layer(block);
   if (kind.mlp == MlpKind::kNone) return 0;
+  if (kind.mlp == MlpKind::kExperts) return moe.shared_width;
   return kind.ffn_width > 0 ? kind.ffn_width : ffn_width;
 }
 
@@ -168,6 +171,37 @@ std::int64_t ModelShape::num_mlps(std::int64_t first, std::int64_t count) const 
   std::int64_t mlps = 0;
   for (std::int64_t layer = first; layer < first + count; ++layer) mlps += has_mlp(layer) ? 1 : 0;
   return mlps;
+}
+
+kernels::RouterShape ModelShape::router() const {
+  return {.sequences = sequences,
+          .positions = seq_length,
+          .experts = moe.experts,
+          .per_token = moe.per_token,
+          .score = moe.score,
+          .normalise = moe.normalise,
+          .scale = static_cast<float>(moe.scale),
+          .least_sum = static_cast<float>(moe.least_sum),
+          .added_sum = static_cast<float>(moe.added_sum),
+          .groups = moe.groups,
+          .kept_groups = moe.kept_groups,
+          .group_scores = moe.group_scores,
+          .scope = moe.scope,
+          .balance = static_cast<float>(moe.balance),
+          .z = static_cast<float>(moe.z)};
+}
+
+kernels::ExpertsShape ModelShape::experts() const {
+  kernels::ExpertsShape shape{.tokens = tokens(),
+                              .width = width,
+                              .experts = moe.experts,
+                              .ffn_width = moe.ffn_width,
+                              .per_token = moe.per_token,
+                              .activation = activation,
+                              .buffer_rows = moe.buffer_rows};
+  if (moe.buffer_rows == 0) shape.buffer_rows = tokens() * moe.per_token;
+  shape.buffer_rows = kernels::experts_buffer_rows(shape);
+  return shape;
 }
 
 kernels::LogitsForm ModelShape::logits_form() const {

@@ -18,9 +18,11 @@
 namespace sherd::kernels {
 struct ActivationShape;
 struct AttentionShape;
+struct ExpertsShape;
 struct LogitsForm;
 struct NormShape;
 struct QkNormShape;
+struct RouterShape;
 struct TokenGroups;
 struct VocabularyRows;
 }  // namespace sherd::kernels
@@ -48,8 +50,29 @@ enum class AttentionKind {
 
 /// What a layer does with each token.
 enum class MlpKind {
-  kNone,   ///< nothing: the layer is its attention
-  kDense,  ///< up projection, activation, down projection
+  kNone,     ///< nothing: the layer is its attention
+  kDense,    ///< up projection, activation, down projection
+  kExperts,  ///< a router, and several of these of which each token goes through a few: MoeShape
+};
+
+/// The layers of kind kExperts (kernels/router.h, kernels/experts.h).
+struct MoeShape {
+  std::int64_t experts = 0;    ///< E; 0: no layer has any
+  int per_token = 0;           ///< k
+  std::int64_t ffn_width = 0;  ///< F of one expert
+  std::int64_t shared_width =
+      0;                     ///< F of the expert that every token goes through; 0: there is none
+  bool shared_gate = false;  ///< its output is multiplied by sigmoid(<gate, x>)
+  kernels::RouterScore score = kernels::RouterScore::kSoftmax;
+  bool normalise = false;
+  double scale = 1.0;
+  double least_sum = 0.0, added_sum = 0.0;
+  int groups = 1, kept_groups = 1, group_scores = 1;
+  kernels::BalanceScope scope = kernels::BalanceScope::kSequence;
+  double balance = 0.0, z = 0.0;  ///< the losses' coefficients
+  std::int64_t buffer_rows = 0;   ///< of a round; 0: all rows of a micro-batch at once
+
+  bool active() const { return experts > 0; }
 };
 
 /// Everything that can differ between layers of a model.
@@ -58,7 +81,7 @@ struct LayerKind {
   std::int64_t window = 0;  ///< keys that a query sees; 0: all before it
   int rotary = -1;          ///< position in ModelShape::rotary; -1: queries and keys aren't rotated
   MlpKind mlp = MlpKind::kDense;
-  std::int64_t ffn_width = 0;  ///< F of its MLP; 0: use ModelShape::ffn_width
+  std::int64_t ffn_width = 0;  ///< F of its dense MLP; 0: use ModelShape::ffn_width
 };
 
 enum class SiteId : int;
@@ -68,6 +91,7 @@ enum class SiteId : int;
 struct LayerPart {
   std::string name;  ///< the unit is "block.I.NAME"
   std::vector<SiteId> sites;
+  bool in_f32 = false;  ///< computed in f32 whatever the model's type
 
   bool operator==(const LayerPart&) const = default;
 };
@@ -173,6 +197,7 @@ struct ModelShape {
   std::vector<kernels::RotaryFrequencies> rotary{1};  ///< the tables that layers name
   std::vector<LayerKind> layer_kinds;  ///< repeated over the layers; empty: all the same
   std::vector<LayerPart> layer_parts;  ///< part 0, the block, has all other sites
+  MoeShape moe;
   double norm_eps = 1e-5;
   double norm_offset = 0.0;  ///< added to norms' weights
   double init_std = 0.02;
@@ -234,6 +259,7 @@ struct ModelShape {
            !adapter.has_target("mlp.up");
   }
   bool has_mlp(std::int64_t block) const { return layer(block).mlp != MlpKind::kNone; }
+  bool has_experts(std::int64_t block) const { return layer(block).mlp == MlpKind::kExperts; }
   /// F of a layer, 0 if it has no MLP; and U, the number of outputs of the up projection.
   std::int64_t ffn_width_of(std::int64_t block) const;
   std::int64_t up_width(std::int64_t block) const {
@@ -300,6 +326,8 @@ struct ModelShape {
   kernels::NormShape norm_shape() const;
   kernels::QkNormShape qk_norm_shape() const;
   kernels::ActivationShape activation_shape(std::int64_t block) const;
+  kernels::RouterShape router() const;
+  kernels::ExpertsShape experts() const;
   kernels::LogitsForm logits_form() const;
   kernels::VocabularyRows vocabulary_rows() const;
 };

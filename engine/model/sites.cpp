@@ -104,6 +104,57 @@ void add_mlp(const ModelShape& shape, std::int64_t layer, std::vector<Site>& sit
   if (shape.norm_behind()) sites.push_back(norm_behind(shape, SiteId::kMlpNorm, "mlp.norm"));
 }
 
+// The shared expert is an MLP like that of other layers.
+void add_experts(const ModelShape& shape, std::int64_t layer, std::vector<Site>& sites) {
+  const MoeShape& moe = shape.moe;
+  const std::int64_t gates = shape.gated() ? 2 : 1;
+  std::vector<Site> dense;
+  add_mlp(shape, layer, dense);
+  for (Site& site : dense) {
+    const bool shared =
+        site.id == SiteId::kUp || site.id == SiteId::kActivation || site.id == SiteId::kDown;
+    if (site.id != SiteId::kMlpNorm && (!shared || moe.shared_width > 0)) {
+      sites.push_back(std::move(site));
+    }
+  }
+  sites.push_back({.id = SiteId::kRouter,
+                   .name = "moe.router",
+                   .weight = Weight::kMatrix,
+                   .of_experts = true,
+                   .rows = moe.experts,
+                   .columns = shape.width});
+  if (moe.shared_gate) {
+    sites.push_back({.id = SiteId::kSharedGate,
+                     .name = "moe.shared_gate",
+                     .weight = Weight::kMatrix,
+                     .of_experts = true,
+                     .rows = 1,
+                     .columns = shape.width,
+                     .output = "shared",
+                     .output_width = shape.width,
+                     .statistic = "logit",
+                     .statistics = 1});
+  }
+  const auto per_expert = [&](std::size_t count, std::int64_t rows) {
+    return std::vector<std::int64_t>(count * static_cast<std::size_t>(moe.experts), rows);
+  };
+  sites.push_back({.id = SiteId::kExpertsUp,
+                   .name = "moe.experts.up",
+                   .weight = Weight::kMatrix,
+                   .of_experts = true,
+                   .rows = moe.experts * gates * moe.ffn_width,
+                   .columns = shape.width,
+                   .matrix_rows = per_expert(static_cast<std::size_t>(gates), moe.ffn_width)});
+  sites.push_back({.id = SiteId::kExpertsDown,
+                   .name = "moe.experts.down",
+                   .weight = Weight::kMatrixToResidual,
+                   .of_experts = true,
+                   .rows = moe.experts * shape.width,
+                   .columns = moe.ffn_width,
+                   .matrix_rows = per_expert(1, shape.width)});
+  if (shape.norm_behind()) sites.push_back(norm_behind(shape, SiteId::kMlpNorm, "mlp.norm"));
+}
+
 int part_of(const ModelShape& shape, SiteId site) {
   for (std::size_t i = 0; i < shape.layer_parts.size(); ++i) {
     if (std::ranges::count(shape.layer_parts[i].sites, site) > 0) return static_cast<int>(i) + 1;
@@ -112,6 +163,11 @@ int part_of(const ModelShape& shape, SiteId site) {
 }
 
 }  // namespace
+
+std::vector<LayerPart> expert_parts() {
+  return {{"experts", {SiteId::kExpertsUp, SiteId::kExpertsDown}},
+          {"router", {SiteId::kRouter}, true}};
+}
 
 std::vector<Site> block_sites(const ModelShape& shape, std::int64_t layer) {
   std::vector<Site> sites;
@@ -124,7 +180,7 @@ std::vector<Site> block_sites(const ModelShape& shape, std::int64_t layer) {
                        .output_width = shape.width,
                        .on_residual = true});
     }
-    add_mlp(shape, layer, sites);
+    (shape.has_experts(layer) ? add_experts : add_mlp)(shape, layer, sites);
   }
   for (Site& site : sites) site.part = part_of(shape, site.id);
   return sites;

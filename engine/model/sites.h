@@ -18,6 +18,14 @@
 ///   mlp.down          [D, F]                                                   all
 ///   mlp.norm          [D]                   its input D          mean, rstd 1  post, sandwich
 ///
+/// A layer with experts (MoeShape) has, after norm2:
+///
+///   moe.router        [E, D]                                                   all
+///   mlp.*                                                                      a shared expert
+///   moe.shared_gate   [1, D]                shared output D      logit 1       a gated one
+///   moe.experts.up    [E U, D]              nothing: recomputed                all
+///   moe.experts.down  [E D, F]                                                 all
+///
 /// Layers differ (LayerKind): F is the layer's own. A layer without an MLP has none of the sites
 /// from `middle` on.
 #pragma once
@@ -44,8 +52,12 @@ enum class SiteId : int {
   kActivation,
   kDown,
   kMlpNorm,
+  kRouter,
+  kExpertsUp,
+  kExpertsDown,
+  kSharedGate,
 };
-inline constexpr std::size_t kNumSites = 13;
+inline constexpr std::size_t kNumSites = 17;
 
 /// One value for each site of a block; sites that it doesn't have stay empty.
 template <class T>
@@ -63,6 +75,8 @@ struct Site {
   int part = 0;  ///< part of the layer whose unit has the site's parameters
 
   Weight weight = Weight::kNone;
+  bool of_experts =
+      false;  ///< a router, or stacked matrices of which a token uses some: not a linear layer
   std::int64_t rows = 0, columns = 0;       ///< of the weight; a norm has rows only
   std::vector<std::int64_t> matrix_rows{};  ///< of the matrices stacked in it
   bool bias = false;
@@ -80,6 +94,9 @@ struct Site {
 inline std::int64_t tokens_of(const Site& site, const ModelShape& shape) {
   return site.on_residual ? shape.residual_tokens() : shape.tokens();
 }
+
+/// The units of a layer with experts, after its block: the experts' matrices, and the router, which computes in f32.
+std::vector<LayerPart> expert_parts();
 
 /// The sites of layer `layer`, in forward order.
 std::vector<Site> block_sites(const ModelShape& shape, std::int64_t layer);

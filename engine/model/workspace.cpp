@@ -4,6 +4,7 @@
 
 #include "engine/model/activations.h"
 #include "kernels/attention.h"
+#include "kernels/experts.h"
 #include "kernels/grouped_linear.h"
 #include "kernels/kv_cache.h"
 #include "kernels/linear.h"
@@ -28,7 +29,7 @@ std::int64_t workspace_bytes(const ModelShape& shape, const kernels::ComputeDevi
       {tokens, heads_width, shape.width},
   };
   for (const std::int64_t layer : shape.layers_of_each_kind()) {
-    if (!shape.has_mlp(layer)) continue;
+    if (shape.ffn_width_of(layer) == 0) continue;
     matmuls.push_back({tokens, shape.width, shape.up_width(layer)});
     matmuls.push_back({tokens, shape.ffn_width_of(layer), shape.width});
   }
@@ -46,6 +47,12 @@ std::int64_t workspace_bytes(const ModelShape& shape, const kernels::ComputeDevi
     grouped(matmul.outputs, matmul.inputs, matmul.tokens, shape.token_groups().groups);
   };
   for (const kernels::LinearShape& matmul : matmuls) cover(matmul);
+  if (shape.moe.active()) {
+    bytes = std::max({bytes,
+                      kernels::linear_workspace_bytes({tokens, shape.width, shape.moe.experts},
+                                                      DType::kF32, DType::kF32, device),
+                      kernels::experts_workspace_bytes(shape.experts(), shape.dtype, DType::kF32)});
+  }
   if (head) cover({logits_chunk_tokens(shape, device.kind), shape.width, shape.vocab_size});
   bytes = std::max(bytes, kernels::norm_backward_workspace_bytes(shape.norm_shape(), device));
   if (shape.qk_norm != QkNorm::kNone) {

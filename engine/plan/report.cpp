@@ -176,10 +176,16 @@ PlanReport plan_report(const ResolvedRecipe& recipe, const DeviceLimit& limit,
 std::string plan_headline(const PlanReport& report) {
   const Recipe& recipe = report.planned.recipe;
   const std::int64_t frozen = report.num_parameters - report.num_trained;
-  const std::string parts =
+  std::string parts =
       frozen == 0 ? ""
                   : fmt::format(" ({} trained, {} frozen)", parameters_text(report.num_trained),
                                 parameters_text(frozen));
+  const model::ModelShape& shape = report.planned.options.model;
+  if (shape.moe.active()) {
+    parts += fmt::format(" ({} for a token, {} of {} experts)",
+                         parameters_text(model::num_active_parameters(shape)), shape.moe.per_token,
+                         shape.moe.experts);
+  }
   return fmt::format("{} parameters{}, stage {} on {}, {} of {} x {} tokens per rank and step",
                      parameters_text(report.num_parameters), parts, recipe.zero_optimization.stage,
                      ranks_text(report.planned.mesh),

@@ -18,8 +18,9 @@ constexpr std::string_view kTokenizer = "data.tokenizer";
 constexpr std::string_view kVocabulary = "model.vocab_size";
 constexpr std::string_view kAdded = "model.add_special_tokens";
 // Keys that don't determine the model.
-constexpr auto kRunsOwn =
-    std::to_array<std::string_view>({kFrom, kAdded, "model.dropout", kLength, "model.init_std"});
+constexpr auto kRunsOwn = std::to_array<std::string_view>(
+    {kFrom, kAdded, "model.dropout", kLength, "model.init_std", "moe.balance_scope",
+     "moe.balance_loss", "moe.z_loss", "moe.buffer_rows"});
 
 // The folder, or the copy that the run keeps; "" if there is neither.
 std::string find_folder(const Recipe& recipe) {
@@ -159,20 +160,22 @@ const huggingface::Family* family_of(const Recipe& recipe) {
 }
 
 bool says_which_model(std::string_view key) {
-  return key.starts_with("model.") &&
+  return (key.starts_with("model.") || key.starts_with("moe.")) &&
          std::find(kRunsOwn.begin(), kRunsOwn.end(), key) == kRunsOwn.end();
 }
 
 Recipe recipe_of(const huggingface::ModelConfig& config) {
-  std::string model;
+  std::map<std::string, std::string> blocks;  // as YAML, by name
   for (const huggingface::ConfigValue& value : config.values) {
-    model +=
-        fmt::format("  {}: {}\n", value.key.substr(std::string_view("model.").size()), value.value);
+    const std::size_t dot = value.key.find('.');
+    std::string& block = blocks[value.key.substr(0, dot)];
+    block += fmt::format("  {}: {}\n", value.key.substr(dot + 1), value.value);
   }
+  std::string model;
+  for (const auto& [name, keys] : blocks) model += name + ":\n" + keys;
   RecipeRequest request;
   request.path = config.path;
-  request.text =
-      "model:\n" + model + "training: {seq_length: 1, micro_batch_size: 1, max_steps: 1}\n";
+  request.text = model + "training: {seq_length: 1, micro_batch_size: 1, max_steps: 1}\n";
   request.reads_data = false;
   return resolve_recipe(request).values;
 }

@@ -85,12 +85,23 @@ Model settled(Model model) {
   return model;
 }
 
+// Without experts their other keys mean nothing.
+Recipe::Moe settled(Recipe::Moe moe, const Model& model) {
+  if (moe.num_experts == 0) return {};
+  moe.layers = layer_by_layer(moe.layers, model.num_layers);
+  if (moe.score == RouterScore::kSoftmaxOfChosen) moe.normalize_weights = true;
+  if (moe.num_groups == moe.kept_groups) moe.num_groups = moe.kept_groups = 1;
+  return moe;
+}
+
 }  // namespace
 
 std::vector<ModelDifference> differences(const Recipe& a, const Recipe& b) {
   Recipe of_a = a, of_b = b;
   of_a.model = settled(a.model);
   of_b.model = settled(b.model);
+  of_a.moe = settled(a.moe, a.model);
+  of_b.moe = settled(b.moe, b.model);
   std::vector<ModelDifference> found;
   for (const Field& field : recipe_fields()) {
     if (!says_which_model(field.key)) continue;

@@ -60,7 +60,9 @@ using optim::OptimizerType;
 using sharding::GradSync;
 /// In the order of core/dtype.h's DType.
 enum class FloatType { kF32, kBF16, kF16 };
+using kernels::BalanceScope;
 using kernels::RotaryScaling;
+using kernels::RouterScore;
 using model::BlockForm;
 using model::ContextMethod;
 using model::NormPlacement;
@@ -135,6 +137,23 @@ struct Recipe {
     bool window_rope_scaling = false;
     std::vector<std::string> add_special_tokens;
   } model;
+
+  /// Mixtures of experts: kernels/router.h.
+  struct Moe {
+    std::int64_t num_experts = 0;  ///< 0: no layer has any
+    std::int64_t experts_per_token = 0;
+    std::int64_t ffn_hidden_size = 0;
+    std::int64_t shared_ffn_hidden_size = 0;  ///< 0: no shared expert
+    bool shared_gate = false;
+    std::string layers;  ///< '1' where a layer has experts; repeated
+    RouterScore score = RouterScore::kSoftmax;
+    bool normalize_weights = false;
+    double weight_scale = 0;
+    std::int64_t num_groups = 0, kept_groups = 0;
+    BalanceScope balance_scope = BalanceScope::kSequence;
+    double balance_loss = 0, z_loss = 0;  ///< coefficients
+    std::int64_t buffer_rows = 0;         ///< 0: all rows of a micro-batch at once
+  } moe;
 
   struct Adapter {
     AdapterChoice type = AdapterChoice::kNone;

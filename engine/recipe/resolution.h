@@ -98,6 +98,7 @@ void check_model(Resolution& recipe);
 /// Parts of check_model: the form of a block, and what differs between layers (rules_block.cpp).
 void check_block(Resolution& recipe);
 void check_layers(Resolution& recipe);
+void check_experts(Resolution& recipe);
 void check_training(Resolution& recipe);
 /// Part of check_training: steps at which the learning rate changes, and traced steps.
 void check_steps(Resolution& recipe);

@@ -29,6 +29,12 @@ std::vector<Refusal> refusals_of_gpus(const Recipe& recipe) {
         "parallelism.sum_order is canonical, which only CPUs support; use sum_order: rank, or set "
         "run.device: cpu.");
   }
+  if (recipe.moe.num_experts > 0) {
+    refusals.emplace_back("moe.num_experts",
+                          fmt::format("moe.num_experts is {}, but experts are computed on CPUs "
+                                      "only; set run.device: cpu.",
+                                      recipe.moe.num_experts));
+  }
   // Graphs can't contain exchanges between ranks inside layers.
   if (recipe.run.cuda_graphs &&
       degrees.tensor_parallel_degree * degrees.context_parallel_degree > 1) {

@@ -89,6 +89,7 @@ void check_model(Resolution& recipe) {
   check_shape(recipe);
   check_block(recipe);
   check_layers(recipe);
+  check_experts(recipe);
   check_sizes(recipe);
   check_first_weights(recipe);
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "engine/recipe/fields.h"
+#include "engine/recipe/model_from.h"
 #include "engine/recipe/values.h"
 
 namespace sherd::engine {
@@ -56,6 +57,9 @@ bool scales_by(R r) {
 bool on_gpus(R r) {
   return r.run.device != DeviceChoice::kCpu;
 }
+bool has_experts(R r) {
+  return r.moe.num_experts > 0;
+}
 bool adapts(R r) {
   return r.adapter.type == AdapterChoice::kLora;
 }
@@ -86,8 +90,9 @@ bool updates_by(R r) {
 }
 
 using enum OptimizerType;
-constexpr std::string_view kOnGpus = "on GPUs", kWithLora = "with adapter.type: lora",
-                           kWithChat = "with format: chat", kWithSample = "with sample_tokens",
+constexpr std::string_view kOnGpus = "on GPUs", kWithExperts = "with num_experts",
+                           kWithLora = "with adapter.type: lora", kWithChat = "with format: chat",
+                           kWithSample = "with sample_tokens",
                            kWithPipeline = "with pipeline_parallel_degree",
                            kAtStage3 = "at stage 3", kDynamic = "with mode: dynamic",
                            kDecays = "with every type but constant",
@@ -137,6 +142,25 @@ const Use kUses[] = {
     {"model.window_rope_theta", "with window and positions: rope", turns_in_windows},
     {"model.window_rope_scaling", "with window and rope_scaling",
      [](R r) { return r.model.rope_scaling != RotaryScaling::kNone && turns_in_windows(r); }},
+
+    {"moe.experts_per_token", kWithExperts, has_experts},
+    {"moe.ffn_hidden_size", kWithExperts, has_experts},
+    {"moe.shared_ffn_hidden_size", kWithExperts, has_experts},
+    {"moe.shared_gate", "with shared_ffn_hidden_size",
+     [](R r) { return has_experts(r) && r.moe.shared_ffn_hidden_size > 0; }},
+    {"moe.layers", kWithExperts, has_experts},
+    {"moe.score", kWithExperts, has_experts},
+    {"moe.normalize_weights", "with num_experts and score: softmax or sigmoid",
+     [](R r) { return has_experts(r) && r.moe.score != RouterScore::kSoftmaxOfChosen; }},
+    {"moe.weight_scale", kWithExperts, has_experts},
+    {"moe.num_groups", kWithExperts, has_experts},
+    {"moe.kept_groups", "with num_groups above kept_groups",
+     [](R r) { return has_experts(r) && r.moe.num_groups > r.moe.kept_groups; }},
+    {"moe.balance_scope", "with num_experts and balance_loss or z_loss",
+     [](R r) { return has_experts(r) && (r.moe.balance_loss > 0.0 || r.moe.z_loss > 0.0); }},
+    {"moe.balance_loss", kWithExperts, has_experts},
+    {"moe.z_loss", kWithExperts, has_experts},
+    {"moe.buffer_rows", kWithExperts, has_experts},
 
     {"adapter.rank", kWithLora, adapts},
     {"adapter.alpha", kWithLora, adapts},
@@ -217,7 +241,7 @@ const Use kUses[] = {
 
 // A value from config.json wasn't requested by the recipe.
 bool is_models(R r, std::string_view key) {
-  return !r.model.from.empty() && key.starts_with("model.") && key != "model.init_std";
+  return !r.model.from.empty() && says_which_model(key);
 }
 
 bool is_as_without(const Resolution& recipe, const Field& field) {

@@ -137,6 +137,17 @@ void EventFile::write(const StepMetrics& metrics) {
   for (const auto& [axis, milliseconds] : metrics.exposed_by_axis) {
     scalars.emplace_back("time/exposed_comm_ms/" + axis, milliseconds);
   }
+  if (metrics.experts) {
+    scalars.emplace_back("train/balance_loss", metrics.experts->balance_loss);
+    scalars.emplace_back("train/z_loss", metrics.experts->z_loss);
+    for (const ExpertMetrics::Layer& layer : metrics.experts->layers) {
+      const std::string name = "experts/layer." + std::to_string(layer.layer);
+      scalars.emplace_back(name + "/max_over_mean",
+                           layer.mean > 0.0 ? static_cast<double>(layer.most) / layer.mean : 0.0);
+      scalars.emplace_back(name + "/min", static_cast<double>(layer.least));
+      scalars.emplace_back(name + "/idle", static_cast<double>(layer.idle));
+    }
+  }
   if (metrics.loss_scale) scalars.emplace_back("train/loss_scale", *metrics.loss_scale);
   write_scalars(metrics.step, scalars);
 }

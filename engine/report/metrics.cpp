@@ -65,6 +65,17 @@ std::string to_json(const StepMetrics& metrics) {
     line["skipped"] = metrics.skipped;
     if (metrics.skipped) line["overflow"] = metrics.overflow;
   }
+  if (metrics.experts) {
+    put(line, "balance_loss", metrics.experts->balance_loss);
+    put(line, "z_loss", metrics.experts->z_loss);
+    for (const ExpertMetrics::Layer& layer : metrics.experts->layers) {
+      line["experts"].push_back({{"layer", layer.layer},
+                                 {"min", layer.least},
+                                 {"max", layer.most},
+                                 {"mean", layer.mean},
+                                 {"idle", layer.idle}});
+    }
+  }
   if (!metrics.isa.empty()) line["isa"] = metrics.isa;
   if (!metrics.matmul_table.empty()) line["matmul_table"] = metrics.matmul_table;
   Json& peak = line["peak_bytes"];

@@ -36,6 +36,11 @@
 /// "loss_scale":65536.0,"skipped":false; a skipped step has "skipped":true and "overflow", which
 /// names the tensor, the element, the unit and the rank that owns the slice.
 ///
+/// With experts, a step's line also has "balance_loss" and "z_loss", which the gradient has in addition to the loss, and
+/// for each layer with experts the fewest, most and mean tokens of an expert and the experts without any:
+///
+///    "experts":[{"layer":0,"min":96,"max":160,"mean":128.0,"idle":0}]
+///
 /// Numbers are decimals that read back as exactly the same double, so losses are equal exactly if
 /// their texts are. JSON has no NaN or infinity: a non-finite number is null, followed by e.g.
 /// "loss_text":"nan" (or "inf", "-inf").
@@ -63,6 +68,18 @@ inline constexpr std::int64_t kMostMetricsBytes = std::int64_t{4} << 30;
 /// Errors   DataError with file and version if the version is unknown
 void require_known_metrics(bool known, const std::string& version, const std::string& path);
 
+/// Of a step of a model with experts.
+struct ExpertMetrics {
+  struct Layer {
+    std::int64_t layer = 0, least = 0,
+                 most = 0;  ///< tokens of the expert with fewest and with most
+    double mean = 0.0;
+    std::int64_t idle = 0;  ///< experts that no token chose
+  };
+  double balance_loss = 0.0, z_loss = 0.0;
+  std::vector<Layer> layers{};
+};
+
 struct StepMetrics {
   std::int64_t step = 0;  ///< steps done, including this one; the same in all lines
   double loss = 0;
@@ -80,6 +97,7 @@ struct StepMetrics {
   std::optional<double> loss_scale;  ///< with loss scaling: this step's
   bool skipped = false;              ///< with loss scaling: the gradient overflowed, no update
   std::string overflow;              ///< of a skipped step: the first non-finite gradient
+  std::optional<ExpertMetrics> experts{};
   std::string isa;               ///< on a CPU: the instruction set of its matmuls (kernels/isa.h)
   std::string matmul_table{};    ///< on a GPU with one: measured algorithms (kernels/libraries.h)
   BytesByCategory peak_bytes{};  ///< each category's own maximum; only those above 0 are written

@@ -22,6 +22,7 @@ using Curve = std::vector<CurvePoint>;
 
 struct RunHistory {
   Curve loss, val_loss, grad_norm, lr, tokens_per_s, exposed_comm_ms, memory;
+  Curve balance_loss;                       ///< of a model with experts
   std::int64_t tokens = 0;                  ///< trained on
   std::optional<std::int64_t> early_end{};  ///< the last step, if early stopping ended the run
   std::int64_t dropped_lines = 0;           ///< of steps that occur again

@@ -88,6 +88,7 @@ constexpr std::array kPictures = {
     Picture{"Loss", &RunHistory::loss, plain, false},
     Picture{"Validation loss", &RunHistory::val_loss, plain, false},
     Picture{"Gradient norm", &RunHistory::grad_norm, plain, false},
+    Picture{"Balance loss of experts", &RunHistory::balance_loss, plain, false},
     Picture{"Learning rate", &RunHistory::lr, plain, true},
     Picture{"Tokens per second", &RunHistory::tokens_per_s, human_rate, true},
     Picture{"Exposed communication", &RunHistory::exposed_comm_ms, human_milliseconds, true},
@@ -254,6 +255,9 @@ std::string report_page(const std::vector<ReportedRun>& runs) {
       fmt::format("<h1>{}</h1>\n{}<div class=\"charts\">\n", escaped(title), runs_section(runs));
   const std::vector<std::string> labels = labels_of(runs);
   for (const Picture& picture : kPictures) {
+    const bool is_empty = std::ranges::all_of(
+        runs, [&](const ReportedRun& run) { return (run.history.*picture.curve).empty(); });
+    if (is_empty && picture.curve == &RunHistory::balance_loss) continue;
     Chart chart{.title = picture.title,
                 .label = picture.label,
                 .from_zero = picture.from_zero,

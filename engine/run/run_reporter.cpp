@@ -1,5 +1,6 @@
 #include "engine/run/run_reporter.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "engine/launch/stop_signals.h"
@@ -15,6 +16,22 @@ std::string why_it_stops_early(const BestEvaluation& best) {
       "evaluation{} (training.early_stopping_patience)",
       best.loss.value_or(std::nan("")), best.step, best.evaluations_since,
       best.evaluations_since == 1 ? "" : "s");
+}
+
+// How evenly the tokens of a step are dealt.
+ExpertMetrics expert_metrics(const ExpertReport& report) {
+  ExpertMetrics metrics{report.balance_loss, report.z_loss};
+  for (const auto& [layer, counts] : report.layers) {
+    std::int64_t sum = 0, idle = 0;
+    for (const std::int64_t count : counts) {
+      sum += count;
+      idle += count == 0 ? 1 : 0;
+    }
+    const auto [least, most] = std::ranges::minmax(counts);
+    metrics.layers.push_back(
+        {layer, least, most, static_cast<double>(sum) / static_cast<double>(counts.size()), idle});
+  }
+  return metrics;
 }
 
 }  // namespace
@@ -91,6 +108,7 @@ StepMetrics RunReporter::metrics_of(std::int64_t step, const StepResult& result,
   line.exposed_by_axis = result.exposed_by_axis;
   line.comm_cpu_ms = result.comm_cpu_ms;
   line.sent = result.sent;
+  if (result.experts) line.experts = expert_metrics(*result.experts);
   if (recipe_.loss_scaling.mode != LossScaling::Mode::kNone) {
     line.loss_scale = result.loss_scale;
     line.skipped = result.skipped;

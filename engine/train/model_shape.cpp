@@ -57,18 +57,45 @@ model::LayerKind layer_kind(const Model& m, std::size_t i, std::size_t num_table
   return {.window = windowed ? m.window : 0, .rotary = rotated ? table : -1};
 }
 
-void set_layers(const Model& m, model::ModelShape& shape) {
+model::MoeShape experts_of(const Recipe::Moe& moe) {
+  const bool by_sigmoid = moe.score == RouterScore::kSigmoid;
+  return {.experts = moe.num_experts,
+          .per_token = static_cast<int>(moe.experts_per_token),
+          .ffn_width = moe.ffn_hidden_size,
+          .shared_width = moe.shared_ffn_hidden_size,
+          .shared_gate = moe.shared_gate,
+          .score = moe.score,
+          .normalise = moe.normalize_weights,
+          .scale = moe.weight_scale,
+          .added_sum = by_sigmoid ? 1e-20 : 0.0,  // as DeepSeek-V3
+          .groups = static_cast<int>(moe.num_groups),
+          .kept_groups = static_cast<int>(moe.kept_groups),
+          .group_scores = by_sigmoid ? 2 : 1,
+          .scope = moe.balance_scope,
+          .balance = moe.balance_loss,
+          .z = moe.z_loss,
+          .buffer_rows = moe.buffer_rows};
+}
+
+void set_layers(const Model& m, const Recipe::Moe& moe, model::ModelShape& shape) {
   const kernels::RotaryFrequencies full = rotary_of(m);
   kernels::RotaryFrequencies windowed = full;
   if (m.window_rope_theta > 0.0) windowed.theta = m.window_rope_theta;
   if (!m.window_rope_scaling) windowed.scaling = kernels::RotaryScaling::kNone;
   shape.rotary = {full};
   if (m.window > 0 && windowed != full) shape.rotary.push_back(windowed);
-  const std::size_t period = std::lcm(m.window_layers.size(), m.rope_layers.size());
+  std::size_t period = std::lcm(m.window_layers.size(), m.rope_layers.size());
+  if (moe.num_experts > 0) period = std::lcm(period, moe.layers.size());
   const auto layers = std::min<std::size_t>(period, static_cast<std::size_t>(m.num_layers));
   for (std::size_t i = 0; i < layers; ++i) {
     shape.layer_kinds.push_back(layer_kind(m, i, shape.rotary.size()));
+    if (moe.num_experts > 0 && moe.layers[i % moe.layers.size()] == '1') {
+      shape.layer_kinds.back().mlp = model::MlpKind::kExperts;
+    }
   }
+  if (moe.num_experts == 0) return;
+  shape.moe = experts_of(moe);
+  shape.layer_parts = model::expert_parts();
 }
 
 model::AdapterShape adapter_of(const Recipe::Adapter& adapter) {
@@ -135,7 +162,7 @@ model::ModelShape model_shape(const Recipe& recipe) {
   shape.seq_length = recipe.training.seq_length;
   shape.dtype = dtype_of(recipe.mixed_precision.param_dtype);
   shape.recompute = recipe.activation_checkpointing.mode;
-  set_layers(m, shape);
+  set_layers(m, recipe.moe, shape);
   if (recipe.adapter.type == AdapterChoice::kLora) shape.adapter = adapter_of(recipe.adapter);
   return shape;
 }
@@ -150,7 +177,13 @@ double flops_per_token(const model::ModelShape& shape) {
   const auto flops_of_block = [&](std::int64_t layer) {
     double block = 0.0;
     for (const model::Site& site : model::block_sites(shape, layer)) {
-      if (site.columns > 0) block += flops_of(site.name, site.rows, site.columns);
+      if (site.columns == 0) continue;
+      const bool is_stack =
+          site.id == model::SiteId::kExpertsUp || site.id == model::SiteId::kExpertsDown;
+      const double used = is_stack ? static_cast<double>(shape.moe.per_token) /
+                                         static_cast<double>(shape.moe.experts)
+                                   : 1.0;
+      block += used * flops_of(site.name, site.rows, site.columns);
     }
     for (const model::AdapterTarget& target : model::adapter_targets(shape, layer)) {
       block += static_cast<double>(shape.adapter.rank) *

@@ -85,6 +85,7 @@ sharding::Traffic TrainingStep::traffic(const TrainingOptions& options, const sh
   traffic.add(optim::descriptor_of(options.optimizer.type).traffic(options.optimizer, plan, rank));
   traffic.add(Pipeline::traffic(options, pipeline, mesh, rank));
   traffic.add(sharding::Agreement<RankStats>::traffic(kStepStats, mesh));
+  traffic.add(ExpertStatistics::traffic(options, mesh));
   return traffic;
 }
 

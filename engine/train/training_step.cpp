@@ -25,6 +25,8 @@ std::vector<BufferSpec> TrainingStep::buffers(const TrainingOptions& options,
   buffers.insert(buffers.end(), {norm.sums, norm.workspace,
                                  sharding::Agreement<RankStats>::buffer(kStepStats, world_size),
                                  Diagnosis::Reports::buffer("diagnosis", world_size)});
+  const std::vector<BufferSpec> experts = ExpertStatistics::buffers(options, world_size);
+  buffers.insert(buffers.end(), experts.begin(), experts.end());
   return buffers;
 }
 
@@ -34,6 +36,7 @@ TrainingStep::TrainingStep(const TrainingOptions& options, ShardedModel& model)
       rank_(model.rank()),
       optimizer_(optim::make_optimizer(options.optimizer, rank_, model.units())),
       norm_(rank_, model.units()),
+      experts_(options, rank_),
       stats_(rank_, kStepStats),
       diagnosis_reports_(rank_, "diagnosis"),
       scaler_(options.loss_scaling) {}
@@ -78,19 +81,24 @@ std::int64_t TrainingStep::targets_of(std::int64_t step) const {
 
 // The step's gradient on every rank's slices, and the sum of this rank's token losses.
 void TrainingStep::accumulate_gradients(std::int64_t step, const NextBatch& next_batch) {
+  experts_.begin();
   model_.train([&](int micro_batch) { return pass_of(step, next_batch(step, micro_batch)); });
 }
 
 model::Pass TrainingStep::pass_of(std::int64_t step, const TokenBatch& batch) const {
-  return {.inputs = batch.inputs,
-          .targets = batch.targets,
-          .documents = batch.documents,
-          .training = true,
-          .seed = options_.seed,
-          .step = static_cast<std::uint32_t>(step),
-          .first_row = batch.first_row,
-          .gradient_scale = static_cast<float>(
-              scaler_.scale() / static_cast<double>(std::max<std::int64_t>(targets_of(step), 1)))};
+  return {
+      .inputs = batch.inputs,
+      .targets = batch.targets,
+      .documents = batch.documents,
+      .training = true,
+      .seed = options_.seed,
+      .step = static_cast<std::uint32_t>(step),
+      .first_row = batch.first_row,
+      .gradient_scale = static_cast<float>(
+          scaler_.scale() / static_cast<double>(std::max<std::int64_t>(targets_of(step), 1))),
+      .balance_scale = static_cast<float>(
+          scaler_.scale() / static_cast<double>(options_.num_micro_steps * rank_.data_degree())),
+      .expert_totals = experts_.totals()};
 }
 
 TrainingStep::RankStats TrainingStep::own_stats(StopRequest asked) {
@@ -153,6 +161,7 @@ TrainingStep::StepStats TrainingStep::reduce_step_stats(std::int64_t step, StopR
   stats.finite = std::isfinite(stats.norm) && std::isfinite(stats.loss);
   stats.gradient_scale =
       static_cast<float>(optim::clip_scale(stats.norm, options_.max_norm) / scaler_.scale());
+  result.experts = experts_.add_up();
   result.loss = stats.loss;
   result.grad_norm = stats.norm;
   return stats;

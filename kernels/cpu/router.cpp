@@ -314,6 +314,20 @@ void router_forward(ThreadTeam& team, const RouterForward& args) {
   finish_losses(args, sums);
 }
 
+void router_totals(const RouterTotals& args) {
+  const std::int64_t E = args.shape.experts;
+  auto* totals = args.totals.as<double>();
+  for (std::int64_t i = 0; i < args.shape.sequences * E; ++i) {
+    totals[i % E] += static_cast<double>(args.counts.as<std::int32_t>()[i]);
+  }
+  for (std::int64_t group = 0; group < args.shape.balance_groups(); ++group) {
+    const float* losses = args.balance.as<float>() + group * (E + 2) + E;
+    for (int which = 0; which < 2; ++which) {
+      totals[E + which] += static_cast<double>(losses[which]);
+    }
+  }
+}
+
 void router_backward(ThreadTeam& team, const RouterBackward& args) {
   const RouterShape& shape = args.shape;
   const std::int64_t T = shape.tokens(), E = shape.experts, k = shape.per_token;

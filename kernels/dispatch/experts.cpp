@@ -67,6 +67,44 @@ void experts_input_gradient(Stream& stream, const ExpertsInputGradient& args) {
              [=, &stream] { cpu::experts_input_gradient(stream.team(), args); });
 }
 
+void gate_logits(Stream& stream, const GateLogits& args) {
+  SHERD_CHECK(!is_cuda(stream), "a shared expert's gate on a GPU");
+  check_tensor("gate: x", args.x, args.x.dtype, args.tokens * args.width);
+  check_tensor("gate: weight", args.gate, args.x.dtype, args.width);
+  check_tensor("gate: logits", args.logits, DType::kF32, args.tokens);
+  stream.run("gate_logits", [=, &stream] { cpu::gate_logits(stream.team(), args); });
+}
+
+void gate_forward(Stream& stream, const GateForward& args) {
+  SHERD_CHECK(!is_cuda(stream), "a shared expert's gate on a GPU");
+  check_tensor("gate: logits", args.logits, DType::kF32, args.tokens);
+  check_tensor("gate: shared", args.shared, args.y.dtype, args.tokens * args.width);
+  check_tensor("gate: y", args.y, args.y.dtype, args.tokens * args.width);
+  stream.run("gate_forward", [=, &stream] { cpu::gate_forward(stream.team(), args); });
+}
+
+void gate_backward(Stream& stream, const GateBackward& args) {
+  SHERD_CHECK(!is_cuda(stream), "a shared expert's gate on a GPU");
+  const std::int64_t numel = args.tokens * args.width;
+  check_tensor("gate: logits", args.logits, DType::kF32, args.tokens);
+  check_tensor("gate: shared", args.shared, args.dy.dtype, numel);
+  check_tensor("gate: weight", args.gate, args.dy.dtype, args.width);
+  check_tensor("gate: dy", args.dy, args.dy.dtype, numel);
+  check_tensor("gate: d_shared", args.d_shared, args.dy.dtype, numel);
+  check_tensor("gate: d_logits", args.d_logits, DType::kF32, args.tokens);
+  if (args.d_x) check_tensor("gate: d_x", args.d_x, DType::kF32, numel);
+  stream.run("gate_backward", [=, &stream] { cpu::gate_backward(stream.team(), args); });
+}
+
+void gate_weight_gradient(Stream& stream, const GateWeightGradient& args) {
+  SHERD_CHECK(!is_cuda(stream), "a shared expert's gate on a GPU");
+  check_tensor("gate: x", args.x, args.x.dtype, args.tokens * args.width);
+  check_tensor("gate: d_logits", args.d_logits, DType::kF32, args.tokens);
+  check_tensor("gate: d_gate", args.d_gate, args.d_gate.dtype, args.width);
+  stream.run("gate_weight_gradient",
+             [=, &stream] { cpu::gate_weight_gradient(stream.team(), args); });
+}
+
 std::int64_t experts_workspace_bytes(const ExpertsShape& shape, DType dtype, DType grad_dtype) {
   return cpu::experts_workspace_bytes(shape, dtype, grad_dtype);
 }

@@ -35,6 +35,14 @@ void router_forward(Stream& stream, const RouterForward& args) {
   stream.run("router_forward", [=, &stream] { cpu::router_forward(stream.team(), args); });
 }
 
+void router_totals(Stream& stream, const RouterTotals& args) {
+  const RouterShape& shape = args.shape;
+  check_shape(stream, shape);
+  check_tensor("router: counts", args.counts, DType::kI32, shape.sequences * shape.experts);
+  check_tensor("router: totals", args.totals, DType::kF64, shape.experts + 2);
+  stream.run("router_totals", [args] { cpu::router_totals(args); });
+}
+
 void router_backward(Stream& stream, const RouterBackward& args) {
   const RouterShape& shape = args.shape;
   check_shape(stream, shape);

@@ -150,7 +150,7 @@ TEST(PagesText, HaveLinesOfAtMostAHundredCharacters) {
 }
 
 // Pages that a new feature brings are listed here: short, each on its own.
-const std::set<std::string> kLaterPages = {};
+const std::set<std::string> kLaterPages = {"docs/experts.md"};
 
 TEST(PagesText, AreShort) {
   EXPECT_LE(words_of("README.md"), 800);

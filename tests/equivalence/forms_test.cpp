@@ -11,7 +11,7 @@ namespace sherd::testing {
 namespace {
 
 class FormsLadder : public ::testing::TestWithParam<ModelForm> {};
-INSTANTIATE_TEST_SUITE_P(Forms, FormsLadder, ::testing::ValuesIn(model_forms()),
+INSTANTIATE_TEST_SUITE_P(Forms, FormsLadder, ::testing::ValuesIn(forms_on_cpus()),
                          [](const auto& info) { return info.param.name; });
 
 TEST_P(FormsLadder, StagesAgreeOnOneToFourRanks) {

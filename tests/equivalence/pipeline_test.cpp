@@ -131,7 +131,7 @@ TEST(Pipeline, WaitsForEveryMessageAndSlot) {
 }
 
 class PipelineForms : public ::testing::TestWithParam<ModelForm> {};
-INSTANTIATE_TEST_SUITE_P(Forms, PipelineForms, ::testing::ValuesIn(model_forms()),
+INSTANTIATE_TEST_SUITE_P(Forms, PipelineForms, ::testing::ValuesIn(forms_on_cpus()),
                          [](const auto& info) { return info.param.name; });
 
 TEST_P(PipelineForms, HalvesOfABackwardHaveTheBitsOfTheWhole) {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "tests/support/oracles/oracle_activation.h"
 #include "tests/support/oracles/oracle_linear.h"

@@ -18,5 +18,6 @@ std::span<const Family> glm_families();
 std::span<const Family> granite_families();
 std::span<const Family> relu_families();
 std::span<const Family> exaone_families();
+std::span<const Family> expert_families();
 
 }  // namespace sherd::huggingface

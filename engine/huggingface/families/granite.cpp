@@ -39,7 +39,9 @@ constexpr std::string_view kHarmless4[] = {
     "mamba_d_conv",      "mamba_expand",        "mamba_chunk_size",       "mamba_conv_bias",
     "mamba_proj_bias",   "time_step_limit",     "normalization_function", "init_method"};
 
-void multipliers(ConfigReader& config) {
+}  // namespace
+
+void granite_multipliers(ConfigReader& config) {
   const auto multiply = [&](const char* theirs, const char* ours, double neutral) {
     const double value = config.number(theirs).value_or(neutral);
     if (value != neutral) config.set(ours, value, theirs);
@@ -53,12 +55,14 @@ void multipliers(ConfigReader& config) {
   if (divisor != 1.0) config.set("model.logits_scale", 1.0 / divisor, "logits_scaling");
 }
 
+namespace {
+
 void granite(ConfigReader& config) {
   kv_heads(config);
   config.head_width();
   config.rotary();
   attention_and_mlp_biases(config);
-  multipliers(config);
+  granite_multipliers(config);
 }
 
 void granite4(ConfigReader& config) {
@@ -72,12 +76,14 @@ void granite4(ConfigReader& config) {
   config.head_width();
   config.rotary();
   attention_biases(config);
-  multipliers(config);
+  granite_multipliers(config);
   if (config.text("position_embedding_type").value_or("") == "rope") return;
   config.set("model.rope_layers", "\"0\"", "position_embedding_type");
 }
 
-void write_multipliers(FamilyWriter& config) {
+}  // namespace
+
+void write_granite_multipliers(FamilyWriter& config) {
   const double scale = config.number("model.attention_scale");
   config.set("attention_multiplier",
              scale == 0.0 ? 1.0 / std::sqrt(config.number("model.head_width")) : scale);
@@ -86,12 +92,14 @@ void write_multipliers(FamilyWriter& config) {
   config.set("logits_scaling", 1.0 / config.number("model.logits_scale"));
 }
 
+namespace {
+
 void write_granite(FamilyWriter& config) {
   config.kv_heads();
   config.head_width();
   config.rotary();
   config.biases();
-  write_multipliers(config);
+  write_granite_multipliers(config);
 }
 
 // The settings of layers without attention must fit the model's sizes, although it has no such
@@ -101,7 +109,7 @@ void write_granite4(FamilyWriter& config) {
   config.head_width();
   config.rotary();
   config.attention_bias();
-  write_multipliers(config);
+  write_granite_multipliers(config);
   config.set("num_local_experts", 0);
   config.set("mamba_n_heads", 1);
   config.set_layers("layer_types", "attention");

@@ -131,9 +131,9 @@ void ministral3(ConfigReader& config) {
   config.limit_positions(static_cast<std::int64_t>(original), "queries grow with their position");
 }
 
-void qwen(ConfigReader& config) {
-  kv_heads(config, 32);
-  config.rotary();
+}  // namespace
+
+void qwen_windows(ConfigReader& config) {
   const bool windows = config.truth("use_sliding_window").value_or(false);
   const auto mask = config.layer_types();
   config.use("sliding_window");
@@ -150,6 +150,14 @@ void qwen(ConfigReader& config) {
   std::string by_number(static_cast<std::size_t>(std::min(full, layers)), '0');
   by_number.resize(static_cast<std::size_t>(layers), '1');
   config.windows(by_number, kUsualWindow);
+}
+
+namespace {
+
+void qwen(ConfigReader& config) {
+  kv_heads(config, 32);
+  config.rotary();
+  qwen_windows(config);
 }
 
 void qwen2(ConfigReader& config) {

@@ -47,6 +47,7 @@ void Mlp::compute_again(std::int64_t block, const BlockParameters& parameters) {
     const Tensor& read_TD = shape_.parallel() ? kept.x_TD : kept[SiteId::kMiddle].output;
     normalise(parameters[norm], read_TD, kept[norm], kept[norm].output);
   }
+  if (shape_.ffn_width_of(block) == 0) return;  // of experts without a shared one
   kernels::activation_forward(compute_, {shape_.activation_shape(block), kept[SiteId::kUp].output,
                                          kept[SiteId::kActivation].output});
 }

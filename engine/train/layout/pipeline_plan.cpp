@@ -20,6 +20,14 @@ schedule::Duration time_of(double multiplications) {
   return schedule::Duration(static_cast<std::int64_t>(multiplications));
 }
 
+// Of what a token goes through in a layer with experts: the router, and some of these.
+double expert_widths(const model::ModelShape& shape, std::int64_t layer) {
+  if (!shape.has_experts(layer)) return 0.0;
+  const std::int64_t gates = shape.gated() ? 2 : 1;
+  return static_cast<double>(shape.moe.experts +
+                             shape.moe.per_token * (gates + 1) * shape.moe.ffn_width);
+}
+
 // A forward and a backward of everything that multiplies. The embedding only looks up.
 schedule::LayerTimes layer_times(const model::ModelShape& shape) {
   const auto width = static_cast<double>(shape.width);
@@ -29,10 +37,10 @@ schedule::LayerTimes layer_times(const model::ModelShape& shape) {
     const auto window = static_cast<double>(shape.layer(i).window);
     const bool windowed = window > 0.0 && window < positions;
     const double keys = windowed ? window - window * window / (2.0 * positions) : positions / 2.0;
-    times.layers.push_back(
-        time_of(width * static_cast<double>(shape.qkv_width() + shape.up_width(i)) +
-                static_cast<double>(shape.heads_width() + shape.ffn_width_of(i)) * width +
-                2.0 * keys * static_cast<double>(shape.heads_width())));
+    times.layers.push_back(time_of(
+        width * static_cast<double>(shape.qkv_width() + shape.up_width(i)) +
+        static_cast<double>(shape.heads_width() + shape.ffn_width_of(i)) * width +
+        2.0 * keys * static_cast<double>(shape.heads_width()) + width * expert_widths(shape, i)));
   }
   times.head = time_of(width * static_cast<double>(shape.vocab_size));
   return times;
@@ -208,7 +216,7 @@ std::vector<UnitId> backward_uses(const Chunk& chunk, const model::ModelShape& s
 }
 
 bool weight_gradients_use_parameters(const model::ModelShape& shape) {
-  return shape.recompute == model::Recompute::kSelective;
+  return shape.recompute == model::Recompute::kSelective || shape.moe.active();
 }
 
 std::vector<UnitId> step_uses(const RankPipeline& pipeline, const model::ModelShape& shape) {

@@ -86,7 +86,7 @@ std::vector<UnitId> forward_uses(const Chunk& chunk, const model::ModelShape& sh
                                  bool evaluates);
 std::vector<UnitId> backward_uses(const Chunk& chunk, const model::ModelShape& shape);
 /// Whether a chunk's weight gradients use its blocks' parameters too, to recompute the outputs of
-/// norms.
+/// norms or what experts computed.
 bool weight_gradients_use_parameters(const model::ModelShape& shape);
 /// The uses in a whole step, or in a whole evaluation pass, on one rank.
 std::vector<UnitId> step_uses(const RankPipeline& pipeline, const model::ModelShape& shape);

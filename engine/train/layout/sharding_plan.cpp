@@ -85,7 +85,7 @@ model::ModelShape rank_model(const TrainingOptions& options, const sharding::Mes
 bool rests_in_four_bits(const TrainingOptions& options, std::string_view name,
                         const std::vector<std::int64_t>& shape) {
   return options.nf4_base && !model::is_trained(options.model, name) &&
-         name.starts_with("block.") && shape.size() == 2;
+         name.starts_with("block.") && shape.size() == 2 && !name.ends_with(".moe.router.weight");
 }
 
 sharding::ShardingPlan sharding_plan(const TrainingOptions& options, const sharding::Mesh& mesh,

@@ -57,7 +57,11 @@ struct TrainingOptions {
 
   PartSharding sharding_of(const UnitId& unit) const {
     const auto own = parts.find(unit.part);
-    return own == parts.end() ? PartSharding{placement, precision} : own->second;
+    PartSharding how = own == parts.end() ? PartSharding{placement, precision} : own->second;
+    if (unit.part > 0 && model.layer_parts[static_cast<std::size_t>(unit.part) - 1].in_f32) {
+      how.precision = {DType::kF32, DType::kF32, DType::kF32};
+    }
+    return how;
   }
 
   std::int64_t staging_bytes = 0;  ///< per rank, at most, for checkpoints; 0: all it saves

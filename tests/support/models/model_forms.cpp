@@ -106,7 +106,66 @@ model::ModelShape mlps_apart() {
   return shape;
 }
 
+// Experts in every second layer, two of five for each token.
+model::ModelShape experts() {
+  model::ModelShape shape = tiny_model(false);
+  shape.layer_kinds = {{.rotary = 0, .mlp = model::MlpKind::kExperts}, {.rotary = 0}};
+  shape.layer_parts = model::expert_parts();
+  shape.moe = {
+      .experts = 5, .per_token = 2, .ffn_width = 13, .normalise = true, .balance = 0.3, .z = 0.01};
+  return shape;
+}
+
+// In every layer, with norms around; groups, sigmoids, and a shared expert with a gate.
+model::ModelShape sandwich_experts() {
+  model::ModelShape shape = sandwich();
+  for (model::LayerKind& kind : shape.layer_kinds) kind.mlp = model::MlpKind::kExperts;
+  shape.layer_parts = model::expert_parts();
+  shape.moe = {.experts = 6,
+               .per_token = 2,
+               .ffn_width = 11,
+               .shared_width = 17,
+               .shared_gate = true,
+               .score = kernels::RouterScore::kSigmoid,
+               .normalise = true,
+               .scale = 1.5,
+               .groups = 3,
+               .kept_groups = 2,
+               .group_scores = 2,
+               .scope = kernels::BalanceScope::kMicroBatch,
+               .balance = 0.2,
+               .z = 0.02};
+  return shape;
+}
+
+// Branches side by side, a shared expert without a gate, GELU without one.
+model::ModelShape parallel_experts() {
+  model::ModelShape shape = parallel();
+  shape.biases.mlp = false;
+  shape.layer_kinds = {{.rotary = 0}, {.rotary = 0, .mlp = model::MlpKind::kExperts}};
+  shape.layer_parts = model::expert_parts();
+  shape.moe = {.experts = 4,
+               .per_token = 3,
+               .ffn_width = 9,
+               .shared_width = 12,
+               .score = kernels::RouterScore::kSoftmaxOfChosen,
+               .balance = 0.1};
+  return shape;
+}
+
 }  // namespace
+
+std::vector<ModelForm> expert_forms() {
+  return {{"experts", experts()},
+          {"sandwich_experts", sandwich_experts()},
+          {"parallel_experts", parallel_experts()}};
+}
+
+std::vector<ModelForm> forms_on_cpus() {
+  std::vector<ModelForm> forms = model_forms();
+  for (ModelForm& form : expert_forms()) forms.push_back(std::move(form));
+  return forms;
+}
 
 std::vector<ModelForm> model_forms() {
   return {{"sandwich", sandwich()},

@@ -16,6 +16,10 @@ struct ModelForm {
 /// The models have sizes that divide nothing, dropout, windows shorter than the row, and head
 /// widths other than width / heads. Together they have every site and every switch of engine/model.
 std::vector<ModelForm> model_forms();
+/// Mixtures of experts, which GPUs, tensor ranks and context ranks don't compute.
+std::vector<ModelForm> expert_forms();
+/// Both.
+std::vector<ModelForm> forms_on_cpus();
 
 /// Models of two layers that 2, 4 and 8 tensor ranks can share, with uneven parts of the
 /// vocabulary: the forms above and others, with as many key/value heads as ranks, or fewer.

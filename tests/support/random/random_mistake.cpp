@@ -18,6 +18,10 @@ Settings broken_rule(const Settings& legal, Random& random) {
       {{"model.positions", "rope"},
        {"model.rope_scaling", "yarn"},
        {"model.rope_original_length", "0"}},
+      {{"moe.num_experts", "4"}, {"moe.experts_per_token", "5"}},
+      {{"moe.num_experts", "4"}, {"moe.num_groups", "3"}},
+      {{"moe.num_experts", "4"}, {"moe.layers", "\"0\""}},
+      {{"moe.num_experts", "4"}, {"moe.shared_gate", "true"}, {"moe.shared_ffn_hidden_size", "0"}},
       {{"model.max_seq_length", "2"}, {"training.seq_length", "3"}},
       {{"training.global_batch_size",
         std::to_string(whole(legal, "training.global_batch_size") *

@@ -47,6 +47,7 @@ class LegalRecipe {
     precision();
     saves();
     parts_of_models();
+    experts();
     if (has_adapter_) adapter();
     return std::move(settings_);
   }
@@ -159,6 +160,38 @@ class LegalRecipe {
     maybe("model.window_layers", random_.one_of({"\"1\"", "\"110\"", "\"01\""}));
     maybe("model.rope_layers", random_.one_of({"\"1\"", "\"10\"", "\"0\""}));
     rotary(heads);
+  }
+
+  /// Experts, where no other key forbids them.
+  void experts() {
+    const auto is = [&](const char* key, const char* value) {
+      const auto found = settings_.find(key);
+      return found != settings_.end() && found->second == value;
+    };
+    const bool cut = whole(settings_, "parallelism.tensor_parallel_degree") > 1 ||
+                     whole(settings_, "parallelism.context_parallel_degree") > 1;
+    leave("moe.layers");
+    set("moe.num_experts", "0");
+    if (cut || is("parallelism.sum_order", "canonical") || has_adapter_ || !random_.chance(0.3))
+      return;
+    const std::int64_t groups = random_.whole(1, 2), experts = groups * random_.whole(1, 4);
+    const std::int64_t kept = random_.whole(1, groups);
+    set("moe.num_experts", experts);
+    set("moe.num_groups", groups);
+    set("moe.kept_groups", kept);
+    set("moe.experts_per_token", random_.whole(1, experts / groups * kept));
+    maybe("moe.ffn_hidden_size", random_.whole(1, 60));
+    const bool shared = random_.chance(0.5);
+    set("moe.shared_ffn_hidden_size", shared ? random_.whole(1, 60) : 0);
+    set("moe.shared_gate", shared && random_.chance(0.5) ? "true" : "false");
+    if (whole(settings_, "model.num_layers") > 1) {
+      maybe("moe.layers", random_.one_of({"\"1\"", "\"01\"", "\"10\""}));
+    }
+    maybe("moe.weight_scale", random_.one_of({"1", "2.5"}));
+    maybe("moe.balance_loss", random_.one_of({"0", "0.01", "1"}));
+    maybe("moe.z_loss", random_.one_of({"0", "0.001"}));
+    maybe("moe.buffer_rows", random_.whole(0, 2000));
+    set("model.mlp_bias", "false");
   }
 
   void rotary(std::int64_t heads) {

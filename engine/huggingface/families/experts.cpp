@@ -1,0 +1,281 @@
+// Mixtures of experts in the form of Llama: Mixtral, Qwen 2 and 3, OLMoE, Granite.
+#include <nlohmann/json.hpp>
+
+#include "engine/huggingface/families/common.h"
+#include "engine/huggingface/families/families.h"
+
+namespace sherd::huggingface {
+namespace {
+
+// Names of a router and of experts that are modules of their own.
+constexpr Module kMixtralExperts[] = {
+    {"block.{}.moe.router", "layers.{}.block_sparse_moe.gate"},
+    {.ours = "block.{}.moe.experts.up",
+     .theirs = "layers.{}.block_sparse_moe.experts.{}.w1",
+     .part = Part::kExpertGate,
+     .stacked = "layers.{}.mlp.experts.gate_up_proj"},
+    {.ours = "block.{}.moe.experts.up",
+     .theirs = "layers.{}.block_sparse_moe.experts.{}.w3",
+     .part = Part::kExpertUp,
+     .stacked = "layers.{}.mlp.experts.gate_up_proj"},
+    {.ours = "block.{}.moe.experts.down",
+     .theirs = "layers.{}.block_sparse_moe.experts.{}.w2",
+     .part = Part::kExpertDown,
+     .stacked = "layers.{}.mlp.experts.down_proj"},
+};
+constexpr Module kQwenExperts[] = {
+    {"block.{}.moe.router", "layers.{}.mlp.gate"},
+    {.ours = "block.{}.moe.experts.up",
+     .theirs = "layers.{}.mlp.experts.{}.gate_proj",
+     .part = Part::kExpertGate,
+     .stacked = "layers.{}.mlp.experts.gate_up_proj"},
+    {.ours = "block.{}.moe.experts.up",
+     .theirs = "layers.{}.mlp.experts.{}.up_proj",
+     .part = Part::kExpertUp,
+     .stacked = "layers.{}.mlp.experts.gate_up_proj"},
+    {.ours = "block.{}.moe.experts.down",
+     .theirs = "layers.{}.mlp.experts.{}.down_proj",
+     .part = Part::kExpertDown,
+     .stacked = "layers.{}.mlp.experts.down_proj"},
+};
+constexpr Module kGraniteExperts[] = {
+    {"block.{}.moe.router", "layers.{}.block_sparse_moe.router.layer"},
+    {"block.{}.moe.experts.up", "layers.{}.block_sparse_moe.input_linear", Part::kStackedGateUp},
+    {"block.{}.moe.experts.down", "layers.{}.block_sparse_moe.output_linear", Part::kStackedDown},
+};
+// Without the feed-forward layer of dense models.
+constexpr auto kAroundExperts = [] {
+  std::array<Module, kUsualModules.size() - 3> rows{};
+  std::size_t count = 0;
+  for (const Module& module : kUsualModules) {
+    if (module.ours.find(".mlp.") == std::string_view::npos) rows[count++] = module;
+  }
+  return rows;
+}();
+constexpr std::span<const Module> kMixtralModules[] = {kAroundExperts, kSecondNorm,
+                                                       kMixtralExperts};
+constexpr std::span<const Module> kQwenModules[] = {kUsualModules, kSecondNorm, kQwenExperts};
+constexpr std::span<const Module> kGraniteModules[] = {kAroundExperts, kSecondNorm,
+                                                       kGraniteExperts};
+
+constexpr ConfigKey kTenthNormAndHead[] = {
+    {"rms_norm_eps", "model.norm_eps", "1e-05"},
+    {"tie_word_embeddings", "model.tie_embeddings", "false"},
+};
+constexpr ConfigKey kNormAndHead[] = {
+    {"rms_norm_eps", "model.norm_eps", "1e-06"},
+    {"tie_word_embeddings", "model.tie_embeddings", "false"},
+};
+constexpr ConfigKey kMixtralChoice[] = {
+    {"num_local_experts", "moe.num_experts", "8"},
+    {"num_experts_per_tok", "moe.experts_per_token", "2"},
+};
+constexpr ConfigKey kQwen3Choice[] = {
+    {"num_local_experts", "moe.num_experts", "128"},
+    {"num_experts_per_tok", "moe.experts_per_token", "8"},
+    {"moe_intermediate_size", "moe.ffn_hidden_size", "768"},
+    {"norm_topk_prob", "moe.normalize_weights", "false"},
+};
+constexpr ConfigKey kOlmoeChoice[] = {
+    {"num_experts", "moe.num_experts", "64"},
+    {"num_experts_per_tok", "moe.experts_per_token", "8"},
+    {"norm_topk_prob", "moe.normalize_weights", "false"},
+};
+constexpr std::span<const ConfigKey> kMixtralKeys[] = {kUsualSizes, kTenthNormAndHead,
+                                                       kMixtralChoice};
+constexpr std::span<const ConfigKey> kQwen3Keys[] = {kUsualSizes, kNormAndHead, kQwen3Choice};
+constexpr std::span<const ConfigKey> kOlmoeKeys[] = {kUsualSizes, kTenthNormAndHead, kOlmoeChoice};
+constexpr std::span<const ConfigKey> kGraniteKeys[] = {kUsualSizes, kNormAndHead, kMixtralChoice};
+constexpr Fixed kNormalised[] = {{"model.norm", "rmsnorm"}, {"moe.normalize_weights", "true"}};
+constexpr Fixed kOlmoe[] = {{"model.norm", "rmsnorm"}, {"model.qk_norm", "projection"}};
+constexpr Fixed kSoftmaxOfChosen[] = {{"model.norm", "rmsnorm"},
+                                      {"moe.score", "softmax_of_chosen"}};
+// The recipe says how experts are kept in balance.
+constexpr std::string_view kHarmless[] = {"output_router_logits", "router_aux_loss_coef"};
+constexpr Demand kUnclamped[] = {{"clip_qkv", "null"}};
+
+constexpr ConfigKey kQwen2Choice[] = {
+    {"num_experts", "moe.num_experts", "60"},
+    {"num_experts_per_tok", "moe.experts_per_token", "4"},
+    {"moe_intermediate_size", "moe.ffn_hidden_size", "1408"},
+    {"shared_expert_intermediate_size", "moe.shared_ffn_hidden_size", "5632"},
+    {"norm_topk_prob", "moe.normalize_weights", "false"},
+};
+constexpr std::span<const ConfigKey> kQwen2Keys[] = {kUsualSizes, kNormAndHead, kQwen2Choice};
+constexpr Module kSharedExpert[] = {
+    {"block.{}.mlp.up", "layers.{}.mlp.shared_expert.gate_proj", Part::kGate},
+    {"block.{}.mlp.up", "layers.{}.mlp.shared_expert.up_proj", Part::kUp},
+    {"block.{}.mlp.down", "layers.{}.mlp.shared_expert.down_proj"},
+    {"block.{}.moe.shared_gate", "layers.{}.mlp.shared_expert_gate"},
+};
+constexpr std::span<const Module> kQwen2Modules[] = {kSharedExpert, kAroundExperts, kSecondNorm,
+                                                     kQwenExperts};
+
+// Layer i has experts if it isn't in mlp_only_layers and decoder_sparse_step divides i + 1.
+std::string sparse_layers(ConfigReader& config) {
+  const std::int64_t layers = config.layers("num_hidden_layers", 0);
+  const std::int64_t step = config.layers("decoder_sparse_step", 1, 1);
+  std::string mask;
+  for (std::int64_t i = 0; i < layers; ++i) mask += (i + 1) % step == 0 ? '1' : '0';
+  const nlohmann::json& dense = config.at("mlp_only_layers");
+  if (!dense.is_null() && !dense.is_array()) config.refuse("mlp_only_layers", "isn't a list");
+  for (const auto& layer : dense) {
+    if (!layer.is_number_integer()) config.refuse("mlp_only_layers", "holds what isn't a number");
+    const auto number = layer.get<std::int64_t>();
+    if (number >= 0 && number < layers) mask[static_cast<std::size_t>(number)] = '0';
+  }
+  if (mask.find('0') == std::string::npos) return mask;
+  if (mask.find('1') == std::string::npos) {
+    config.set("moe.num_experts", "0", "mlp_only_layers");
+  } else {
+    config.set("moe.layers", "\"" + mask + "\"", "mlp_only_layers");
+  }
+  return mask;
+}
+
+void without_noise(ConfigReader& config) {
+  if (config.number("router_jitter_noise").value_or(0.0) != 0.0) {
+    config.refuse("router_jitter_noise", "isn't 0; noise on what the router reads isn't supported");
+  }
+}
+
+void mixtral(ConfigReader& config) {
+  kv_heads(config, 8);
+  config.head_width();
+  config.rotary({.theta = 1000000.0});
+  config.window();
+  without_noise(config);
+}
+
+// A dense layer's module has the name that the shared expert's would have, so both can't be in one model.
+void qwen2_moe(ConfigReader& config) {
+  config.head_width();
+  kv_heads(config, 16);
+  config.rotary();
+  if (config.truth("qkv_bias").value_or(true)) config.set("model.qkv_bias", "true", "qkv_bias");
+  qwen_windows(config);
+  config.set("moe.shared_gate", "true", "shared_expert_intermediate_size");
+  if (sparse_layers(config).find('0') != std::string::npos) {
+    config.refuse(
+        "mlp_only_layers",
+        "or decoder_sparse_step name dense layers, which aren't supported together with a "
+        "shared expert");
+  }
+}
+
+// All layers have the window, or none has.
+void qwen3_moe(ConfigReader& config) {
+  config.head_width();
+  kv_heads(config, 4);
+  config.rotary();
+  config.set("model.qk_norm", "head");
+  attention_biases(config);
+  sparse_layers(config);
+  config.use("sliding_window");
+  config.use("max_window_layers");
+  if (config.truth("use_sliding_window").value_or(false)) config.window(kUsualWindow);
+}
+
+void olmoe(ConfigReader& config) {
+  kv_heads(config, 16);
+  config.head_width();
+  config.rotary();
+  attention_biases(config);
+}
+
+void granitemoe(ConfigReader& config) {
+  kv_heads(config);
+  config.head_width();
+  config.rotary();
+  attention_biases(config);
+  granite_multipliers(config);
+}
+
+// Classes whose layers all have experts, as wide as intermediate_size says.
+bool is_of_one_width(const FamilyWriter& config) {
+  return config.has_experts_everywhere() &&
+         config.whole("moe.ffn_hidden_size") == config.whole("model.ffn_hidden_size");
+}
+
+void write_mixtral(FamilyWriter& config) {
+  if (!is_of_one_width(config)) return;
+  config.kv_heads();
+  config.head_width();
+  config.rotary();
+  config.window();
+}
+
+void write_qwen2_moe(FamilyWriter& config) {
+  if (!config.has_experts_everywhere()) return;
+  config.kv_heads();
+  config.rotary();
+  config.set("qkv_bias", config.truth("model.qkv_bias"));
+  config.set("decoder_sparse_step", 1);
+  config.dense_layers("mlp_only_layers");
+  config.set("use_sliding_window", config.has_windows());
+  if (config.has_windows()) config.window_layers();
+}
+
+// Version 4 reads num_experts, version 5 num_local_experts.
+void write_qwen3_moe(FamilyWriter& config) {
+  if (config.number("moe.num_experts") == 0.0) return;
+  config.kv_heads();
+  config.head_width();
+  config.rotary();
+  config.attention_bias();
+  config.set("num_experts", config.whole("moe.num_experts"));
+  config.set("decoder_sparse_step", 1);
+  config.dense_layers("mlp_only_layers");
+  config.set("use_sliding_window", config.has_windows());
+  if (config.has_windows()) config.window();
+}
+
+void write_olmoe(FamilyWriter& config) {
+  if (!is_of_one_width(config)) return;
+  config.kv_heads();
+  config.rotary();
+  config.attention_bias();
+}
+
+void write_granitemoe(FamilyWriter& config) {
+  if (!is_of_one_width(config)) return;
+  config.kv_heads();
+  config.rotary();
+  config.attention_bias();
+  write_granite_multipliers(config);
+}
+
+constexpr Family expert_form(std::span<const std::span<const Module>> modules,
+                             std::span<const Fixed> fixed,
+                             std::span<const std::span<const ConfigKey>> keys,
+                             std::span<const Demand> demands = {}) {
+  Family form = usual_form(modules, fixed, keys, demands);
+  form.harmless = kHarmless;
+  return form;
+}
+constexpr Alias kQwen3Aliases[] = {{"num_experts", "num_local_experts"}};
+constexpr Family kQwen3Form = [] {
+  Family form = expert_form(kQwenModules, kRmsNorm, kQwen3Keys);
+  form.aliases = kQwen3Aliases;
+  return form;
+}();
+
+constexpr Family kFamilies[] = {
+    family_of_form(expert_form(kMixtralModules, kNormalised, kMixtralKeys), "mixtral",
+                   "MixtralForCausalLM", mixtral, write_mixtral),
+    family_of_form(expert_form(kQwen2Modules, kRmsNorm, kQwen2Keys), "qwen2_moe",
+                   "Qwen2MoeForCausalLM", qwen2_moe, write_qwen2_moe),
+    family_of_form(kQwen3Form, "qwen3_moe", "Qwen3MoeForCausalLM", qwen3_moe, write_qwen3_moe),
+    family_of_form(expert_form(kQwenModules, kOlmoe, kOlmoeKeys, kUnclamped), "olmoe",
+                   "OlmoeForCausalLM", olmoe, write_olmoe),
+    family_of_form(expert_form(kGraniteModules, kSoftmaxOfChosen, kGraniteKeys), "granitemoe",
+                   "GraniteMoeForCausalLM", granitemoe, write_granitemoe),
+};
+
+}  // namespace
+
+std::span<const Family> expert_families() {
+  return kFamilies;
+}
+
+}  // namespace sherd::huggingface

@@ -1,0 +1,243 @@
+#include "engine/model/mlp/mixture.h"
+
+#include "engine/model/cut/sums.h"
+#include "kernels/linear.h"
+#include "kernels/pointwise.h"
+#include "kernels/router.h"
+
+namespace sherd::model {
+
+Routing Mixture::routing(std::int64_t block) const {
+  return activations_.routing_of(c_.residuals[static_cast<std::size_t>(block)], shape_);
+}
+
+Tensor Mixture::x_TD(std::int64_t block) const {
+  const BlockTensors kept = c_.kept_of(block);
+  if (!shape_.norm_before()) return kept[SiteId::kMiddle].output;
+  const bool shares = shape_.block_form == BlockForm::kParallelOneNorm;
+  return kept[shares ? SiteId::kNorm1 : SiteId::kNorm2].output;
+}
+
+ConstTensor Mixture::x_in_f32(std::int64_t block) {
+  const Tensor x = x_TD(block);
+  if (x.dtype == DType::kF32) return x;
+  const Tensor wide = rows(activations_.experts.x, shape_.tokens(), shape_.width);
+  kernels::cast(compute_, x, wide);
+  return wide;
+}
+
+kernels::ExpertsWorkspace Mixture::experts_workspace(bool backward) const {
+  const ExpertsBuffers& own = activations_.experts;
+  const kernels::ExpertsShape shape = shape_.experts();
+  const std::int64_t C = shape.buffer_rows;
+  return {rows(own.sums, shape.tokens, shape.width),
+          rows(own.rows, C, shape.width),
+          rows(own.up, C, shape.up_width()),
+          rows(own.activated, C, shape.ffn_width),
+          backward ? rows(own.d_activated, C, shape.ffn_width) : Tensor{},
+          rows(own.order, 1, kernels::experts_order_numel(shape)),
+          activations_.workspace.tensor()};
+}
+
+void Mixture::forward(std::int64_t block, const BlockParameters& parameters, const Pass& pass,
+                      bool recomputes) {
+  if (!recomputes) {
+    const Routing decides = routing(block);
+    kernels::linear_forward(compute_, {.shape = {shape_.tokens(), shape_.width, shape_.moe.experts},
+                                       .x = x_in_f32(block),
+                                       .w = parameters[SiteId::kRouter].weight,
+                                       .bias = {},
+                                       .y = decides.logits,
+                                       .workspace = activations_.workspace});
+    kernels::router_forward(compute_, {.shape = shape_.router(),
+                                       .logits = decides.logits,
+                                       .bias = {},
+                                       .documents = pass.documents,
+                                       .chosen = decides.chosen,
+                                       .weights = decides.weights,
+                                       .counts = decides.counts,
+                                       .balance = decides.balance});
+  }
+  if (!recomputes && pass.expert_totals) {
+    const Routing decided = routing(block);
+    const std::int64_t per_layer = shape_.moe.experts + 2;
+    kernels::router_totals(compute_, {shape_.router(), decided.counts, decided.balance,
+                                      pass.expert_totals.part(block * per_layer, per_layer)});
+  }
+  if (!has_shared()) return;
+  shared_.forward(block, parameters);
+  if (!shape_.moe.shared_gate) return;
+  const SiteTensors gate = c_.kept_of(block)[SiteId::kSharedGate];
+  shared_output(block, parameters, gate.output);
+  kernels::gate_logits(compute_, {shape_.tokens(), shape_.width, x_TD(block),
+                                  parameters[SiteId::kSharedGate].weight, gate.statistic});
+}
+
+void Mixture::shared_output(std::int64_t block, const BlockParameters& parameters,
+                            const Tensor& out_TD) {
+  c_.sums->project_to_residual(parameters[SiteId::kDown],
+                               c_.kept_of(block)[SiteId::kActivation].output,
+                               shape_.ffn_width_of(block), out_TD);
+}
+
+void Mixture::output(std::int64_t block, const BlockParameters& parameters, const Tensor& out_TD) {
+  if (shape_.moe.shared_gate) {
+    const SiteTensors gate = c_.kept_of(block)[SiteId::kSharedGate];
+    kernels::gate_forward(compute_,
+                          {shape_.tokens(), shape_.width, gate.statistic, gate.output, out_TD});
+  } else if (has_shared()) {
+    shared_output(block, parameters, out_TD);
+  }
+  const Routing decided = routing(block);
+  kernels::experts_forward(compute_, {.shape = shape_.experts(),
+                                      .x = x_TD(block),
+                                      .up = parameters[SiteId::kExpertsUp].weight,
+                                      .down = parameters[SiteId::kExpertsDown].weight,
+                                      .chosen = decided.chosen,
+                                      .weights = decided.weights,
+                                      .shared = has_shared() ? out_TD : ConstTensor{},
+                                      .y = out_TD,
+                                      .workspace = experts_workspace(false)});
+}
+
+void Mixture::compute_again(std::int64_t block, const BlockParameters& parameters) {
+  shared_.compute_again(block, parameters);
+}
+
+// The order of addends to the input's gradient: experts, router, gate, shared expert.
+void Mixture::backward(std::int64_t block, const BlockParameters& parameters,
+                       const BlockParameters& gradients, const Pass& pass, const Tensor& d_out_TD,
+                       const Tensor& d_read_TD) {
+  const bool input = static_cast<bool>(d_read_TD);
+  if (c_.puts_off != nullptr) {
+    const Tensor waits = rows(c_.puts_off->d_experts, shape_.tokens(), shape_.width);
+    compute_.copy(d_out_TD.data, waits.data, d_out_TD.bytes());
+  }
+  experts_backward(block, parameters, gradients, d_out_TD, input);
+  router_backward(block, parameters, gradients, pass, input);
+  if (has_shared()) {
+    const Tensor d_shared_TD = shape_.moe.shared_gate
+                                   ? gate_backward(block, parameters, gradients, d_out_TD, input)
+                                   : d_out_TD;
+    shared_.backward(block, parameters, gradients, d_shared_TD, d_read_TD);
+  }
+  if (!input) return;
+  const ExpertsBuffers& own = activations_.experts;
+  kernels::experts_input_gradient(compute_, {.d_sum = rows(own.sums, shape_.tokens(), shape_.width),
+                                             .router = rows(own.d_x, shape_.tokens(), shape_.width),
+                                             .shared = has_shared() ? d_read_TD : ConstTensor{},
+                                             .d_x = d_read_TD});
+}
+
+void Mixture::experts_backward(std::int64_t block, const BlockParameters& parameters,
+                               const BlockParameters& gradients, const ConstTensor& d_out_TD,
+                               bool input) {
+  const ExpertsBuffers& own = activations_.experts;
+  const Routing decided = routing(block);
+  const Affine &up = gradients[SiteId::kExpertsUp], &down = gradients[SiteId::kExpertsDown];
+  kernels::experts_backward(
+      compute_, {.shape = shape_.experts(),
+                 .x = x_TD(block),
+                 .dy = d_out_TD,
+                 .up = parameters[SiteId::kExpertsUp].weight,
+                 .down = parameters[SiteId::kExpertsDown].weight,
+                 .chosen = decided.chosen,
+                 .weights = decided.weights,
+                 .d_weights = rows(own.d_weights, shape_.tokens(), shape_.moe.per_token),
+                 .d_sum = input ? rows(own.sums, shape_.tokens(), shape_.width) : Tensor{},
+                 .d_up = up.weight,
+                 .d_down = down.weight,
+                 .adds_up = up.adds,
+                 .adds_down = down.adds,
+                 .workspace = experts_workspace(true)});
+}
+
+void Mixture::router_backward(std::int64_t block, const BlockParameters& parameters,
+                              const BlockParameters& gradients, const Pass& pass, bool input) {
+  const ExpertsBuffers& own = activations_.experts;
+  const Routing decided = routing(block);
+  const std::int64_t T = shape_.tokens(), E = shape_.moe.experts;
+  const Buffer& place = c_.puts_off != nullptr ? c_.puts_off->d_router : own.d_logits;
+  const Tensor d_logits_TE = rows(place, T, E);
+  kernels::router_backward(
+      compute_,
+      {.shape = shape_.router(),
+       .logits = decided.logits,
+       .chosen = decided.chosen,
+       .weights = decided.weights,
+       .d_weights = rows(own.d_weights, T, shape_.moe.per_token),
+       .balance = decided.balance,
+       .loss_scale = pass.balance_scale / static_cast<float>(shape_.router().balance_groups()),
+       .d_logits = d_logits_TE});
+  const kernels::LinearShape shape{T, shape_.width, E};
+  const Affine& gradient = gradients[SiteId::kRouter];
+  if (gradient.weight) {
+    kernels::linear_backward_weight(compute_, {shape,
+                                               d_logits_TE,
+                                               x_in_f32(block),
+                                               gradient.weight,
+                                               {},
+                                               gradient.adds,
+                                               activations_.workspace});
+  }
+  if (!input) return;
+  kernels::linear_backward_input(compute_,
+                                 {shape, d_logits_TE, parameters[SiteId::kRouter].weight,
+                                  rows(own.d_x, T, shape_.width), false, activations_.workspace});
+}
+
+// The gradient of the shared expert's output.
+Tensor Mixture::gate_backward(std::int64_t block, const BlockParameters& parameters,
+                              const BlockParameters& gradients, const Tensor& d_out_TD,
+                              bool input) {
+  const ExpertsBuffers& own = activations_.experts;
+  const std::int64_t T = shape_.tokens(), D = shape_.width;
+  const SiteTensors gate = c_.kept_of(block)[SiteId::kSharedGate];
+  const Tensor d_shared_TD = rows(own.d_shared, T, D);
+  const Tensor d_logits = rows(c_.puts_off != nullptr ? c_.puts_off->d_gate : own.d_gate, T, 1);
+  kernels::gate_backward(compute_, {.tokens = T,
+                                    .width = D,
+                                    .logits = gate.statistic,
+                                    .shared = gate.output,
+                                    .gate = parameters[SiteId::kSharedGate].weight,
+                                    .dy = d_out_TD,
+                                    .d_shared = d_shared_TD,
+                                    .d_logits = d_logits,
+                                    .d_x = input ? rows(own.d_x, T, D) : Tensor{}});
+  const Affine& gradient = gradients[SiteId::kSharedGate];
+  if (gradient.weight) {
+    kernels::gate_weight_gradient(compute_,
+                                  {T, D, x_TD(block), d_logits, gradient.weight, gradient.adds});
+  }
+  return d_shared_TD;
+}
+
+// The experts' products of the input half are formed once more, since nothing of a row is kept.
+void Mixture::weight_gradients(std::int64_t block, const BlockParameters& parameters,
+                               const BlockParameters& gradients) {
+  const WaitingBuffers& waiting = c_.waiting_of(block);
+  const std::int64_t T = shape_.tokens(), D = shape_.width;
+  if (has_shared()) {
+    shared_.weight_gradients(block, parameters, gradients);
+  } else {
+    compute_again(block, parameters);
+  }
+  experts_backward(block, parameters, gradients, rows(waiting.d_experts, T, D), false);
+  const Affine& router = gradients[SiteId::kRouter];
+  if (router.weight) {
+    kernels::linear_backward_weight(compute_, {{T, D, shape_.moe.experts},
+                                               rows(waiting.d_router, T, shape_.moe.experts),
+                                               x_in_f32(block),
+                                               router.weight,
+                                               {},
+                                               router.adds,
+                                               activations_.workspace});
+  }
+  const Affine& gate = gradients[SiteId::kSharedGate];
+  if (gate.weight) {
+    kernels::gate_weight_gradient(
+        compute_, {T, D, x_TD(block), rows(waiting.d_gate, T, 1), gate.weight, gate.adds});
+  }
+}
+
+}  // namespace sherd::model

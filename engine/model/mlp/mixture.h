@@ -1,0 +1,53 @@
+/// The mixture of experts of a layer (kernels/router.h, kernels/experts.h).
+///
+///   branch = sum over the chosen e of w_e f_e(x) (+ shared(x), or sigmoid(<gate, x>) shared(x))      x: norm2's output
+///
+/// The router computes in f32 from f32 weights, whatever the model's type: it reads x in f32, so a 16-bit model
+/// chooses the experts that the same numbers in f32 would. It decides once, in the forward. The backward and every
+/// recompute read what it decided.
+///
+/// Shapes   x, branch [T, D]; the experts' matrices as in engine/model/sites.h.
+/// Device   CPU. Not with tensor or context ranks, nor with canonical sums.
+#pragma once
+
+#include "engine/model/mlp/mlp.h"
+#include "kernels/experts.h"
+
+namespace sherd::model {
+
+class Mixture : protected Part {
+ public:
+  explicit Mixture(Computation& computation) : Part(computation), shared_(computation) {}
+
+  /// The router's decision, unless `recomputes`, and the shared expert up to its activation's output (with a gate: to
+  /// its own output).
+  void forward(std::int64_t block, const BlockParameters& parameters, const Pass& pass,
+               bool recomputes);
+  /// The branch, into out_TD.
+  void output(std::int64_t block, const BlockParameters& parameters, const Tensor& out_TD);
+  /// As Mlp::backward.
+  void backward(std::int64_t block, const BlockParameters& parameters,
+                const BlockParameters& gradients, const Pass& pass, const Tensor& d_out_TD,
+                const Tensor& d_read_TD);
+  void compute_again(std::int64_t block, const BlockParameters& parameters);
+  void weight_gradients(std::int64_t block, const BlockParameters& parameters,
+                        const BlockParameters& gradients);
+
+ private:
+  bool has_shared() const { return shape_.moe.shared_width > 0; }
+  Routing routing(std::int64_t block) const;
+  Tensor x_TD(std::int64_t block) const;
+  ConstTensor x_in_f32(std::int64_t block);
+  kernels::ExpertsWorkspace experts_workspace(bool backward) const;
+  void shared_output(std::int64_t block, const BlockParameters& parameters, const Tensor& out_TD);
+  Tensor gate_backward(std::int64_t block, const BlockParameters& parameters,
+                       const BlockParameters& gradients, const Tensor& d_out_TD, bool input);
+  void router_backward(std::int64_t block, const BlockParameters& parameters,
+                       const BlockParameters& gradients, const Pass& pass, bool input);
+  void experts_backward(std::int64_t block, const BlockParameters& parameters,
+                        const BlockParameters& gradients, const ConstTensor& d_out_TD, bool input);
+
+  Mlp shared_;
+};
+
+}  // namespace sherd::model

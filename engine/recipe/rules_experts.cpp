@@ -1,0 +1,93 @@
+// Rules about mixtures of experts.
+#include "engine/recipe/resolution.h"
+
+namespace sherd::engine {
+namespace {
+
+bool any_layer_has_experts(const Recipe& recipe) {
+  const std::string& layers = recipe.moe.layers;
+  for (std::int64_t i = 0; i < recipe.model.num_layers; ++i) {
+    if (layers[static_cast<std::size_t>(i) % layers.size()] == '1') return true;
+  }
+  return false;
+}
+
+void check_numbers(Resolution& recipe) {
+  const Recipe::Moe& moe = recipe.values().moe;
+  if (moe.experts_per_token > moe.num_experts) {
+    recipe.refuse({"moe.experts_per_token", "moe.num_experts"},
+                  "moe.experts_per_token is {}, more than the {} experts there are.",
+                  moe.experts_per_token, moe.num_experts);
+  }
+  if (moe.num_experts % moe.num_groups != 0) {
+    return recipe.refuse({"moe.num_groups", "moe.num_experts"},
+                         "moe.num_groups is {}, which doesn't divide num_experts {}.",
+                         moe.num_groups, moe.num_experts);
+  }
+  if (moe.kept_groups > moe.num_groups) {
+    return recipe.refuse({"moe.kept_groups", "moe.num_groups"},
+                         "moe.kept_groups is {}, more than the {} groups there are.",
+                         moe.kept_groups, moe.num_groups);
+  }
+  const std::int64_t choice = moe.num_experts / moe.num_groups * moe.kept_groups;
+  if (moe.experts_per_token <= moe.num_experts && moe.experts_per_token > choice) {
+    recipe.refuse(
+        {"moe.experts_per_token", "moe.kept_groups", "moe.num_groups"},
+        "moe.experts_per_token is {}, but kept_groups {} of num_groups {} leave {} experts "
+        "to choose from.",
+        moe.experts_per_token, moe.kept_groups, moe.num_groups, choice);
+  }
+  if (moe.shared_gate && moe.shared_ffn_hidden_size == 0) {
+    recipe.refuse({"moe.shared_gate", "moe.shared_ffn_hidden_size"},
+                  "moe.shared_gate is true, but there is no shared expert. Set "
+                  "moe.shared_ffn_hidden_size, or leave the gate out.");
+  }
+}
+
+// What experts aren't combined with yet.
+void check_company(Resolution& recipe) {
+  const Recipe& values = recipe.values();
+  const auto refuse_degree = [&](std::string_view key, std::int64_t degree) {
+    if (degree == 1) return;
+    recipe.refuse({key, "moe.num_experts"},
+                  "{} is {}, but a model with experts can't be divided so yet. Use more data ranks "
+                  "or pipeline ranks.",
+                  key, degree);
+  };
+  refuse_degree("parallelism.tensor_parallel_degree", values.parallelism.tensor_parallel_degree);
+  refuse_degree("parallelism.context_parallel_degree", values.parallelism.context_parallel_degree);
+  if (values.parallelism.sum_order == SumOrderChoice::kCanonical) {
+    recipe.refuse({"parallelism.sum_order", "moe.num_experts"},
+                  "parallelism.sum_order is canonical, which a model with experts can't have: an "
+                  "expert's rows don't lie in fixed groups of tokens. Use sum_order: rank.");
+  }
+  if (values.adapter.base_dtype == BaseDType::kNf4) {
+    recipe.refuse({"adapter.base_dtype", "moe.num_experts"},
+                  "adapter.base_dtype is nf4, which isn't supported for models with experts. Use "
+                  "param_dtype.");
+  }
+  if (values.model.mlp_bias) {
+    recipe.refuse({"model.mlp_bias", "model.bias", "moe.num_experts"},
+                  "model.mlp_bias is true, but experts have no biases. Set mlp_bias: false.");
+  }
+}
+
+}  // namespace
+
+void check_experts(Resolution& recipe) {
+  const std::string& layers = recipe.values().moe.layers;
+  if (recipe.values().moe.num_experts == 0) return;
+  if (layers.empty() || layers.find_first_not_of("01") != std::string::npos) {
+    recipe.refuse({"moe.layers"},
+                  "moe.layers is \"{}\"; expected 1 or 0 for each layer, such as \"01\".", layers);
+  } else if (!any_layer_has_experts(recipe.values())) {
+    recipe.refuse({"moe.layers", "moe.num_experts"},
+                  "moe.layers is \"{}\", so none of the {} layers has experts. Set num_experts: 0, "
+                  "or a 1.",
+                  layers, recipe.values().model.num_layers);
+  }
+  check_numbers(recipe);
+  check_company(recipe);
+}
+
+}  // namespace sherd::engine

@@ -1,0 +1,171 @@
+// Folders of mixtures of experts: losses and gradients are those that tests/reference/huggingface/experts.py computed
+// with transformers in float64, and a folder comes back byte for byte.
+
+#include "engine/huggingface/config.h"
+#include "engine/model/parameters.h"
+#include "tests/engine/huggingface/folder_support.h"
+
+namespace sherd::engine {
+namespace {
+
+const json& experts() {
+  static const json kCases = [] {
+    std::ifstream file(std::string(SHERD_SOURCE_DIR) + "/tests/engine/huggingface/experts.json");
+    return json::parse(file);
+  }();
+  return kCases;
+}
+
+std::vector<std::string> names_of_cases() {
+  std::vector<std::string> names;
+  for (const auto& [name, one] : experts().items()) names.push_back(name);
+  return names;
+}
+
+class ExpertFolder : public Folder, public ::testing::WithParamInterface<std::string> {
+ protected:
+  std::string write(const std::string& name) {
+    folder_.write(name + "/config.json", experts().at(name)["config"]);
+    folder_.write(name + "/model.safetensors", weights_file(experts().at(name), DType::kF32));
+    return folder_.file(name);
+  }
+  // A step of plain descent with the row of tokens that the script takes, without losses of balance.
+  std::string one_step(const std::string& model) const {
+    return "model: {from: " + model + "}\ndata: {path: " + folder_.file("tokens.bin") +
+           ", format: bin, validation_fraction: 0}\n" +
+           fmt::format("training: {{seq_length: {}, global_batch_size: 1, max_steps: 1}}\n",
+                       kTokens - 1) +
+           "moe: {balance_loss: 0}\noptimizer: {type: sgd, momentum: 0, lr: 1, weight_decay: 0}\n"
+           "lr_scheduler: {type: constant, warmup_steps: 0}\ngradient_clipping: {max_norm: 0}\n"
+           "checkpoint: {init_from: " +
+           model + ", interval: 1}\n";
+  }
+  std::vector<float> tensor(const std::string& folder, const std::string& name) const {
+    const std::string bytes = folder_.read(folder + "/model.safetensors");
+    std::uint64_t length = 0;
+    std::memcpy(&length, bytes.data(), 8);
+    const json header = json::parse(bytes.substr(8, length));
+    const std::size_t begin = header.at(name)["data_offsets"][0],
+                      end = header.at(name)["data_offsets"][1];
+    std::vector<float> values((end - begin) / sizeof(float));
+    std::memcpy(values.data(), bytes.data() + 8 + length + begin, end - begin);
+    return values;
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Families, ExpertFolder, ::testing::ValuesIn(names_of_cases()),
+                         [](const auto& info) { return info.param; });
+
+TEST_P(ExpertFolder, HasTheLossThatTransformersComputesAtEveryStage) {
+  write_tokens();
+  const std::string model = write(GetParam());
+  for (const int stage : {0, 3}) {
+    const EvaluationResult result = evaluate_checkpoint(
+        {model,
+         {"data.format=bin", "data.validation_path=" + folder_.file("tokens.bin"),
+          fmt::format("training.seq_length={}", kTokens - 1),
+          fmt::format("zero_optimization.stage={}", stage)},
+         stage == 0 ? 1 : 2,
+         {}});
+    EXPECT_NEAR(result.loss, experts().at(GetParam())["loss"].get<double>(), 2e-6) << stage;
+  }
+}
+
+TEST_P(ExpertFolder, HasTheGradientOfEveryTensor) {
+  write_tokens();
+  const std::string model = write(GetParam());
+  train(one_step(model), "run", 0, 1);
+  export_checkpoint({checkpoint("run"), folder_.file("after"), {}});
+  const bool stacked = GetParam().ends_with("_stacked");
+  for (const auto& [name, samples] : experts().at(GetParam())["gradients"].items()) {
+    if (stacked && name.find(".experts.") != std::string::npos) continue;  // written as modules
+    const std::vector<float> before = tensor(GetParam(), name), after = tensor("after", name);
+    double largest = 0.0;
+    for (const auto& sample : samples)
+      largest = std::max(largest, std::abs(sample[1].get<double>()));
+    for (const auto& sample : samples) {
+      const std::size_t i = sample[0];
+      const double gradient = static_cast<double>(before[i]) - static_cast<double>(after[i]);
+      EXPECT_NEAR(gradient, sample[1].get<double>(), 2e-6 + 2e-4 * largest) << name << " " << i;
+    }
+  }
+}
+
+TEST_P(ExpertFolder, ComesBackByteForByte) {
+  if (GetParam().ends_with("_stacked")) return;
+  write_tokens();
+  const std::string model = write(GetParam());
+  for (const int stage : {0, 2, 3}) {
+    const std::string run = fmt::format("run{}", stage), out = fmt::format("out{}", stage);
+    train(recipe(model, "moe: {balance_loss: 0}\n"), run, stage, stage == 0 ? 1 : 2);
+    export_checkpoint({checkpoint(run), folder_.file(out), {}});
+    const json header = json::parse(experts().at(GetParam())["header"].get<std::string>());
+    for (const auto& [name, entry] : header.items()) {
+      if (name == "__metadata__") continue;
+      EXPECT_EQ(tensor(out, name), tensor(GetParam(), name)) << name << ", stage " << stage;
+    }
+  }
+}
+
+// Published shapes, and what they count in all and for one token.
+TEST(ExpertCounts, AreThoseOfThePublishedModels) {
+  struct Case {
+    const char* config;
+    std::int64_t all, active;
+  };
+  const Case cases[] = {
+      {R"({"model_type":"mixtral","vocab_size":32000,"hidden_size":4096,"num_hidden_layers":32,
+          "num_attention_heads":32,"num_key_value_heads":8,"intermediate_size":14336,
+          "max_position_embeddings":32768})",
+       46'702'792'704, 12'879'925'248},
+      {R"({"model_type":"mixtral","vocab_size":32000,"hidden_size":6144,"num_hidden_layers":56,
+          "num_attention_heads":48,"num_key_value_heads":8,"intermediate_size":16384,
+          "max_position_embeddings":65536})",
+       140'620'634'112, 39'152'031'744},
+      {R"({"model_type":"qwen2_moe","vocab_size":151936,"hidden_size":2048,"num_hidden_layers":24,
+          "num_attention_heads":16,"num_key_value_heads":16,"intermediate_size":5632,
+          "max_position_embeddings":8192})",
+       14'315'784'192, 2'689'173'504},
+      {R"({"model_type":"qwen2_moe","vocab_size":151936,"hidden_size":3584,"num_hidden_layers":28,
+          "num_attention_heads":28,"num_key_value_heads":4,"intermediate_size":18944,"num_experts":64,
+          "num_experts_per_tok":8,"moe_intermediate_size":2560,
+          "shared_expert_intermediate_size":20480,"max_position_embeddings":8192})",
+       57'408'658'944, 14'249'270'784},
+      {R"({"model_type":"qwen3_moe","vocab_size":151936,"hidden_size":2048,"num_hidden_layers":48,
+          "num_attention_heads":32,"num_key_value_heads":4,"head_dim":128,"intermediate_size":6144,
+          "norm_topk_prob":true,"max_position_embeddings":40960})",
+       30'532'122'624, 3'353'032'704},
+      {R"({"model_type":"qwen3_moe","vocab_size":151936,"hidden_size":4096,"num_hidden_layers":94,
+          "num_attention_heads":64,"num_key_value_heads":4,"head_dim":128,"intermediate_size":12288,
+          "moe_intermediate_size":1536,"max_position_embeddings":40960})",
+       235'093'634'560, 22'190'763'520},
+      {R"({"model_type":"olmoe","vocab_size":50304,"hidden_size":2048,"num_hidden_layers":16,
+          "num_attention_heads":16,"num_key_value_heads":16,"intermediate_size":1024,
+          "max_position_embeddings":4096})",
+       6'919'161'856, 1'282'017'280},
+      {R"({"model_type":"granitemoe","vocab_size":49155,"hidden_size":1024,"num_hidden_layers":24,
+          "num_attention_heads":16,"num_key_value_heads":8,"intermediate_size":512,
+          "num_local_experts":32,"num_experts_per_tok":8,"tie_word_embeddings":true,
+          "max_position_embeddings":4096})",
+       1'334'628'352, 428'658'688},
+      {R"({"model_type":"granitemoe","vocab_size":49155,"hidden_size":1536,"num_hidden_layers":32,
+          "num_attention_heads":24,"num_key_value_heads":8,"intermediate_size":512,
+          "num_local_experts":40,"num_experts_per_tok":8,"tie_word_embeddings":true,
+          "max_position_embeddings":4096})",
+       3'298'793'472, 882'874'368},
+  };
+  test::TempFolder folder;
+  for (const Case& one : cases) {
+    folder.write("model/config.json", one.config);
+    RecipeRequest request;
+    request.path = "counts.yaml";
+    request.text = "model: {from: " + folder.file("model") +
+                   "}\ntraining: {seq_length: 16, micro_batch_size: 1, max_steps: 1}\n";
+    request.reads_data = false;
+    const model::ModelShape shape = training_options(resolve_recipe(request).values).model;
+    EXPECT_EQ(model::num_parameters(shape), one.all) << one.config;
+    EXPECT_EQ(model::num_active_parameters(shape), one.active) << one.config;
+  }
+}
+
+}  // namespace
+}  // namespace sherd::engine
