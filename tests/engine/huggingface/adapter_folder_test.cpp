@@ -86,9 +86,13 @@ TEST_P(AdapterInSlow, IsTrainedFurtherWithPeftsLosses) {
   write_tokens();
   const json& one = adapters().at(GetParam());
   const std::string adapter = write_adapter(GetParam());
-  // Two rows of 16 tokens, the same in every step.
+  // A file of 17 tokens is one window without room to move, so that each step has the same two rows.
+  std::string tokens(2 * kTokens, '\0');
+  std::ifstream(folder_.file("tokens.bin"), std::ios::binary).read(tokens.data(), 2 * kTokens);
+  folder_.write("rows/a.bin", tokens.substr(0, 34));
+  folder_.write("rows/b.bin", tokens.substr(32));
   const std::string text =
-      "data: {path: " + folder_.file("tokens.bin") +
+      "data: {path: " + folder_.file("rows") +
       ", format: bin, validation_fraction: 0}\n"
       "training: {seq_length: 16, global_batch_size: 2, max_steps: 20}\n"
       "optimizer: {lr: 0.002, weight_decay: 0.1}\ngradient_clipping: {max_norm: 0}\n"
