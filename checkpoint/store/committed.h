@@ -43,6 +43,11 @@ class Checkpoint {
   /// For reading; the file's size is checked again.
   File open_shard(int shard) const;
   File open_index() const;
+  /// From now on, until this object ends, its run doesn't remove it (retention.h). False: it has been removed, or
+  /// somebody else has its name. True, and no hold, where the file system has no locks. Any thread.
+  bool hold() const;
+  /// For whoever removes it: nobody holds it, and nobody can until this object ends.
+  bool claim() const;
   /// Entries of the directory that aren't the checkpoint's.
   std::vector<std::string> foreign_entries() const;
 
@@ -72,7 +77,7 @@ struct Newest {
 };
 
 /// The newest checkpoint that opens, of the steps before `before`: a resume that finds bad bytes in
-/// step 1200 asks again with `before` = 1200.
+/// step 1200 asks again with `before` = 1200. One that its run removes meanwhile isn't refused: then it looks again.
 Newest newest_checkpoint(Disk& disk, const std::string& directory, std::int64_t before = INT64_MAX);
 
 }  // namespace sherd::checkpoint

@@ -9,6 +9,8 @@
 /// never pushes a good one out. It isn't removed either; it is for people to look at. The newest
 /// good one always stays. What isn't of this run at all (`RetentionGuards::belongs`) isn't even read.
 ///
+/// A checkpoint that somebody reads (Checkpoint::hold) stays until the first commit after that.
+///
 /// Removing takes as long as it takes, so it has a thread; a crash in the middle leaves whole
 /// checkpoints and `.gone-` directories, which remove_leftovers() removes. Rank 0 only.
 #pragma once

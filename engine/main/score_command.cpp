@@ -31,9 +31,9 @@ class ScoreCommand {
   void run() const;
 
  private:
-  void answer_questions() const;
-  void score_texts() const;
-  engine::ScoringRequest request() const;
+  void answer_questions(const std::string& checkpoint) const;
+  void score_texts(const std::string& checkpoint) const;
+  engine::ScoringRequest request(const std::string& checkpoint) const;
 
   std::string path_;
   std::vector<std::string> sets_;
@@ -63,12 +63,13 @@ ScoreCommand::ScoreCommand(CLI::App& command) {
 }
 
 void ScoreCommand::run() const {
-  if (texts_.empty()) return answer_questions();
-  score_texts();
+  const ChosenCheckpoint chosen = choose_checkpoint(path_);
+  if (texts_.empty()) return answer_questions(chosen.path);
+  score_texts(chosen.path);
 }
 
-engine::ScoringRequest ScoreCommand::request() const {
-  return {.model = {checkpoint_path(path_), sets_, ranks_.value_or(1)},
+engine::ScoringRequest ScoreCommand::request(const std::string& checkpoint) const {
+  return {.model = {checkpoint, sets_, ranks_.value_or(1)},
           .context = context_,
           .questions = nullptr,
           .name = {},
@@ -76,7 +77,7 @@ engine::ScoringRequest ScoreCommand::request() const {
           .on_answer = {}};
 }
 
-void ScoreCommand::answer_questions() const {
+void ScoreCommand::answer_questions(const std::string& checkpoint) const {
   std::ifstream file;
   if (questions_ != "-") {
     require_no_folder(questions_, "--questions");
@@ -85,7 +86,7 @@ void ScoreCommand::answer_questions() const {
       throw UsageError("--questions {}: can't be read: {}.", questions_, problem);
     file.open(questions_);
   }
-  engine::ScoringRequest request = this->request();
+  engine::ScoringRequest request = this->request(checkpoint);
   request.questions = questions_ == "-" ? &std::cin : &file;
   request.name = questions_ == "-" ? "standard input" : questions_;
   request.on_answer = [](const std::string& line) {
@@ -95,7 +96,7 @@ void ScoreCommand::answer_questions() const {
   engine::answer(request);
 }
 
-void ScoreCommand::score_texts() const {
+void ScoreCommand::score_texts(const std::string& checkpoint) const {
   std::stringstream questions;
   for (const std::string& path : texts_) {
     require_no_folder(path, "--text");
@@ -110,7 +111,7 @@ void ScoreCommand::score_texts() const {
       throw DataError("{}: isn't UTF-8.", path);
     }
   }
-  engine::ScoringRequest request = this->request();
+  engine::ScoringRequest request = this->request(checkpoint);
   request.questions = &questions;
   request.name = "--text";
   auto path = texts_.begin();

@@ -304,5 +304,49 @@ TEST_F(CheckpointCliTest, EvalAndSampleNeedTheVocabularyButNotTheTrainingText) {
   EXPECT_NE(sherd(another).out, sample.out);
 }
 
+// A save at each step, of which one stays: whatever a command has chosen is there as long as it reads it.
+TEST_F(CheckpointCliTest, CommandsReadARunThatSavesAndRemoves) {
+  const std::string run = folder_.file("run");
+  int calls = 0;
+  const test::ProgramOutcome trained =
+      train("run",
+            {"--set", "metrics.log_interval=5", "--set", "checkpoint.interval=1", "--set",
+             "checkpoint.keep_last=1", "--set", "training.max_steps=100000", "--set",
+             "training.eval_interval=0"},
+            [&](pid_t program, const std::string& line) {
+              if (!line.starts_with("step 5/")) return;
+              for (int i = 0; i < 5; ++i) {
+                for (const Strings& command :
+                     {Strings{"inspect", run, "--json"}, Strings{"verify", run, "--deep"},
+                      Strings{"eval", run},
+                      Strings{"export", run, "--to", folder_.file(fmt::format("out{}.h5", i))}}) {
+                  const test::ProgramOutcome read = sherd(command);
+                  EXPECT_EQ(read.exit_code, 0) << command[0] << ": " << read.err;
+                  ++calls;
+                }
+              }
+              ::kill(program, SIGTERM);
+            });
+  EXPECT_EQ(trained.exit_code, 75) << trained.err;
+  EXPECT_EQ(calls, 20);
+}
+
+TEST_F(CheckpointCliTest, AStepThatItsRunHasRemovedIsSaidToBe) {
+  ASSERT_EQ(
+      train("run", {"--set", "checkpoint.interval=2", "--set", "checkpoint.keep_last=1"}).exit_code,
+      0);
+  const std::string steps = folder_.file("run/checkpoints");
+  for (const char* command : {"inspect", "verify", "eval"}) {
+    const test::ProgramOutcome read = sherd({command, steps + "/step-0000000002"});
+    EXPECT_EQ(read.exit_code, 3);
+    EXPECT_EQ(lines_of(read.err).size(), 1u) << read.err;
+    EXPECT_TRUE(read.err.starts_with(
+        "sherd: " + steps +
+        "/step-0000000002: isn't there; a run removes older checkpoints (checkpoint.keep_last). "
+        "The newest there is step-"))
+        << read.err;
+  }
+}
+
 }  // namespace
 }  // namespace sherd::engine
