@@ -43,6 +43,9 @@ std::string digest_of_base(const BaseModel& base, const TrainingOptions& options
 /// Errors   UsageError, a line, if the checkpoint's adapter isn't for the model with this digest.
 void require_same_base(const checkpoint::Checkpoint& checkpoint, const std::string& digest,
                        const std::string& path);
+/// From now on, until the object ends, the checkpoint's run doesn't remove it (checkpoint/store/retention.h).
+/// Errors   DataError if it has removed it already.
+void require_held(const checkpoint::Checkpoint& checkpoint);
 /// Errors   UsageError if the checkpoint holds an adapter and no model.
 void require_whole_model(const checkpoint::Checkpoint& checkpoint);
 
