@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "tests/engine/main/train_cli_support.h"
+#include "tests/support/packed_text.h"
 #include "tests/where.h"
 
 namespace sherd::engine {
@@ -298,6 +299,30 @@ TEST_F(CheckpointCliTest, EvalAndSampleNeedTheVocabularyButNotTheTrainingText) {
             3);
   EXPECT_NEAR(perplexity, std::exp(loss), 1e-3 * perplexity);
   EXPECT_NEAR(bits, loss / std::log(2.0), 1e-3 * bits);
+  // The same text packed, as lines, and twice as lines.
+  const std::string as = std::string(50, 'a'), line = "{\"text\": \"" + as + "\"}\n";
+  const std::string figures = numbers;
+  folder_.write("some.txt.gz", test::gzip(as));
+  folder_.write("some.jsonl", line);
+  folder_.write("some.jsonl.gz", test::gzip(line));
+  folder_.write("other.jsonl", "{\"words\": \"" + as + "\"}\n");
+  for (const char* name : {"some.txt.gz", "some.jsonl", "some.jsonl.gz"}) {
+    const test::ProgramOutcome same = sherd({"score", path, "--text", folder_.file(name)});
+    EXPECT_EQ(same.out, folder_.file(name) + ": " + figures) << same.err;
+  }
+  folder_.write("some.jsonl", line + line);
+  const test::ProgramOutcome both = sherd(
+      {"score", path, "--text", folder_.file("some.jsonl"), "--text", folder_.file("some.txt")});
+  EXPECT_EQ(both.out, folder_.file("some.jsonl") + ": " + "100 tokens, 100 bytes" +
+                          figures.substr(figures.find(": loss")) + folder_.file("some.txt") + ": " +
+                          figures)
+      << both.err;
+  const test::ProgramOutcome unnamed =
+      sherd({"score", path, "--text", folder_.file("other.jsonl")});
+  EXPECT_EQ(unnamed.exit_code, 3);
+  EXPECT_NE(unnamed.err.find("other.jsonl:1: "), std::string::npos) << unnamed.err;
+  folder_.write("some.txt.xz", "x");
+  EXPECT_EQ(sherd({"score", path, "--text", folder_.file("some.txt.xz")}).exit_code, 3);
 
   Strings another = ask;
   another.insert(another.end(), {"--seed", "1"});
