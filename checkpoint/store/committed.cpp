@@ -87,6 +87,19 @@ File Checkpoint::open_file(const std::string& name, std::int64_t bytes) const {
   return file;
 }
 
+bool Checkpoint::hold() const {
+  try {
+    if (!directory_.lock_shared()) return false;  // it is being removed
+  } catch (const DiskError&) {                    // there are no locks here
+  }
+  const auto named = status_of(*disk_, path());
+  return named && named->same_file(directory_.status());
+}
+
+bool Checkpoint::claim() const try { return directory_.lock(); } catch (const DiskError&) {
+  return true;
+}
+
 std::vector<std::string> Checkpoint::foreign_entries() const {
   std::set<std::string> own = {kManifestName, kIndexName};
   for (int shard = 0; shard < num_shards(); ++shard) own.insert(shard_name(shard, num_shards()));
@@ -115,17 +128,36 @@ std::vector<std::int64_t> committed_steps(Disk& disk, const std::string& directo
   return steps;
 }
 
-Newest newest_checkpoint(Disk& disk, const std::string& directory, std::int64_t before) {
-  Newest newest;
+namespace {
+
+// False if a checkpoint that was listed has been removed, so that another one may be the newest now.
+bool find_newest(Disk& disk, const std::string& directory, std::int64_t before, Newest& newest) {
+  bool all_there = true;
   for (const std::int64_t step : committed_steps(disk, directory)) {
     if (step >= before) continue;
     const std::string path = without_trailing_slashes(directory) + "/" + step_directory_name(step);
     try {
       newest.checkpoint.emplace(disk, path);
-      return newest;
+      return true;
     } catch (const DataError& error) {
-      newest.refused.push_back({path, error.what()});
+      if (exists(disk, path)) {
+        newest.refused.push_back({path, error.what()});
+      } else {
+        all_there = false;
+      }
     }
+  }
+  return all_there;
+}
+
+}  // namespace
+
+Newest newest_checkpoint(Disk& disk, const std::string& directory, std::int64_t before) {
+  constexpr int kMostLooks = 1000;  // a run saves once between two of them at most
+  Newest newest;
+  for (int look = 0; look < kMostLooks; ++look) {
+    newest = {};
+    if (find_newest(disk, directory, before, newest)) break;
   }
   return newest;
 }

@@ -43,6 +43,12 @@ class Checkpoint {
   /// Opens a file for reading; its size is checked again.
   File open_shard(int shard) const;
   File open_index() const;
+  /// Until this object ends, its run doesn't remove it (retention.h). False: it has been removed, or
+  /// another checkpoint has its name. True, without a hold, if the file system has no locks. Any
+  /// thread.
+  bool hold() const;
+  /// Before it is removed: true if nobody holds it; then nobody can until this object ends.
+  bool claim() const;
   /// Entries of the directory that aren't the checkpoint's.
   std::vector<std::string> foreign_entries() const;
 
@@ -72,7 +78,7 @@ struct Newest {
 };
 
 /// The newest checkpoint that opens, among steps before `before`. A resume that finds bad bytes in
-/// step 1200 asks again with `before` = 1200.
+/// step 1200 asks again with `before` = 1200. If the run removes one meanwhile, it looks again.
 Newest newest_checkpoint(Disk& disk, const std::string& directory, std::int64_t before = INT64_MAX);
 
 }  // namespace sherd::checkpoint

@@ -53,6 +53,7 @@ class PosixDisk final : public Disk {
   int truncate(int fd, std::int64_t bytes) override { return or_errno(::ftruncate(fd, bytes)); }
   int fsync(int fd) override { return or_errno(::fsync(fd)); }
   int flock(int fd) override { return or_errno(::flock(fd, LOCK_EX | LOCK_NB)); }
+  int flock_shared(int fd) override { return or_errno(::flock(fd, LOCK_SH | LOCK_NB)); }
   int fstat(int fd, FileStatus& status) override {
     struct stat buffer {};
     const int result = or_errno(::fstat(fd, &buffer));
@@ -195,6 +196,11 @@ void File::sync() const {
 
 bool File::lock() const {
   return unless(EWOULDBLOCK, uninterrupted([&] { return disk_->flock(fd_); }), "flock", path_);
+}
+
+bool File::lock_shared() const {
+  return unless(EWOULDBLOCK, uninterrupted([&] { return disk_->flock_shared(fd_); }), "flock",
+                path_);
 }
 
 FileStatus File::status() const {

@@ -60,7 +60,8 @@ class Disk {
   virtual ssize_t pwrite(int fd, const void* from, std::size_t bytes, std::int64_t offset) = 0;
   virtual int truncate(int fd, std::int64_t bytes) = 0;
   virtual int fsync(int fd) = 0;
-  virtual int flock(int fd) = 0;  ///< exclusive, without waiting
+  virtual int flock(int fd) = 0;         ///< exclusive, without waiting
+  virtual int flock_shared(int fd) = 0;  ///< the same, with others that share it
   virtual int fstat(int fd, FileStatus& status) = 0;
   virtual int lstat(const std::string& path, FileStatus& status) = 0;
   virtual int mkdir(const std::string& path) = 0;
@@ -93,7 +94,8 @@ class File {
   ssize_t try_write_at(const void* from, std::int64_t bytes, std::int64_t offset) const;
   void truncate(std::int64_t bytes) const;
   void sync() const;
-  bool lock() const;  ///< false: another process holds it
+  bool lock() const;         ///< false: another process holds it
+  bool lock_shared() const;  ///< false: another process holds it exclusively
   FileStatus status() const;
   void close();
 

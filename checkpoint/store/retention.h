@@ -10,6 +10,8 @@
 /// newest good one is always kept. Checkpoints that aren't this run's (`RetentionGuards::belongs`)
 /// aren't even read.
 ///
+/// A checkpoint that a process reads (Checkpoint::hold) stays until the first commit after that.
+///
 /// Removal can take long, so it has its own thread. A crash in the middle leaves whole checkpoints
 /// and `.gone-` directories, which remove_leftovers() removes. Rank 0 only.
 #pragma once

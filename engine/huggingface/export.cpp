@@ -14,6 +14,7 @@
 #include "checkpoint/store/block_reader.h"
 #include "core/error.h"
 #include "core/thread.h"
+#include "engine/huggingface/model_files.h"
 #include "engine/huggingface/stretch_writer.h"
 
 namespace sherd::huggingface {
@@ -248,7 +249,7 @@ ExportResult write_all(Disk& disk, const Checkpoint* checkpoint, const FolderToW
   std::map<std::string, std::string> files = folder.files;
   if (!plan.index.empty()) files[folder.weights_name + ".safetensors.index.json"] = plan.index;
   for (const auto& [name, text] : files) {
-    checkpoint::write_new_file(disk, temporary + "/" + name, text);
+    write_model_file(disk, temporary, name, text);
     report["files"][name] = {{"bytes", text.size()}, {"checksum", hex(checksum_of(text))}};
   }
   checkpoint::write_new_file(disk, temporary + "/" + kExportName, report.dump(1) + "\n");

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string_view>
 
@@ -29,11 +30,14 @@ constexpr auto kTokenizerFiles = std::to_array<std::string_view>({
     "chat_template.jinja",
     "chat_template.json",
 });
+constexpr std::string_view kTemplates = "additional_chat_templates";
+constexpr std::string_view kTemplateEnding = ".jinja";
 constexpr auto kOthers = std::to_array<std::string_view>({kConfigName, "generation_config.json"});
 
 }  // namespace
 
 bool is_tokenizer_file(const std::string& name) {
+  if (name.starts_with(fmt::format("{}/", kTemplates))) return true;
   return std::find(kTokenizerFiles.begin(), kTokenizerFiles.end(), name) != kTokenizerFiles.end();
 }
 
@@ -43,7 +47,22 @@ std::vector<std::string> model_files(checkpoint::Disk& disk, const std::string& 
     return !is_tokenizer_file(name) &&
            std::find(kOthers.begin(), kOthers.end(), name) == kOthers.end();
   });
+  const std::string templates = fmt::format("{}/{}", folder, kTemplates);
+  std::error_code error;
+  if (!std::filesystem::is_directory(templates, error)) return names;
+  for (const std::string& name : checkpoint::list_directory(disk, templates)) {
+    if (name.ends_with(kTemplateEnding)) names.push_back(fmt::format("{}/{}", kTemplates, name));
+  }
   return names;
+}
+
+void write_model_file(checkpoint::Disk& disk, const std::string& folder, const std::string& name,
+                      std::string_view text) {
+  const std::string path = fmt::format("{}/{}", folder, name);
+  const std::string parent = checkpoint::folder_of(path);
+  if (name.find('/') != std::string::npos) checkpoint::make_directory(disk, parent);
+  checkpoint::write_new_file(disk, path, text);
+  if (name.find('/') != std::string::npos) checkpoint::sync_directory(disk, parent);
 }
 
 std::string kept_folder(const std::string& output_dir) {
@@ -71,8 +90,8 @@ void copy_files(checkpoint::Disk& disk, const std::string& from, const std::stri
                 bool of_tokenizer) {
   for (const std::string& name : model_files(disk, from)) {
     if (is_tokenizer_file(name) != of_tokenizer) continue;
-    checkpoint::write_new_file(disk, to + "/" + name,
-                               checkpoint::read_followed(disk, from + "/" + name, kMaxFileBytes));
+    write_model_file(disk, to, name,
+                     checkpoint::read_followed(disk, from + "/" + name, kMaxFileBytes));
   }
 }
 

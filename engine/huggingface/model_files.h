@@ -10,14 +10,18 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "checkpoint/store/disk.h"
 
 namespace sherd::huggingface {
 
-/// The names of such files that are in `folder`.
+/// The names of such files that are in `folder`, "additional_chat_templates/NAME.jinja" among them.
 std::vector<std::string> model_files(checkpoint::Disk& disk, const std::string& folder);
+/// Writes a file by such a name, which `folder` doesn't have.
+void write_model_file(checkpoint::Disk& disk, const std::string& folder, const std::string& name,
+                      std::string_view text);
 bool is_tokenizer_file(const std::string& name);
 
 std::string kept_folder(const std::string& output_dir);

@@ -35,7 +35,8 @@ ChatCommand::ChatCommand(CLI::App& command) {
 
 void ChatCommand::run() const {
   const bool asks = ::isatty(STDIN_FILENO) != 0;
-  engine::ChatRequest request{.model = {checkpoint_path(path_), sets_, 1},
+  const ChosenCheckpoint chosen = choose_checkpoint(path_);
+  engine::ChatRequest request{.model = {chosen.path, sets_, 1},
                               .options = {.sampling = sampling_},
                               .system = system_,
                               .next_message = [&]() -> std::optional<std::string> {

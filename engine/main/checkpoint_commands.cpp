@@ -75,7 +75,8 @@ class InspectCommand {
     command.add_flag("--digests", digests_, "With --json: a checksum of every tensor");
   }
   void run() const {
-    const checkpoint::Checkpoint checkpoint(checkpoint::posix_disk(), checkpoint_path(path_));
+    const ChosenCheckpoint chosen = choose_checkpoint(path_);
+    const checkpoint::Checkpoint checkpoint(checkpoint::posix_disk(), chosen.path);
     fmt::print("{}", json_ ? checkpoint::inspect_json(checkpoint, digests_) + "\n"
                            : checkpoint::inspect_table(checkpoint));
   }
@@ -91,7 +92,10 @@ class VerifyCommand {
     add_checkpoint(command, path_);
     command.add_flag("--deep", deep_, "Read every byte and compare it with its checksum");
   }
-  void run() const { verify(checkpoint_path(path_), deep_); }
+  void run() const {
+    const ChosenCheckpoint chosen = choose_checkpoint(path_);
+    verify(chosen.path, deep_);
+  }
 
  private:
   std::string path_;
@@ -105,7 +109,10 @@ class EvalCommand {
     add_ranks(command, ranks_, "Number of ranks (default: the recipe's)");
     command.add_flag("--json", json_, "One JSON object instead of a sentence");
   }
-  void run() const { evaluate({checkpoint_path(path_), sets_, ranks_}, json_); }
+  void run() const {
+    const ChosenCheckpoint chosen = choose_checkpoint(path_);
+    evaluate({chosen.path, sets_, ranks_}, json_);
+  }
 
  private:
   std::string path_;
@@ -147,7 +154,8 @@ ExportCommand::ExportCommand(CLI::App& command) {
 }
 
 void ExportCommand::run() const {
-  const std::string path = checkpoint_path(path_);
+  const ChosenCheckpoint chosen = choose_checkpoint(path_);
+  const std::string& path = chosen.path;
   std::optional<DType> dtype;
   for (const DType known : {DType::kF32, DType::kBF16, DType::kF16}) {
     if (dtype_ == name_of(known)) dtype = known;

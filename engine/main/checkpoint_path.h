@@ -1,9 +1,18 @@
 /// Finds the checkpoint that a path means.
 #pragma once
 
+#include <optional>
 #include <string>
 
+#include "checkpoint/store/committed.h"
+
 namespace sherd::main {
+
+struct ChosenCheckpoint {
+  std::string path;
+  /// A run that continues doesn't remove it while this object exists.
+  std::optional<checkpoint::Checkpoint> held{};
+};
 
 /// The folder of one checkpoint, for any of these:
 ///
@@ -14,9 +23,10 @@ namespace sherd::main {
 ///   runs/x/best                          the one there with the lowest validation loss
 ///   runs/x/checkpoints/best              the same
 ///
-/// Any other path is returned unchanged; opening it reports the error.
+/// Any other path is returned unchanged; opening it reports the error. If its run removes a checkpoint
+/// before it can be held, it looks again.
 /// Errors   DataError if a run's folder contains no checkpoint that opens, or, for best, none with
-///          a loss.
-std::string checkpoint_path(const std::string& path);
+///          a loss; if a named step doesn't exist and others do.
+ChosenCheckpoint choose_checkpoint(const std::string& path);
 
 }  // namespace sherd::main

@@ -100,7 +100,8 @@ void SampleCommand::run() const {
   const bool as_json = !prompts_file_.empty();
   const std::vector<std::string> prompts =
       as_json ? read_prompts(prompts_file_) : std::vector{prompt_};
-  engine::GenerationRequest request{.model = {checkpoint_path(path_), sets_, ranks_.value_or(1)},
+  const ChosenCheckpoint chosen = choose_checkpoint(path_);
+  engine::GenerationRequest request{.model = {chosen.path, sets_, ranks_.value_or(1)},
                                     .options = {.sampling = sampling_,
                                                 .stops = stops_,
                                                 .ignores_end_tokens = ignores_end_tokens_,

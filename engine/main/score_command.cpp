@@ -12,6 +12,7 @@
 
 #include "core/error.h"
 #include "core/small_file.h"
+#include "engine/data/texts.h"
 #include "engine/inference/scoring.h"
 #include "engine/main/checkpoint_path.h"
 #include "engine/main/command_line.h"
@@ -24,6 +25,25 @@ using Json = nlohmann::json;
 
 constexpr std::int64_t kMostTextBytes = std::int64_t{1} << 30;
 
+// As --set names it, or the default.
+std::string field_of_lines(const std::vector<std::string>& sets) {
+  constexpr std::string_view kKey = "data.field=";
+  std::string field = "text";
+  for (const std::string& set : sets) {
+    if (set.starts_with(kKey)) field = set.substr(kKey.size());
+  }
+  return field;
+}
+
+std::string question_of(const data::MappedFile& text) {
+  const auto bytes = text.bytes();
+  try {
+    return Json{{"text", std::string(bytes.begin(), bytes.end())}}.dump();
+  } catch (const Json::type_error&) {
+    throw DataError("{}: isn't UTF-8.", text.path());
+  }
+}
+
 // `sherd score`: how likely a model thinks texts are; engine/inference/scoring.h.
 class ScoreCommand {
  public:
@@ -31,9 +51,9 @@ class ScoreCommand {
   void run() const;
 
  private:
-  void answer_questions() const;
-  void score_texts() const;
-  engine::ScoringRequest request() const;
+  void answer_questions(const std::string& checkpoint) const;
+  void score_texts(const std::string& checkpoint) const;
+  engine::ScoringRequest request(const std::string& checkpoint) const;
 
   std::string path_;
   std::vector<std::string> sets_;
@@ -52,8 +72,10 @@ ScoreCommand::ScoreCommand(CLI::App& command) {
                   "{\"text\": ...} or {\"prompt\": ...} (default: standard input)")
       ->type_name("FILE.jsonl");
   command
-      .add_option("--text", texts_,
-                  "Text file instead of questions: prints loss, perplexity and bits per byte")
+      .add_option(
+          "--text", texts_,
+          "Text file instead of questions, also .jsonl, .gz or .zst: prints loss, perplexity "
+          "and bits per byte")
       ->type_name("FILE")
       ->allow_extra_args(false);
   command
@@ -63,12 +85,13 @@ ScoreCommand::ScoreCommand(CLI::App& command) {
 }
 
 void ScoreCommand::run() const {
-  if (texts_.empty()) return answer_questions();
-  score_texts();
+  const ChosenCheckpoint chosen = choose_checkpoint(path_);
+  if (texts_.empty()) return answer_questions(chosen.path);
+  score_texts(chosen.path);
 }
 
-engine::ScoringRequest ScoreCommand::request() const {
-  return {.model = {checkpoint_path(path_), sets_, ranks_.value_or(1)},
+engine::ScoringRequest ScoreCommand::request(const std::string& checkpoint) const {
+  return {.model = {checkpoint, sets_, ranks_.value_or(1)},
           .context = context_,
           .questions = nullptr,
           .name = {},
@@ -76,7 +99,7 @@ engine::ScoringRequest ScoreCommand::request() const {
           .on_answer = {}};
 }
 
-void ScoreCommand::answer_questions() const {
+void ScoreCommand::answer_questions(const std::string& checkpoint) const {
   std::ifstream file;
   if (questions_ != "-") {
     require_no_folder(questions_, "--questions");
@@ -85,7 +108,7 @@ void ScoreCommand::answer_questions() const {
       throw UsageError("--questions {}: can't be read: {}.", questions_, problem);
     file.open(questions_);
   }
-  engine::ScoringRequest request = this->request();
+  engine::ScoringRequest request = this->request(checkpoint);
   request.questions = questions_ == "-" ? &std::cin : &file;
   request.name = questions_ == "-" ? "standard input" : questions_;
   request.on_answer = [](const std::string& line) {
@@ -95,34 +118,36 @@ void ScoreCommand::answer_questions() const {
   engine::answer(request);
 }
 
-void ScoreCommand::score_texts() const {
+void ScoreCommand::score_texts(const std::string& checkpoint) const {
   std::stringstream questions;
+  std::vector<std::size_t> num_texts;  // of each file: a line of a .jsonl file is one
   for (const std::string& path : texts_) {
     require_no_folder(path, "--text");
-    std::string problem;
-    const auto read = read_small_file(path, kMostTextBytes, problem);
-    if (!read) throw UsageError("--text {}: can't be read: {}.", path, problem);
-    const std::string& text = *read;
-    if (text.empty()) throw DataError("{}: contains no text.", path);
-    try {
-      questions << Json{{"text", text}}.dump() << '\n';
-    } catch (const Json::type_error&) {
-      throw DataError("{}: isn't UTF-8.", path);
-    }
+    const std::string problem = problem_of_file(path, kMostTextBytes);
+    if (!problem.empty()) throw UsageError("--text {}: can't be read: {}.", path, problem);
+    const data::Texts texts = data::open_texts(path, "--text", field_of_lines(sets_));
+    for (const auto& text : texts.texts) questions << question_of(*text) << '\n';
+    num_texts.push_back(texts.texts.size());
   }
-  engine::ScoringRequest request = this->request();
+  engine::ScoringRequest request = this->request(checkpoint);
   request.questions = &questions;
   request.name = "--text";
-  auto path = texts_.begin();
+  std::size_t file = 0, num_answers = 0;
+  std::int64_t tokens = 0, bytes = 0;
+  double nats = 0.0;
   request.on_answer = [&](const std::string& line) {
     const Json answer = Json::parse(line);
-    const auto tokens = answer.at("tokens").get<std::int64_t>();
-    const auto bytes = answer.at("bytes").get<std::int64_t>();
-    const double nats = -answer.at("log_likelihood").get<double>();
+    tokens += answer.at("tokens").get<std::int64_t>();
+    bytes += answer.at("bytes").get<std::int64_t>();
+    nats -= answer.at("log_likelihood").get<double>();
+    if (++num_answers < num_texts[file]) return;
     const double loss = nats / static_cast<double>(tokens);
     fmt::print("{}: {} tokens, {} bytes: loss {:.4f}, perplexity {:.4f}, {:.4f} bits per byte\n",
-               *path++, tokens, bytes, loss, std::exp(loss),
+               texts_[file++], tokens, bytes, loss, std::exp(loss),
                nats / std::numbers::ln2 / static_cast<double>(bytes));
+    num_answers = 0;
+    tokens = bytes = 0;
+    nats = 0.0;
   };
   engine::answer(request);
 }

@@ -60,6 +60,7 @@ BaseModel::BaseModel(const TrainingOptions& options, const std::string& path,
     return;
   }
   checkpoint_ = std::make_shared<const checkpoint::Checkpoint>(disk, path);
+  require_held(*checkpoint_);
   require_whole_model(*checkpoint_);
   checkpoint::check_match(*checkpoint_, tensors_, checkpoint::Match::kListedKinds);
 }
@@ -122,6 +123,13 @@ void require_same_base(const checkpoint::Checkpoint& checkpoint, const std::stri
       "{}: its adapter is for another model: the digest of {} is {}, the checkpoint's {}. Set "
       "checkpoint.init_from to the model that it was trained on.",
       checkpoint.path(), path, digest, saved);
+}
+
+void require_held(const checkpoint::Checkpoint& checkpoint) {
+  if (checkpoint.hold()) return;
+  throw DataError(
+      "{}: its run removed it (checkpoint.keep_last) before it could be read; choose another.",
+      checkpoint.path());
 }
 
 void require_whole_model(const checkpoint::Checkpoint& checkpoint) {

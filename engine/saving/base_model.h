@@ -45,6 +45,9 @@ std::string digest_of_base(const BaseModel& base, const TrainingOptions& options
 ///          digest.
 void require_same_base(const checkpoint::Checkpoint& checkpoint, const std::string& digest,
                        const std::string& path);
+/// Until the object ends, the checkpoint's run doesn't remove it (checkpoint/store/retention.h).
+/// Errors   DataError if it has been removed already.
+void require_held(const checkpoint::Checkpoint& checkpoint);
 /// Errors   UsageError if the checkpoint holds only an adapter.
 void require_whole_model(const checkpoint::Checkpoint& checkpoint);
 

@@ -217,6 +217,7 @@ int Resuming::load(const std::string& path, bool weights_only, std::string& prob
     best = best_evaluation_of(checkpoint);
   }
   try {
+    if (weights_only) require_held(checkpoint);
     checkpoint::load(checkpoint, wanted, match, shared_.reading(), shared_.copy());
   } catch (const DataError& error) {
     problem = error.what();

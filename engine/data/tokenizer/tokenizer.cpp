@@ -37,6 +37,25 @@ std::optional<std::int32_t> id_of_named(const std::vector<NamedToken>& named, st
   return id;
 }
 
+/// transformers adds what only added_tokens.json names. Files that it wrote itself in the last years have all of it in
+/// tokenizer.json, or "added_tokens_decoder" in tokenizer_config.json, which hides added_tokens.json.
+void refuse_other_added_tokens(const fs::path& folder, const Tokenizer& tokenizer) {
+  const std::string path = (folder / "added_tokens.json").native();
+  std::error_code error;
+  if (!fs::exists(path, error)) return;
+  const std::string text = read_small_file(path, kMostConfigBytes);
+  check_json_bounds(text, path);
+  const nlohmann::json tokens = nlohmann::json::parse(text, nullptr, false);
+  if (!tokens.is_object()) throw DataError("{}: isn't a JSON object.", path);
+  for (const auto& [token, id] : tokens.items()) {
+    if (tokenizer.id_of(token)) continue;
+    throw DataError(
+        "{}: names the token \"{}\", which tokenizer.json lacks; save the tokenizer with "
+        "transformers' AutoTokenizer once, which writes it there.",
+        path, token.substr(0, 64));
+  }
+}
+
 /// Where the text stops being UTF-8, or its size.
 std::size_t valid_prefix(std::string_view text) {
   const auto bytes = data::as_bytes(text);
@@ -96,11 +115,15 @@ std::shared_ptr<const Tokenizer> Tokenizer::open(const std::string& folder,
   parts.beginning = id_of_named(parts.named, "bos_token", *tokenizer);
   parts.end = id_of_named(parts.named, "eos_token", *tokenizer);
   const std::string config_path = (fs::path(folder) / "tokenizer_config.json").native();
-  if (!fs::exists(config_path, error)) return tokenizer;
+  if (!fs::exists(config_path, error)) {
+    refuse_other_added_tokens(folder, *tokenizer);
+    return tokenizer;
+  }
   const std::string config_text = read_small_file(config_path, kMostConfigBytes);
   check_json_bounds(config_text, config_path);
   const nlohmann::json config = nlohmann::json::parse(config_text, nullptr, false);
   if (!config.is_object()) throw DataError("{}: isn't a JSON object.", config_path);
+  if (!config.contains("added_tokens_decoder")) refuse_other_added_tokens(folder, *tokenizer);
   const bool adds_beginning = JsonNode(config, config_path).flag("add_bos_token", false);
   if (adds_beginning && parts.beginning && !parts.before_document) {
     parts.before_document = {*parts.beginning};

@@ -59,6 +59,7 @@ void gpt2(ConfigReader& config) {
 
 void write_gpt2(FamilyWriter& config) {
   config.set("n_inner", config.whole("model.ffn_hidden_size"));
+  config.set("n_ctx", config.whole("model.max_seq_length"));  // llama.cpp's converter asks for it
 }
 
 constexpr Family kFamilies[] = {

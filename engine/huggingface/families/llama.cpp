@@ -245,7 +245,17 @@ void write_qwen3(FamilyWriter& config) {
   config.set("attention_bias", config.truth("model.qkv_bias") && config.truth("model.output_bias"));
 }
 
+// What Phi-3's class can't say: biases, and windows or positions in some layers only.
+bool is_beyond_phi3(const FamilyWriter& config) {
+  if (config.truth("model.qkv_bias") || config.truth("model.mlp_bias")) return true;
+  for (std::int64_t layer = 0; layer < config.whole("model.num_layers"); ++layer) {
+    if (!config.is_turned(layer) || config.is_windowed(layer) != config.is_windowed(0)) return true;
+  }
+  return config.truth("model.output_bias");
+}
+
 void write_smollm3(FamilyWriter& config) {
+  if (has_longrope(config) && !is_beyond_phi3(config)) return;
   write_usual(config);
   config.turned_layers("no_rope_layers");
   config.set("use_sliding_window", config.has_windows());

@@ -8,9 +8,11 @@
 #include <filesystem>
 
 #include "checkpoint/reader.h"
+#include "checkpoint/store/step_directory.h"
 #include "checkpoint/store/verify.h"
 #include "tests/checkpoint/support/allocation_meter.h"
 #include "tests/checkpoint/support/checkpoint_builder.h"
+#include "tests/checkpoint/support/hooked_disk.h"
 #include "tests/checkpoint/support/manifest_editor.h"
 #include "tests/support/values/error_text.h"
 #include "tests/support/values/temp_folder.h"
@@ -220,6 +222,24 @@ TEST_F(CommittedSlow, AManyValuedTextIsRefusedWhileItIsParsed) {
   test::write_text(path + "/manifest.json",
                    framed(unframed(test::read_text(path + "/manifest.json")), many + "]"));
   EXPECT_EQ(refusal(path), path + "/manifest.json: more than 16777216 JSON values");
+}
+
+// With keep_last 1: between the look at the folder and the opening the run has saved, and removed what was found.
+TEST_F(Committed, WhatItsRunRemovesMeanwhileIsntRefusedAndTheNewestIsLookedForAgain) {
+  build(1);
+  std::int64_t step = 1;
+  test::HookedDisk disk([&](const test::DiskCall& call) -> std::optional<std::int64_t> {
+    if (call.name == "open" && step < 4 && call.path.ends_with(step_directory_name(step))) {
+      build(step + 1);
+      remove_checkpoint(posix_disk(), folder(), step, "test");
+      ++step;
+    }
+    return std::nullopt;
+  });
+  const Newest newest = newest_checkpoint(disk, folder());
+  ASSERT_TRUE(newest.checkpoint);
+  EXPECT_EQ(newest.checkpoint->manifest().step, 4);
+  EXPECT_TRUE(newest.refused.empty());
 }
 
 }  // namespace

@@ -191,5 +191,58 @@ TEST(Retention, RemovesNothingOnceTheFolderIsAnotherRuns) {
   EXPECT_EQ(save.complaint_about_step(1), "");
 }
 
+TEST(Retention, ACheckpointThatSomebodyReadsStaysUntilTheNextCommitAfterThat) {
+  const test::TempFolder folder;
+  SaveWorld save(folder.path(), 1, test::small_tensors());
+  Retention retention(posix_disk(), folder.path(), {.keep_last = 1});
+  const auto commit = [&](std::int64_t step) {
+    EXPECT_TRUE(save.save(step).committed);
+    retention.apply();
+    const RetentionReport report = retention.finish();
+    EXPECT_EQ(report.problems, Names{});
+    return report.removed;
+  };
+  EXPECT_EQ(commit(1), Steps{});
+  std::optional<Checkpoint> read(std::in_place, posix_disk(), folder.file("step-0000000001"));
+  ASSERT_TRUE(read->hold());
+  EXPECT_EQ(commit(2), Steps{});
+  EXPECT_EQ(commit(3), Steps{2});
+  EXPECT_EQ(save.complaint_about_step(1), "");
+  read.reset();
+  EXPECT_EQ(commit(4), (Steps{1, 3}));
+}
+
+TEST(Retention, WhatIsBeingRemovedOrHasBeenCannotBeHeld) {
+  const test::TempFolder folder;
+  SaveWorld save(folder.path(), 1, test::small_tensors());
+  ASSERT_TRUE(save.save(1).committed);
+  const Checkpoint reader(posix_disk(), folder.file("step-0000000001"));
+  {
+    const Checkpoint remover(posix_disk(), folder.file("step-0000000001"));
+    EXPECT_TRUE(remover.claim());
+    EXPECT_FALSE(reader.hold());
+    remove_checkpoint(posix_disk(), folder.path(), 1, "test");
+  }
+  EXPECT_FALSE(reader.hold());
+  ASSERT_TRUE(save.save(1).committed);  // another one has its name
+  EXPECT_FALSE(reader.hold());
+}
+
+// A file system without locks: nothing is held, and nothing is kept from going.
+TEST(Retention, WithoutLocksEverythingIsAsIfNobodyRead) {
+  const test::TempFolder folder;
+  SaveWorld save(folder.path(), 1, test::small_tensors());
+  for (std::int64_t step = 1; step <= 2; ++step) ASSERT_TRUE(save.save(step).committed);
+  test::HookedDisk disk([&](const test::DiskCall& call) -> std::optional<std::int64_t> {
+    return call.name.starts_with("flock") ? std::optional<std::int64_t>(-ENOLCK) : std::nullopt;
+  });
+  const Checkpoint reader(disk, folder.file("step-0000000001"));
+  EXPECT_TRUE(reader.hold());
+  Retention retention(disk, folder.path(), {.keep_last = 1});
+  retention.apply();
+  EXPECT_EQ(retention.finish().removed, Steps{1});
+  EXPECT_FALSE(reader.hold());
+}
+
 }  // namespace
 }  // namespace sherd::checkpoint

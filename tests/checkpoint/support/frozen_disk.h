@@ -55,6 +55,7 @@ class FrozenDisk : public checkpoint::Disk {
   int truncate(int, std::int64_t) override { return -EROFS; }
   int fsync(int) override { return -EROFS; }
   int flock(int) override { return -EROFS; }
+  int flock_shared(int) override { return -EROFS; }
   int lstat(const std::string&, checkpoint::FileStatus&) override { return -EROFS; }
   int mkdir(const std::string&) override { return -EROFS; }
   int rename(const std::string&, const std::string&) override { return -EROFS; }

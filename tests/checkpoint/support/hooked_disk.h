@@ -77,6 +77,10 @@ class HookedDisk : public checkpoint::Disk {
   int flock(int fd) override {
     return pass({"flock", path_of(fd), "", 0, 0, ""}, [&] { return real_.flock(fd); });
   }
+  int flock_shared(int fd) override {
+    return pass({"flock_shared", path_of(fd), "", 0, 0, ""},
+                [&] { return real_.flock_shared(fd); });
+  }
   int fstat(int fd, checkpoint::FileStatus& status) override {
     return pass({"fstat", path_of(fd), "", 0, 0, ""}, [&] { return real_.fstat(fd, status); });
   }

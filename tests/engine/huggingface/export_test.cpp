@@ -150,6 +150,22 @@ TEST_F(Export, OfAModelOfSeveralPartsTheTextPartIsReadAndWritten) {
   }
 }
 
+TEST_F(Export, NamedChatTemplatesGoThroughARunIntoAnExport) {
+  write_tokens();
+  const std::string model = write_model("llama"), name = "additional_chat_templates/tool_use.jinja";
+  folder_.write("llama/chat_template.jinja", "plain");
+  folder_.write("llama/" + name, "with tools");
+  folder_.write("llama/additional_chat_templates/notes.txt", "no template");
+  train(recipe(model), "run", 1, 2);
+  fs::remove_all(folder_.file("llama/additional_chat_templates"));  // the run has its own
+  export_checkpoint({checkpoint("run"), folder_.file("out"), {}});
+  EXPECT_EQ(folder_.read("out/" + name), "with tools");
+  EXPECT_EQ(folder_.read("out/chat_template.jinja"), "plain");
+  EXPECT_FALSE(fs::exists(folder_.file("out/additional_chat_templates/notes.txt")));
+  const json report = json::parse(folder_.read("out/sherd-export.json"));
+  EXPECT_EQ(report["files"][name]["bytes"], 10);
+}
+
 TEST_F(Export, AnExportInPartsIsReadLikeAWholeOne) {
   write_tokens();
   const std::string model = write_model("llama_tied");

@@ -321,6 +321,27 @@ TEST_F(Folder, ATiedHeadThatIsStoredMustBeTheEmbedding) {
   EXPECT_FALSE(fs::exists(folder_.file("other")));
 }
 
+// What retention claims before it removes, nobody else begins to read.
+TEST_F(Folder, ACheckpointAsFirstWeightsIsHeldWhileItIsRead) {
+  write_tokens();
+  const std::string model = write_model("llama");
+  train(recipe(model), "base", 3, 2);
+  const std::string base = checkpoint("base");
+  const auto error_of = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> sets = {"checkpoint.init_from=" + base};
+    sets.insert(sets.end(), more.begin(), more.end());
+    return test::error_text<DataError>([&] { train(recipe(model), "run", 3, 2, sets); });
+  };
+  std::optional<checkpoint::Checkpoint> remover(std::in_place, checkpoint::posix_disk(), base);
+  ASSERT_TRUE(remover->claim());
+  const std::string removed =
+      base + ": its run removed it (checkpoint.keep_last) before it could be read; choose another.";
+  EXPECT_EQ(error_of({}), removed);
+  EXPECT_EQ(error_of({"adapter.type=lora", "adapter.rank=2"}), removed);
+  remover.reset();
+  EXPECT_EQ(error_of({}), "(no error)");
+}
+
 TEST_F(Folder, ACheckpointAsFirstWeightsIsRefusedInTheWordsOfTheRankThatFoundTheDamage) {
   write_tokens();
   const std::string model = write_model("llama");

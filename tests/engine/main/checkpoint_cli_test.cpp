@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "tests/engine/main/train_cli_support.h"
+#include "tests/support/packed_text.h"
 #include "tests/where.h"
 
 namespace sherd::engine {
@@ -298,10 +299,78 @@ TEST_F(CheckpointCliTest, EvalAndSampleNeedTheVocabularyButNotTheTrainingText) {
             3);
   EXPECT_NEAR(perplexity, std::exp(loss), 1e-3 * perplexity);
   EXPECT_NEAR(bits, loss / std::log(2.0), 1e-3 * bits);
+  // The same text packed, as lines, and twice as lines.
+  const std::string as = std::string(50, 'a'), line = "{\"text\": \"" + as + "\"}\n";
+  const std::string figures = numbers;
+  folder_.write("some.txt.gz", test::gzip(as));
+  folder_.write("some.jsonl", line);
+  folder_.write("some.jsonl.gz", test::gzip(line));
+  folder_.write("other.jsonl", "{\"words\": \"" + as + "\"}\n");
+  for (const char* name : {"some.txt.gz", "some.jsonl", "some.jsonl.gz"}) {
+    const test::ProgramOutcome same = sherd({"score", path, "--text", folder_.file(name)});
+    EXPECT_EQ(same.out, folder_.file(name) + ": " + figures) << same.err;
+  }
+  folder_.write("some.jsonl", line + line);
+  const test::ProgramOutcome both = sherd(
+      {"score", path, "--text", folder_.file("some.jsonl"), "--text", folder_.file("some.txt")});
+  EXPECT_EQ(both.out, folder_.file("some.jsonl") + ": " + "100 tokens, 100 bytes" +
+                          figures.substr(figures.find(": loss")) + folder_.file("some.txt") + ": " +
+                          figures)
+      << both.err;
+  const test::ProgramOutcome unnamed =
+      sherd({"score", path, "--text", folder_.file("other.jsonl")});
+  EXPECT_EQ(unnamed.exit_code, 3);
+  EXPECT_NE(unnamed.err.find("other.jsonl:1: "), std::string::npos) << unnamed.err;
+  folder_.write("some.txt.xz", "x");
+  EXPECT_EQ(sherd({"score", path, "--text", folder_.file("some.txt.xz")}).exit_code, 3);
 
   Strings another = ask;
   another.insert(another.end(), {"--seed", "1"});
   EXPECT_NE(sherd(another).out, sample.out);
+}
+
+// A save at each step, of which one stays: whatever a command has chosen is there as long as it reads it.
+TEST_F(CheckpointCliTest, CommandsReadARunThatSavesAndRemoves) {
+  const std::string run = folder_.file("run");
+  int calls = 0;
+  const test::ProgramOutcome trained =
+      train("run",
+            {"--set", "metrics.log_interval=5", "--set", "checkpoint.interval=1", "--set",
+             "checkpoint.keep_last=1", "--set", "training.max_steps=100000", "--set",
+             "training.eval_interval=0"},
+            [&](pid_t program, const std::string& line) {
+              if (!line.starts_with("step 5/")) return;
+              for (int i = 0; i < 5; ++i) {
+                for (const Strings& command :
+                     {Strings{"inspect", run, "--json"}, Strings{"verify", run, "--deep"},
+                      Strings{"eval", run},
+                      Strings{"export", run, "--to", folder_.file(fmt::format("out{}.h5", i))}}) {
+                  const test::ProgramOutcome read = sherd(command);
+                  EXPECT_EQ(read.exit_code, 0) << command[0] << ": " << read.err;
+                  ++calls;
+                }
+              }
+              ::kill(program, SIGTERM);
+            });
+  EXPECT_EQ(trained.exit_code, 75) << trained.err;
+  EXPECT_EQ(calls, 20);
+}
+
+TEST_F(CheckpointCliTest, AStepThatItsRunHasRemovedIsSaidToBe) {
+  ASSERT_EQ(
+      train("run", {"--set", "checkpoint.interval=2", "--set", "checkpoint.keep_last=1"}).exit_code,
+      0);
+  const std::string steps = folder_.file("run/checkpoints");
+  for (const char* command : {"inspect", "verify", "eval"}) {
+    const test::ProgramOutcome read = sherd({command, steps + "/step-0000000002"});
+    EXPECT_EQ(read.exit_code, 3);
+    EXPECT_EQ(lines_of(read.err).size(), 1u) << read.err;
+    EXPECT_TRUE(read.err.starts_with(
+        "sherd: " + steps +
+        "/step-0000000002: isn't there; a run removes older checkpoints (checkpoint.keep_last). "
+        "The newest there is step-"))
+        << read.err;
+  }
 }
 
 }  // namespace

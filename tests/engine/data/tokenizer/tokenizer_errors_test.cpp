@@ -107,6 +107,30 @@ TEST(TokenizerErrors, FoldersWithoutAUsableFileAreNamed) {
   EXPECT_FALSE(Tokenizer::open(folder.path())->beginning());
 }
 
+// transformers 5.23 and 4.57 add such a token behind all others, whatever id the file says.
+TEST(TokenizerErrors, TokensThatOnlyAddedTokensJsonNamesAreRefused) {
+  const test::TempFolder folder;
+  const auto error = [&] {
+    return test::error_text<DataError>([&] { Tokenizer::open(folder.path()); });
+  };
+  folder.write("tokenizer.json", test::small_tokenizer().dump());
+  folder.write("added_tokens.json", R"({"<|end|>": 258})");
+  EXPECT_EQ(error(), "(no error)");
+  folder.write("added_tokens.json", R"({"<|end|>": 258, "<|more|>": 300})");
+  const std::string expected =
+      folder.file("added_tokens.json") +
+      ": names the token \"<|more|>\", which tokenizer.json lacks; save the tokenizer with "
+      "transformers' AutoTokenizer once, which writes it there.";
+  EXPECT_EQ(error(), expected);
+  folder.write("tokenizer_config.json", R"({"eos_token": "<|end|>"})");
+  EXPECT_EQ(error(), expected);
+  folder.write("tokenizer_config.json", R"({"added_tokens_decoder": {}})");  // hides the file there
+  EXPECT_EQ(error(), "(no error)");
+  folder.write("tokenizer_config.json", "{}");
+  folder.write("added_tokens.json", "[1]");
+  EXPECT_EQ(error(), folder.file("added_tokens.json") + ": isn't a JSON object.");
+}
+
 TEST(TokenizerErrors, WrongPostProcessorsAreNamed) {
   const auto wrong = [](const char* pointer, const json& value) {
     json part = {{"type", "TemplateProcessing"},
