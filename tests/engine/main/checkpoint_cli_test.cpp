@@ -11,7 +11,7 @@
 #include <thread>
 
 #include "tests/engine/main/train_cli_support.h"
-#include "tests/support/packed_text.h"
+#include "tests/support/models/packed_text.h"
 #include "tests/where.h"
 
 namespace sherd::engine {
