@@ -39,30 +39,20 @@ class LambDirection {
 }  // namespace
 
 void lamb_moments(ThreadTeam& team, const LambUpdate& args) {
-  const UpdateCommon& common = args.common;
   const AdamConstants constants(args.beta1, args.beta2, args.update_number);
-  const float beta1 = args.beta1, beta2 = args.beta2, scale = common.gradient_scale;
+  const float beta1 = args.beta1, beta2 = args.beta2, scale = args.common.gradient_scale;
   const float fresh1 = constants.fresh1, fresh2 = constants.fresh2;
-  dispatch_update(common, args.exp_avg.dtype, [&](auto gradient_type, auto moment_type) {
-    using G = decltype(gradient_type);
-    using S = decltype(moment_type);
-    const G* gradient = common.gradient.as<G>();
-    const Moment<S> exp_avg(args.exp_avg, common, 0), exp_avg_sq(args.exp_avg_sq, common, 1);
-    parallel_segment_blocks(team, common, [&](std::size_t index, std::int64_t first, int count) {
-      BlockScratch gradient_scratch, m_scratch, v_scratch;
-      const float* grad = load_block(gradient + first, count, gradient_scratch);
-      float* m = exp_avg.open(first, count, m_scratch);
-      float* v = exp_avg_sq.open(first, count, v_scratch);
+  update_blocks<2>(team, args.common, {args.exp_avg, args.exp_avg_sq},
+                   [&](const UpdateBlock<2>& block) {
+                     const float* grad = block.gradient;
+                     float *m = block.moment[0], *v = block.moment[1];
 #pragma omp simd
-      for (int i = 0; i < count; ++i) {
-        const float g = scale * grad[i];
-        m[i] = beta1 * m[i] + fresh1 * g;
-        v[i] = beta2 * v[i] + fresh2 * (g * g);
-      }
-      exp_avg.close(common.segments[index], first, count, m_scratch);
-      exp_avg_sq.close(common.segments[index], first, count, v_scratch);
-    });
-  });
+                     for (int i = 0; i < block.count; ++i) {
+                       const float g = scale * grad[i];
+                       m[i] = beta1 * m[i] + fresh1 * g;
+                       v[i] = beta2 * v[i] + fresh2 * (g * g);
+                     }
+                   });
 }
 
 void lamb_norms(ThreadTeam& team, const LambUpdate& args, Tensor sums) {
@@ -115,26 +105,15 @@ void lars_norms(ThreadTeam& team, const LarsUpdate& args, Tensor sums) {
 void lars_apply(ThreadTeam& team, const LarsUpdate& args, std::span<const float> ratios) {
   const UpdateCommon& common = args.common;
   const float momentum = args.momentum, scale = common.gradient_scale;
-  float* parameter = common.parameter.as<float>();
-  dispatch_update(common, args.momentum_buffer.dtype, [&](auto gradient_type, auto moment_type) {
-    using G = decltype(gradient_type);
-    using S = decltype(moment_type);
-    const G* gradient = common.gradient.as<G>();
-    const Moment<S> buffer(args.momentum_buffer, common, 0);
-    parallel_segment_blocks(team, common, [&](std::size_t index, std::int64_t first, int count) {
-      const UpdateSegment& segment = common.segments[index];
-      const float rate = common.lr * ratios[index], weight_decay = segment.weight_decay;
-      BlockScratch gradient_scratch, m_scratch;
-      const float* grad = load_block(gradient + first, count, gradient_scratch);
-      float* m = buffer.open(first, count, m_scratch);
-      float* p = parameter + first;
+  update_blocks<1>(team, common, {args.momentum_buffer}, [&](const UpdateBlock<1>& block) {
+    const float rate = common.lr * ratios[block.index], weight_decay = block.segment.weight_decay;
+    const float* grad = block.gradient;
+    float *m = block.moment[0], *p = block.parameter;
 #pragma omp simd
-      for (int i = 0; i < count; ++i) {
-        m[i] = momentum * m[i] + rate * (scale * grad[i] + weight_decay * p[i]);
-        p[i] = p[i] - m[i];
-      }
-      buffer.close(segment, first, count, m_scratch);
-    });
+    for (int i = 0; i < block.count; ++i) {
+      m[i] = momentum * m[i] + rate * (scale * grad[i] + weight_decay * p[i]);
+      p[i] = p[i] - m[i];
+    }
   });
 }
 

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
+#include <utility>
 
 #include "core/exact_sum.h"
 #include "kernels/cpu/blocks.h"
@@ -132,6 +134,45 @@ void dispatch_update(const UpdateCommon& common, DType moment, Function&& functi
     } else {
       function(gradient_type, BFloat16{});
     }
+  });
+}
+
+/// A block of a segment, with its gradient and moments as floats.
+template <std::size_t N>
+struct UpdateBlock {
+  const UpdateSegment& segment;
+  std::size_t index;  ///< of the segment
+  std::int64_t first;
+  int count;
+  const float* gradient;
+  std::array<float*, N> moment;  ///< to be changed in place
+  float* parameter;
+};
+
+/// Calls `function(UpdateBlock<N>)` for all blocks of an update with N moments, and rounds what it leaves in them.
+template <std::size_t N, class Function>
+void update_blocks(ThreadTeam& team, const UpdateCommon& common,
+                   const std::array<Tensor, N>& moments, Function&& function) {
+  dispatch_update(common, moments[0].dtype, [&](auto gradient_type, auto moment_type) {
+    using G = decltype(gradient_type);
+    using S = decltype(moment_type);
+    const G* gradient = common.gradient.as<G>();
+    float* parameter = common.parameter.as<float>();
+    const auto stored = [&]<std::size_t... i>(std::index_sequence<i...>) {
+      return std::array<Moment<S>, N>{Moment<S>(moments[i], common, i)...};
+    }
+    (std::make_index_sequence<N>());
+    parallel_segment_blocks(team, common, [&](std::size_t index, std::int64_t first, int count) {
+      const UpdateSegment& segment = common.segments[index];
+      BlockScratch gradient_scratch;
+      std::array<BlockScratch, N> scratch;
+      std::array<float*, N> opened;
+      for (std::size_t i = 0; i < N; ++i) opened[i] = stored[i].open(first, count, scratch[i]);
+      function(UpdateBlock<N>{segment, index, first, count,
+                              load_block(gradient + first, count, gradient_scratch), opened,
+                              parameter + first});
+      for (std::size_t i = 0; i < N; ++i) stored[i].close(segment, first, count, scratch[i]);
+    });
   });
 }
 
