@@ -7,6 +7,8 @@
 #include "engine/data/template/evaluator.h"
 #include "engine/data/template/functions.h"
 #include "engine/data/template/journal.h"
+#include "engine/data/template/loop_object.h"
+#include "engine/data/template/names.h"
 #include "engine/data/template/syntax.h"
 
 namespace sherd::templates {
@@ -20,58 +22,6 @@ struct TemplateTree {
 namespace {
 
 using Kind = Statement::Kind;
-
-// Names of filters and tests that aren't known are found before anything is rendered; like jinja2, not
-// in what a condition may leave out.
-class Checker {
- public:
-  explicit Checker(const TemplateTree& tree) : where_(tree.where) { check(tree.body); }
-  bool has_generation() const { return has_generation_; }
-
- private:
-  void check(const Block& block) {
-    for (const Statement& statement : block) {
-      has_generation_ |= statement.kind == Kind::kGeneration;
-      check(statement.value);
-      check(statement.condition);
-      for (const Parameter& parameter : statement.parameters) check(parameter.missing);
-      const bool maybe = statement.kind == Kind::kIf;
-      maybe_ += maybe ? 1 : 0;
-      check(statement.body);
-      check(statement.others);
-      maybe_ -= maybe ? 1 : 0;
-    }
-  }
-  void check(const ExpressionPtr& expression) {
-    if (!expression) return;
-    if (maybe_ > 0 || expression->kind == Expression::Kind::kChoice) return;
-    const bool is_filter_node = expression->kind == Expression::Kind::kFilter;
-    if (is_filter_node && !is_filter(expression->name)) refuse(*expression, "filter");
-    if (expression->kind == Expression::Kind::kTest && !is_test(expression->name)) {
-      refuse(*expression, "test");
-    }
-    for (const ExpressionPtr& part : expression->parts) check(part);
-    for (const ExpressionPtr& argument : expression->arguments.positional) check(argument);
-    for (const auto& [name, argument] : expression->arguments.named) check(argument);
-  }
-  [[noreturn]] void refuse(const Expression& expression, std::string_view what) const {
-    throw DataError("{}:{}: the {} \"{}\" isn't supported.", where_, expression.line, what,
-                    expression.name);
-  }
-
-  const std::string& where_;
-  bool has_generation_ = false;
-  int maybe_ = 0;
-};
-
-/// Names of a loop object, which every turn has a new one of; no rendering's budget holds them.
-const struct LoopNames {
-  Value index0 = Value::text("index0"), index = Value::text("index");
-  Value revindex0 = Value::text("revindex0"), revindex = Value::text("revindex");
-  Value first = Value::text("first"), last = Value::text("last"), length = Value::text("length");
-  Value previtem = Value::text("previtem"), nextitem = Value::text("nextitem");
-  Value cycle = Value::text("cycle");
-} kLoop;
 
 /// Text that is being made.
 struct Output {
@@ -311,33 +261,6 @@ class Renderer {
     return false;
   }
 
-  static Value loop_object(const std::vector<Value>& elements, std::size_t i) {
-    auto loop = std::make_shared<Dict>();
-    loop->is_namespace = true;
-    loop->items.reserve(10);
-    loop->held.add(8 * 2 * sizeof(Value));
-    const auto put = [&](const Value& name, Value value) {
-      loop->items.emplace_back(name, std::move(value));
-    };
-    const auto n = std::ssize(elements), at = static_cast<std::int64_t>(i);
-    put(kLoop.index0, at);
-    put(kLoop.index, at + 1);
-    put(kLoop.revindex0, n - at - 1);
-    put(kLoop.revindex, n - at);
-    put(kLoop.first, at == 0);
-    put(kLoop.last, at + 1 == n);
-    put(kLoop.length, static_cast<std::int64_t>(n));
-    put(kLoop.cycle,
-        std::make_shared<const Callable>(Callable{"cycle", [i](const Arguments& a) {
-                                                    if (a.positional.empty())
-                                                      throw_problem("cycle of nothing");
-                                                    return a.positional[i % a.positional.size()];
-                                                  }}));
-    if (i > 0) loop->add(kLoop.previtem, elements[i - 1]);
-    if (i + 1 < elements.size()) loop->add(kLoop.nextitem, elements[i + 1]);
-    return loop;
-  }
-
   // A macro sees the names around it as they are when it is called.
   Value function_of(const Statement& statement, const ScopePtr& scope, const std::string& name) {
     const std::weak_ptr<Scope> around = scope;  // which holds the function
@@ -404,7 +327,7 @@ Template Template::parse(std::string_view source, std::string_view where) {
   tree->where = where;
   tree->body = templates::parse(source, where);
   Template result;
-  result.has_generation_ = Checker(*tree).has_generation();
+  result.has_generation_ = check_names(tree->body, tree->where);
   tree->uses_loops_plainly = uses_loops_plainly(tree->body);
   result.tree_ = std::move(tree);
   return result;
