@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "engine/launch/stop_signals.h"
+#include "engine/train/expert_statistics.h"
 #include "kernels/isa.h"
 #include "kernels/libraries.h"
 

@@ -42,8 +42,8 @@ void ExpertStatistics::begin() {
   if (totals_) kernels::fill_zero(rank_.compute(), totals_->device());
 }
 
-std::optional<ExpertReport> ExpertStatistics::add_up() {
-  if (!totals_) return std::nullopt;
+std::shared_ptr<const ExpertReport> ExpertStatistics::add_up() {
+  if (!totals_) return nullptr;
   totals_->to_host(rank_.compute());
   rank_.compute().synchronize();
   const std::span<const double> own(totals_->host().as<double>(),
@@ -54,7 +54,8 @@ std::optional<ExpertReport> ExpertStatistics::add_up() {
   }
   const model::ModelShape& shape = options_.model;
   const auto experts = static_cast<std::size_t>(shape.moe.experts);
-  ExpertReport report;
+  const auto counted = std::make_shared<ExpertReport>();
+  ExpertReport& report = *counted;
   for (std::int64_t layer = 0; layer < shape.num_layers; ++layer) {
     if (!shape.has_experts(layer)) continue;
     const auto* const first = sums.data() + static_cast<std::size_t>(layer) * (experts + 2);
@@ -68,7 +69,7 @@ std::optional<ExpertReport> ExpertStatistics::add_up() {
       static_cast<double>(groups * options_.num_micro_steps * rank_.data_degree());
   report.balance_loss /= all_groups;
   report.z_loss /= all_groups;
-  return report;
+  return counted;
 }
 
 }  // namespace sherd::engine

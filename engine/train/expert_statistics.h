@@ -4,6 +4,7 @@
 /// are sums of f32 numbers in f64.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -35,8 +36,8 @@ class ExpertStatistics {
   void begin();
   /// For Pass::expert_totals.
   Tensor totals() const { return totals_ ? totals_->device() : Tensor{}; }
-  /// Adds up over all ranks. A collective, at the end of the step; nothing for a model without experts.
-  std::optional<ExpertReport> add_up();
+  /// Adds up over all ranks. A collective, at the end of the step; null and nothing for a model without experts.
+  std::shared_ptr<const ExpertReport> add_up();
 
  private:
   const TrainingOptions& options_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "engine/train/expert_statistics.h"
 #include "engine/train/layout/sharding_plan.h"
 #include "engine/train/pipeline/pipeline.h"
 #include "engine/train/units/model_collectives.h"
@@ -18,11 +19,14 @@ std::vector<BufferSpec> ShardedModel::buffers(const TrainingOptions& options,
   for (BufferSpec& buffer : Pipeline::buffers(options, pipeline, plan.mesh, rank)) {
     buffers.push_back(std::move(buffer));
   }
+  for (BufferSpec& buffer : ExpertStatistics::buffers(options, plan.mesh.world_size())) {
+    buffers.push_back(std::move(buffer));
+  }
   return buffers;
 }
 
 ShardedModel::ShardedModel(const TrainingOptions& options, const sharding::Rank& rank)
-    : options_(options), rank_(rank) {
+    : options_(options), rank_(rank), experts_(std::make_unique<ExpertStatistics>(options, rank)) {
   RankPipeline pipeline = rank_pipeline(options, rank.mesh, rank.rank);
   runner_ = std::make_unique<UnitRunner>(options, rank, pipeline);
   pipeline_ = std::make_unique<Pipeline>(options, std::move(pipeline), *runner_);
@@ -94,7 +98,16 @@ std::vector<int> ShardedModel::evaluation_uses(int num_passes) const {
 
 void ShardedModel::train(const std::function<model::Pass(int)>& pass_of) {
   parameters().plan(training_uses());
-  pipeline_->train(pass_of);
+  experts_->begin();
+  pipeline_->train([&](int micro_batch) {
+    model::Pass pass = pass_of(micro_batch);
+    pass.expert_totals = experts_->totals();
+    return pass;
+  });
+}
+
+std::shared_ptr<const ExpertReport> ShardedModel::expert_report() {
+  return experts_->add_up();
 }
 
 int ShardedModel::passes_at_once() const {

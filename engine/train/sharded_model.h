@@ -29,6 +29,8 @@ struct ShardingPlan;
 
 namespace sherd::engine {
 
+struct ExpertReport;
+class ExpertStatistics;
 class FrozenWeights;
 class Pipeline;
 class UnitRunner;
@@ -77,8 +79,11 @@ class ShardedModel {
   /// parameters are gathered and released or are parts, or on a GPU.
   bool interleave_weights();
 
-  /// All forwards and backwards of a step; Pipeline::train.
+  /// All forwards and backwards of a step; Pipeline::train. Counts what routers decide.
   void train(const std::function<model::Pass(int micro_batch)>& pass_of);
+  /// What routers have decided in the last step, over all ranks (expert_statistics.h). A collective; null and nothing
+  /// for a model without experts.
+  std::shared_ptr<const ExpertReport> expert_report();
   /// Passes without a backward, at most passes_at_once() in one call; Pipeline::evaluate.
   int passes_at_once() const;
   void evaluate(int num_passes, const std::function<model::Pass(int pass)>& pass_of,
@@ -114,6 +119,7 @@ class ShardedModel {
   const sharding::Rank& rank_;
   std::vector<int> numbers_;  // of units in the parameter table
   int num_table_units_ = 0;
+  std::unique_ptr<ExpertStatistics> experts_;
   std::unique_ptr<UnitRunner> runner_;
   std::unique_ptr<Pipeline> pipeline_;
 };

@@ -1,5 +1,6 @@
 // What a rank sends in a step (TrainingStep::traffic).
 
+#include "engine/train/expert_statistics.h"
 #include "engine/train/layout/sharding_plan.h"
 #include "engine/train/pipeline/pipeline.h"
 #include "engine/train/training_step.h"

@@ -25,8 +25,6 @@ std::vector<BufferSpec> TrainingStep::buffers(const TrainingOptions& options,
   buffers.insert(buffers.end(), {norm.sums, norm.workspace,
                                  sharding::Agreement<RankStats>::buffer(kStepStats, world_size),
                                  Diagnosis::Reports::buffer("diagnosis", world_size)});
-  const std::vector<BufferSpec> experts = ExpertStatistics::buffers(options, world_size);
-  buffers.insert(buffers.end(), experts.begin(), experts.end());
   return buffers;
 }
 
@@ -36,7 +34,6 @@ TrainingStep::TrainingStep(const TrainingOptions& options, ShardedModel& model)
       rank_(model.rank()),
       optimizer_(optim::make_optimizer(options.optimizer, rank_, model.units())),
       norm_(rank_, model.units()),
-      experts_(options, rank_),
       stats_(rank_, kStepStats),
       diagnosis_reports_(rank_, "diagnosis"),
       scaler_(options.loss_scaling) {}
@@ -81,7 +78,6 @@ std::int64_t TrainingStep::targets_of(std::int64_t step) const {
 
 // The step's gradient on every rank's slices, and the sum of this rank's token losses.
 void TrainingStep::accumulate_gradients(std::int64_t step, const NextBatch& next_batch) {
-  experts_.begin();
   model_.train([&](int micro_batch) { return pass_of(step, next_batch(step, micro_batch)); });
 }
 
@@ -97,8 +93,7 @@ model::Pass TrainingStep::pass_of(std::int64_t step, const TokenBatch& batch) co
       .gradient_scale = static_cast<float>(
           scaler_.scale() / static_cast<double>(std::max<std::int64_t>(targets_of(step), 1))),
       .balance_scale = static_cast<float>(
-          scaler_.scale() / static_cast<double>(options_.num_micro_steps * rank_.data_degree())),
-      .expert_totals = experts_.totals()};
+          scaler_.scale() / static_cast<double>(options_.num_micro_steps * rank_.data_degree()))};
 }
 
 TrainingStep::RankStats TrainingStep::own_stats(StopRequest asked) {
@@ -161,7 +156,7 @@ TrainingStep::StepStats TrainingStep::reduce_step_stats(std::int64_t step, StopR
   stats.finite = std::isfinite(stats.norm) && std::isfinite(stats.loss);
   stats.gradient_scale =
       static_cast<float>(optim::clip_scale(stats.norm, options_.max_norm) / scaler_.scale());
-  result.experts = experts_.add_up();
+  result.experts = model_.expert_report();
   result.loss = stats.loss;
   result.grad_norm = stats.norm;
   return stats;

@@ -11,7 +11,6 @@
 
 #include "core/exact_sum.h"
 #include "engine/train/diagnosis.h"
-#include "engine/train/expert_statistics.h"
 #include "engine/train/sharded_model.h"
 #include "engine/train/stop_request.h"
 #include "kernels/documents.h"
@@ -40,7 +39,7 @@ struct StepResult {
   bool skipped = false;          ///< the gradient overflowed: no update, a lower loss scale
   double loss_scale = 1.0;       ///< of this step
   std::string overflow;          ///< of a skipped step: the first non-finite gradient
-  std::optional<ExpertReport> experts{};  ///< of a model that has any
+  std::shared_ptr<const ExpertReport> experts{};  ///< ShardedModel::expert_report
 };
 
 /// A rank's micro-batch, i32 [T] each.
@@ -132,7 +131,6 @@ class TrainingStep {
   const sharding::Rank& rank_;
   std::unique_ptr<optim::Optimizer> optimizer_;
   optim::GradientNorm norm_;
-  ExpertStatistics experts_;
   sharding::Agreement<RankStats> stats_;
   Diagnosis::Reports diagnosis_reports_;
   optim::LossScaler scaler_;

@@ -5,6 +5,7 @@
 
 #include <numeric>
 
+#include "engine/train/expert_statistics.h"
 #include "tests/support/models/model_forms.h"
 #include "tests/support/runs/training_harness.h"
 
@@ -24,18 +25,21 @@ std::vector<engine::ExpertReport> reports(engine::TrainingOptions options, const
   options = applied(std::move(options), setup);
   std::vector<engine::ExpertReport> reports;
   run_ranks(setup, [&](sharding::Rank& rank) {
+    engine::ShardedModel model(options, rank);
+    engine::TrainingStep step(options, model);
+    std::vector<std::int32_t> memory;
+    const engine::NextBatch next = tokens_for(options, rank, memory);
     rank.guard([&] {
-      engine::ShardedModel model(options, rank);
-      engine::TrainingStep step(options, model);
-      std::vector<std::int32_t> memory;
-      const engine::NextBatch next = tokens_for(options, rank, memory);
       for (int i = 0; i < steps; ++i) {
         const engine::StepResult result = step.run(i, next);
-        if (rank.rank == 0) reports.push_back(result.experts.value());
+        if (rank.rank == 0) reports.push_back(*result.experts);
         if (!evaluates) continue;
         const engine::TokenBatch batch = next(i + 100, 0);
+        model.plan(model.evaluation_uses());
         model.forward({.inputs = batch.inputs, .targets = batch.targets});
+        model.evaluate_head({.inputs = batch.inputs, .targets = batch.targets});
       }
+      rank.compute().synchronize();
     });
   });
   return reports;
@@ -126,7 +130,9 @@ TEST(Experts, ThatNoTokenChoosesAreDecayedAndKeepTheirMoments) {
   const auto idle = std::ranges::find(counts, 0);
   ASSERT_NE(idle, counts.end());
   const auto expert = static_cast<std::size_t>(idle - counts.begin());
-  const Outcome before = train(options, {}, 0), after = train(options, {}, 1);
+  engine::TrainingOptions still = options;
+  still.lr_schedule.lr = 0.0;
+  const Outcome before = train(still, {}, 1), after = train(options, {}, 1);
   const std::string name = "block.0.moe.experts.down.weight";
   const auto numel = static_cast<std::size_t>(options.model.width * options.model.moe.ffn_width);
   const float lr = static_cast<float>(options.lr_schedule.lr), decay = 0.1f;
