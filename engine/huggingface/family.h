@@ -40,8 +40,8 @@ struct Module {
   bool transposed = false;       ///< theirs is [inputs, outputs]
   bool outside_prefix = false;   ///< its name doesn't begin with the family's prefix
   std::string_view each_head{};  ///< for kEachHead: "norms.{}", with the head's number
-  /// Of an expert's module: the tensor of all experts in files of transformers 5 that keep its form in memory. The name
-  /// is complete, without ".weight". The gate's row has it for gate and up.
+  /// In files of transformers 5 that keep its form in memory: the name of the tensor of all experts (gate and up in
+  /// one), or of a router whose name differs there.
   std::string_view stacked{};
   std::string_view
       in_memory{};  ///< its name in memory in some versions of transformers; files use `theirs`

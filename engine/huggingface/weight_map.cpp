@@ -46,6 +46,10 @@ class ParameterLinks {
   /// The tensor "MODULE.KIND" of theirs, or one for each head.
   void add(const Module& module, const std::string& name, const std::string& kind) {
     if (is_of_experts(module.part)) return add_experts(module, name, kind);
+    if (model_.stacks_experts && !module.stacked.empty()) {  // a router
+      add_theirs(stacked_name(module, name), {rows_, columns_});
+      return plain(0, 0, rows_);
+    }
     const Rows rows = rows_of(module.part);
     SHERD_CHECK(rows.count > 0 && rows.first + rows.count <= rows_, "rows of {}", name);
     if (module.part == Part::kEachHead) return add_each_head(module, name, kind);

@@ -199,7 +199,7 @@ kernels::ExpertsShape ModelShape::experts() const {
                               .per_token = moe.per_token,
                               .activation = activation,
                               .buffer_rows = moe.buffer_rows};
-  if (moe.buffer_rows == 0) shape.buffer_rows = tokens() * moe.per_token;
+  if (moe.buffer_rows == 0) shape.buffer_rows = tokens();
   shape.buffer_rows = kernels::experts_buffer_rows(shape);
   return shape;
 }

@@ -70,7 +70,7 @@ struct MoeShape {
   int groups = 1, kept_groups = 1, group_scores = 1;
   kernels::BalanceScope scope = kernels::BalanceScope::kSequence;
   double balance = 0.0, z = 0.0;  ///< the losses' coefficients
-  std::int64_t buffer_rows = 0;   ///< of a round; 0: all rows of a micro-batch at once
+  std::int64_t buffer_rows = 0;   ///< of a round; 0: as many as a micro-batch has tokens
 
   bool active() const { return experts > 0; }
 };

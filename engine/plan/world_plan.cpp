@@ -1,6 +1,5 @@
 #include "engine/plan/world_plan.h"
 
-#include <array>
 #include <map>
 
 #include "core/error.h"
@@ -10,10 +9,10 @@ namespace sherd::engine {
 namespace {
 
 /// What of a rank's plan isn't the same on all ranks: its place in the pipeline and among tensor ranks, and what
-/// the optimizer holds unevenly, by kind of unit (blocks are all alike): embedding, block and head.
+/// the optimizer holds unevenly, of the units of a model with one layer of each kind.
 struct Peculiarity {
   int place = 0, tensor_rank = 0;
-  std::array<std::int64_t, 3> uneven{};
+  std::vector<std::int64_t> uneven{};
   auto operator<=>(const Peculiarity&) const = default;
 };
 
@@ -30,19 +29,18 @@ std::vector<Peculiarity> peculiarities(const TrainingOptions& options, const sha
     ranks[rank].tensor_rank = mesh.coordinate(static_cast<int>(rank), sharding::kTensorAxis);
   }
   if (!optim::descriptor_of(options.optimizer.type).uneven_numels) return ranks;
-  TrainingOptions one_block = options;
-  one_block.model.num_layers = 1;
+  TrainingOptions one_of_each = options;
+  one_of_each.model.num_layers = std::ssize(options.model.layers_of_each_kind());
   // Tensor is the innermost axis: its ranks are the first ones.
   for (int tensor_rank = 0; tensor_rank < mesh.degree(sharding::kTensorAxis); ++tensor_rank) {
-    const auto units = sharding_plan(one_block, without_pipeline(mesh), tensor_rank).units;
-    SHERD_CHECK(units.size() <= 3, "a model of one block in {} units", units.size());
+    const auto units = sharding_plan(one_of_each, without_pipeline(mesh), tensor_rank).units;
     for (std::size_t unit = 0; unit < units.size(); ++unit) {
       const std::vector<std::int64_t> numels =
           optim::descriptor_of(options.optimizer.type).uneven_numels(units[unit]);
       for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
         if (ranks[rank].tensor_rank != tensor_rank) continue;
         const int slice = sharding::slice_of(mesh, static_cast<int>(rank), units[unit].placement);
-        ranks[rank].uneven[unit] = numels[static_cast<std::size_t>(slice)];
+        ranks[rank].uneven.push_back(numels[static_cast<std::size_t>(slice)]);
       }
     }
   }

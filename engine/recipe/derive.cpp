@@ -25,7 +25,9 @@ void derive_model(Resolution& recipe) {
   const std::int64_t gated = (8 * model.hidden_size / 3 + 63) / 64 * 64;
   recipe.derive("model.ffn_hidden_size", model.ffn_hidden_size,
                 is_gated(model.activation) ? gated : 4 * model.hidden_size);
-  recipe.derive("moe.ffn_hidden_size", recipe.values().moe.ffn_hidden_size, model.ffn_hidden_size);
+  Recipe::Moe& moe = recipe.values().moe;
+  recipe.derive("moe.ffn_hidden_size", moe.ffn_hidden_size,
+                moe.num_experts > 0 ? model.ffn_hidden_size : 0);
   recipe.derive("model.max_seq_length", model.max_seq_length, recipe.values().training.seq_length);
   recipe.derive("model.norm_bias", model.norm_bias,
                 model.bias && model.norm == NormChoice::kLayerNorm);

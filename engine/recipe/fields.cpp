@@ -110,7 +110,7 @@ const std::vector<Field> kFields = {
 
     {MUST_MATCH(moe.num_experts), .fallback = value("0"), .range = between(0, 4096), .help = "Experts in each layer that has any. 0: no mixture of experts."},
     {MUST_MATCH(moe.experts_per_token), .fallback = value("2"), .range = between(1, 4096), .help = "Experts that the router chooses for each token."},
-    {MUST_MATCH(moe.ffn_hidden_size), .fallback = derived("model.ffn_hidden_size"), .range = between(1, 1 << 20), .help = "Width inside one expert."},
+    {MUST_MATCH(moe.ffn_hidden_size), .fallback = derived("model.ffn_hidden_size"), .range = between(0, 1 << 20), .help = "Width inside one expert. 0 without experts."},
     {MUST_MATCH(moe.shared_ffn_hidden_size), .fallback = value("0"), .range = between(0, 1 << 20), .help = "Width inside the expert that every token goes through. 0: there is none. Several shared experts are one of their total width."},
     {MUST_MATCH(moe.shared_gate), .fallback = value("false"), .help = "Multiply the shared expert's output by a learned gate, sigmoid(g x)."},
     {MUST_MATCH(moe.layers), .fallback = value("\"1\""), .help = "Layers with experts: 1 or 0 per layer, repeated from the first layer on. The others have a dense feed-forward layer."},
@@ -120,9 +120,9 @@ const std::vector<Field> kFields = {
     {MUST_MATCH(moe.num_groups), .fallback = value("1"), .range = between(1, 4096), .help = "Groups of experts. A token's experts are of kept_groups of them: those with the largest score, with sigmoid the largest sum of two."},
     {MUST_MATCH(moe.kept_groups), .fallback = value("1"), .range = between(1, 4096), .help = "Groups from which a token's experts are chosen."},
     {MAY_CHANGE(moe.balance_scope), .fallback = value("micro_batch"), .choices = {"sequence", "micro_batch"}, .help = "Tokens over which the balance loss counts the choices of an expert: each sequence, or a micro-batch."},
-    {MAY_CHANGE(moe.balance_loss), .fallback = value("0.01"), .range = kFloatFromZero, .help = "Coefficient of the loss that keeps experts in balance: 1 x coefficient per layer if they are. It is Megatron's; the one of transformers' classes means as much divided by experts_per_token. 0: no such loss."},
+    {MAY_CHANGE(moe.balance_loss), .fallback = value("0.01"), .range = kFloatFromZero, .help = "Coefficient of the loss that keeps experts in balance: 1 x coefficient per layer if they are. It is Megatron's. A coefficient c of transformers is as strong as c x experts_per_token / (layers with experts) here. 0: no such loss."},
     {MAY_CHANGE(moe.z_loss), .fallback = value("0"), .range = kFloatFromZero, .help = "Coefficient of the mean square of the logits' logsumexp, which keeps logits small. 0: no such loss."},
-    {FREE(moe.buffer_rows), .fallback = value("0"), .range = between(0, 1 << 30), .help = "Rows of the experts' buffers. Experts are computed in rounds of as many whole pieces of 512 rows as fit; results don't depend on it. 0: room for all rows of a micro-batch."},
+    {FREE(moe.buffer_rows), .fallback = value("0"), .range = between(0, 1 << 30), .help = "Rows of the experts' buffers. Experts are computed in rounds of as many whole pieces of 512 rows as fit; results don't depend on it. 0: as many as a micro-batch has tokens."},
 
     {MUST_MATCH(adapter.type), .fallback = value("none"), .choices = {"none", "lora"}, .help = "lora: train low-rank matrices next to the model's frozen matrices (docs/fine_tuning.md). none: train all weights.", .demand = "types are none and lora; QLoRA is lora with adapter.base_dtype: nf4; DoRA isn't supported"},
     {MUST_MATCH(adapter.rank), .fallback = value("8"), .range = between(1, 1 << 16), .help = "Rows of A and columns of B. At most the rows and columns of each target."},

@@ -118,7 +118,7 @@ constexpr ForeignKey kKeys[] = {
     {"topk_group moe_router_group_topk num_limited_groups", "moe.kept_groups"},
     {"first_k_dense_replace moe_layer_freq decoder_sparse_step mlp_only_layers", "moe.layers", "it has 1 or 0 for each layer."},
     {"moe_router_load_balancing_type", "moe.balance_scope"},
-    {"router_aux_loss_coef", "moe.balance_loss", "transformers' coefficient means as much as ours divided by moe.experts_per_token."},
+    {"router_aux_loss_coef", "moe.balance_loss", "a coefficient c of transformers is as strong as c x experts_per_token / (layers with experts) here."},
     {"moe_aux_loss_coeff aux_loss_alpha aux_loss_coef load_balance_loss_weight", "moe.balance_loss"},
     {"router_z_loss_coef moe_z_loss_coeff", "moe.z_loss"},
     {"moe_expert_capacity_factor moe_token_drop_policy capacity_factor", "", "no token is dropped; moe.buffer_rows bounds memory."},

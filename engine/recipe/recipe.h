@@ -152,7 +152,7 @@ struct Recipe {
     std::int64_t num_groups = 0, kept_groups = 0;
     BalanceScope balance_scope = BalanceScope::kSequence;
     double balance_loss = 0, z_loss = 0;  ///< coefficients
-    std::int64_t buffer_rows = 0;         ///< 0: all rows of a micro-batch at once
+    std::int64_t buffer_rows = 0;         ///< 0: as many as a micro-batch has tokens
   } moe;
 
   struct Adapter {

@@ -19,6 +19,12 @@ void check_numbers(Resolution& recipe) {
                   "moe.experts_per_token is {}, more than the {} experts there are.",
                   moe.experts_per_token, moe.num_experts);
   }
+  if (moe.ffn_hidden_size == 0) {
+    recipe.refuse(
+        {"moe.ffn_hidden_size", "moe.num_experts"},
+        "moe.ffn_hidden_size is 0, but there are {} experts. Leave it out, or give a width.",
+        moe.num_experts);
+  }
   if (moe.num_experts % moe.num_groups != 0) {
     return recipe.refuse({"moe.num_groups", "moe.num_experts"},
                          "moe.num_groups is {}, which doesn't divide num_experts {}.",

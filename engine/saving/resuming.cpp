@@ -71,7 +71,8 @@ Start Resuming::begin() {
     shared_.say(fmt::format("step 0, with the weights of {}{}", checkpoints_.init_from,
                             adapter.empty() ? "" : " and the adapter of " + adapter));
   } else {
-    shared_.say(fmt::format("no checkpoint in {}: starting at step 0", checkpoints_.directory));
+    shared_.say(fmt::format("no checkpoint in {}: starting at step 0, from random weights",
+                            checkpoints_.directory));
   }
   return start_;
 }

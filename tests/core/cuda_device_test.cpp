@@ -17,10 +17,11 @@ TEST(CudaDevice, WhatIsMissingIsSaidInOneSentence) {
 }
 
 TEST(CudaDevice, ADriverOfAnOlderMajorVersionIsTooOldAndOneOfAnOlderMinorVersionIsNot) {
-  EXPECT_EQ(cuda_problem(12080, 13000, 1),
-            "the NVIDIA driver runs CUDA up to 12.8, but this program was built with 13.0; install "
-            "driver 580 or newer, or build it with a CUDA 12 toolkit (the same sources, not yet "
-            "compiled so)");
+  EXPECT_EQ(
+      cuda_problem(12080, 13000, 1),
+      "the NVIDIA driver runs CUDA up to 12.8, but this program was built with 13.0; install "
+      "driver 580 or newer, or build it with a CUDA 12 toolkit (the same sources; not compiled so "
+      "far)");
   EXPECT_EQ(cuda_problem(13000, 13010, 1), "");
   EXPECT_EQ(cuda_problem(14020, 13000, 1), "");
 }

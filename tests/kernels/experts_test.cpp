@@ -157,8 +157,11 @@ std::vector<Values> expected(const Case& c, const Tensors& in) {
 std::vector<Case> cases(DType dtype) {
   std::vector<Case> all;
   std::uint64_t seed = 1;
-  for (const auto& [tokens, width, experts, ffn_width, per_token] :
-       {std::tuple{1, 12, 5, 7, 2}, {40, 24, 6, 20, 3}, {130, 33, 9, 17, 1}, {70, 40, 4, 48, 4}}) {
+  for (const auto& [tokens, width, experts, ffn_width, per_token] : {std::tuple{1, 12, 5, 7, 2},
+                                                                     {40, 24, 6, 20, 3},
+                                                                     {130, 33, 9, 17, 1},
+                                                                     {70, 40, 4, 48, 4},
+                                                                     {1100, 8, 3, 6, 2}}) {
     for (const Routes kind : {Routes::kRandom, Routes::kOneExpert, Routes::kLastExperts}) {
       ExpertsShape shape{tokens, width, experts, ffn_width, per_token};
       if (seed % 3 == 0) shape.activation = ActivationKind::kGelu;
@@ -179,8 +182,10 @@ TEST_P(Experts, BothDirectionsMatchTheOracleOnAnyNumberOfThreads) {
     const Outputs out =
         test::on_any_number_of_threads([&](Stream& stream) { return both_ways(stream, c, in); });
     const std::vector<Values> values = expected(c, in);
-    test::Tolerance tolerance = test::rounded_once(GetParam()).times(8.0);
-    tolerance.floor *= 2.0;
+    // What lies between the matmuls is rounded to 16 bits, up to four times on the way to an output.
+    test::Tolerance tolerance = test::rounded_once(GetParam()).times(4.0);
+    if (GetParam() != DType::kF32)
+      tolerance.floor += 12.0 * test::rounded_once(GetParam()).relative;
     for (std::size_t i = 0; i < values.size(); ++i) {
       EXPECT_TRUE(test::close(out[i], values[i], tolerance)) << "output " << i;
     }

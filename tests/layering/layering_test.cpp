@@ -249,14 +249,14 @@ TEST(Layering, ATrainingStepKnowsAtMost35Headers) {
 }
 
 // A block described by data stays small.
-TEST(Layering, NoFileOfTheModelHasMoreThan300Lines) {
+TEST(Layering, NoFileOfTheModelHasMoreThan350Lines) {
   int files = 0;
   for (const auto& entry : fs::directory_iterator(fs::path(SHERD_SOURCE_DIR) / "engine/model")) {
     std::ifstream stream(entry.path());
     std::string line;
     int lines = 0;
     while (std::getline(stream, line)) ++lines;
-    EXPECT_LE(lines, 300) << entry.path();
+    EXPECT_LE(lines, 350) << entry.path();
     ++files;
   }
   EXPECT_GT(files, 20);

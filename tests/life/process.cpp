@@ -43,7 +43,7 @@ std::int64_t Ended::acknowledged() const {
 }
 
 std::int64_t Ended::resumed_from() const {
-  if (out.find("starting at step 0\n") != std::string::npos) return 0;
+  if (out.find("starting at step 0, from random weights\n") != std::string::npos) return 0;
   return last_number(out, "resumed from ", "/step-");
 }
 

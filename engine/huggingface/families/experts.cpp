@@ -9,7 +9,9 @@ namespace {
 
 // Names of a router and of experts that are modules of their own.
 constexpr Module kMixtralExperts[] = {
-    {"block.{}.moe.router", "layers.{}.block_sparse_moe.gate"},
+    {.ours = "block.{}.moe.router",
+     .theirs = "layers.{}.block_sparse_moe.gate",
+     .stacked = "layers.{}.mlp.gate.weight"},
     {.ours = "block.{}.moe.experts.up",
      .theirs = "layers.{}.block_sparse_moe.experts.{}.w1",
      .part = Part::kExpertGate,

@@ -18,12 +18,13 @@ TEST(RecipeErrors, UnknownBlocks) {
             "recipes/tiny.yaml:12: unknown block \"optimiser\"; did you mean \"optimizer\"?");
   EXPECT_EQ(error_of(tiny_with("scheduler:\n  type: wsd\n")),
             "recipes/tiny.yaml:12: unknown block \"scheduler\"; did you mean \"lr_scheduler\"?");
-  EXPECT_EQ(error_of(tiny_with("quux:\n  a: 1\n")),
-            "recipes/tiny.yaml:12: unknown block \"quux\"; blocks are run, model, adapter, data, "
-            "training, "
-            "parallelism, zero_optimization, mixed_precision, loss_scaling, "
-            "activation_checkpointing, optimizer, lr_scheduler, gradient_clipping, checkpoint, "
-            "memory and metrics.");
+  EXPECT_EQ(
+      error_of(tiny_with("quux:\n  a: 1\n")),
+      "recipes/tiny.yaml:12: unknown block \"quux\"; blocks are run, model, moe, adapter, data, "
+      "training, "
+      "parallelism, zero_optimization, mixed_precision, loss_scaling, "
+      "activation_checkpointing, optimizer, lr_scheduler, gradient_clipping, checkpoint, "
+      "memory and metrics.");
   EXPECT_EQ(error_of(tiny_with("learning_rate: 1\n")),
             "recipes/tiny.yaml:12: unknown key \"learning_rate\"; did you mean \"optimizer.lr\"?");
 }

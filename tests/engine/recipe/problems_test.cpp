@@ -29,7 +29,7 @@ TEST(RecipeProblems, OfSingleKeysAreAllThere) {
           "recipes/tiny.yaml:3: \"model.num_layers\" is written twice, first in line 2. Keep one.",
           "recipes/tiny.yaml:4: unknown key \"model.hiden_size\"; did you mean "
           "\"model.hidden_size\"?",
-          "recipes/tiny.yaml:6: unknown block \"quux\"; blocks are run, model, adapter, data, "
+          "recipes/tiny.yaml:6: unknown block \"quux\"; blocks are run, model, moe, adapter, data, "
           "training, "
           "parallelism, zero_optimization, mixed_precision, loss_scaling, "
           "activation_checkpointing, optimizer, lr_scheduler, gradient_clipping, checkpoint, "

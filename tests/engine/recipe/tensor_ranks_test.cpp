@@ -88,7 +88,7 @@ TEST(CanonicalSumRules, ContextRanksAndTensorRanksShareWholeGroupsOfTokens) {
             "no error");
   EXPECT_EQ(refusal({canonical, length(18)}), "no error");
   expect_refused({canonical, gathers, context(2), length(18)},
-                 "can't share sequences of 18 tokens in whole ones; 24 would do.");
+                 "can't share sequences of 18 tokens in whole groups; 24 would do.");
   expect_refused({canonical, shares, tensor(2), length(18), one_row}, "24 would do.");
   expect_refused({canonical, gathers, context(6), length(24)}, "4 would do.");
   expect_refused({canonical, shares, gathers, context(4), tensor(4), length(16), one_row},
@@ -187,9 +187,10 @@ TEST(TensorRanksRules, AdaptersAreServedAndABaseInFourBitsInWholeBlocks) {
     return lora(sets);
   };
   EXPECT_EQ(refusal(with_ffn("512")), "no error");
-  expect_refused(with_ffn("384"),
-                 "its rows would be 256, 64 and 96 wide. Use parallelism.tensor_parallel_degree: "
-                 "2, or adapter.base_dtype: param_dtype.");
+  expect_refused(
+      with_ffn("384"),
+      "a rank's rows would be 256, 64 and 96 wide. Use parallelism.tensor_parallel_degree: "
+      "2, or adapter.base_dtype: param_dtype.");
   expect_refused(lora({four_bits}), "Use parallelism.tensor_parallel_degree: 1, or");
   expect_refused(lora({"parallelism.sum_order=canonical"}), "adapters: use sum_order: rank");
 }

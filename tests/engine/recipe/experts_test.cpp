@@ -1,0 +1,74 @@
+// Mixtures of experts in recipes: what is derived, and what is refused in one line.
+#include <gtest/gtest.h>
+
+#include "engine/train/from_recipe.h"
+#include "tests/engine/recipe/recipe_support.h"
+
+namespace sherd::engine {
+namespace {
+
+std::string with_experts(const std::string& keys, const std::string& more = "") {
+  return kTinyRecipe + ("moe:\n  num_experts: 4\n" + keys + more);
+}
+
+TEST(RecipeExperts, AreUnitsOfTheirOwnWithARouterInF32) {
+  const Recipe recipe =
+      resolve(with_experts("  layers: \"01\"\n", "mixed_precision:\n  param_dtype: bf16\n")).values;
+  const TrainingOptions options = training_options(recipe);
+  EXPECT_EQ(options.model.moe.experts, 4);
+  EXPECT_EQ(options.model.moe.ffn_width, recipe.model.ffn_hidden_size);
+  EXPECT_FALSE(options.model.has_experts(0));
+  EXPECT_TRUE(options.model.has_experts(1));
+  EXPECT_EQ(options.sharding_of({UnitRole::kLayer, 1, 1}).precision.parameters, DType::kBF16);
+  EXPECT_EQ(options.sharding_of({UnitRole::kLayer, 1, 2}).precision.parameters, DType::kF32);
+}
+
+TEST(RecipeExperts, ThatDontFitAreRefused) {
+  EXPECT_EQ(error_of(with_experts("  experts_per_token: 5\n")),
+            "recipes/tiny.yaml:14: moe.experts_per_token is 5, more than the 4 experts there are.");
+  EXPECT_EQ(error_of(with_experts("  num_groups: 3\n")),
+            "recipes/tiny.yaml:14: moe.num_groups is 3, which doesn't divide num_experts 4.");
+  EXPECT_EQ(error_of(with_experts("  kept_groups: 2\n")),
+            "recipes/tiny.yaml:14: moe.kept_groups is 2, more than the 1 groups there are.");
+  EXPECT_EQ(error_of(with_experts("  num_groups: 4\n")),
+            "recipes/tiny.yaml:14: moe.experts_per_token is 2, but kept_groups 1 of num_groups 4 "
+            "leave 1 experts to choose from.");
+  EXPECT_EQ(error_of(with_experts("  shared_gate: true\n")),
+            "recipes/tiny.yaml:14: moe.shared_gate is true, but there is no shared expert. Set "
+            "moe.shared_ffn_hidden_size, or leave the gate out.");
+  EXPECT_EQ(error_of(with_experts("  layers: \"x\"\n")),
+            "recipes/tiny.yaml:14: moe.layers is \"x\"; expected 1 or 0 for each layer, such as "
+            "\"01\".");
+  EXPECT_NE(error_of(with_experts("  layers: \"0\"\n")).find("so none of the"), std::string::npos);
+}
+
+TEST(RecipeExperts, AreRefusedWhereTheyArentSupported) {
+  EXPECT_NE(error_of(with_experts("", "parallelism:\n  tensor_parallel_degree: 2\n"))
+                .find("parallelism.tensor_parallel_degree is 2, but a model with experts can't be "
+                      "divided so yet."),
+            std::string::npos);
+  EXPECT_NE(error_of(with_experts("", "parallelism:\n  sum_order: canonical\n"))
+                .find("parallelism.sum_order is canonical, which a model with experts can't have"),
+            std::string::npos);
+  EXPECT_NE(error_of(with_experts("", "run:\n  device: cuda\n"))
+                .find("moe.num_experts is 4, but experts are computed on CPUs only"),
+            std::string::npos);
+}
+
+TEST(RecipeExperts, AreKnownByTheNamesOfOtherPrograms) {
+  const auto line = [](const std::string& key) {
+    return error_of(kTinyRecipe + ("moe:\n  " + key + ": 2\n"));
+  };
+  EXPECT_NE(line("num_experts_per_tok").find("did you mean \"moe.experts_per_token\""),
+            std::string::npos)
+      << line("num_experts_per_tok");
+  EXPECT_NE(line("moe_router_topk").find("moe.experts_per_token"), std::string::npos);
+  EXPECT_NE(line("routed_scaling_factor").find("moe.weight_scale"), std::string::npos);
+  EXPECT_NE(line("router_aux_loss_coef").find("x experts_per_token / (layers with experts)"),
+            std::string::npos)
+      << line("router_aux_loss_coef");
+  EXPECT_NE(line("moe_expert_capacity_factor").find("no token is dropped"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace sherd::engine
