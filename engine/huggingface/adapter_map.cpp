@@ -239,15 +239,9 @@ std::string target_of(std::string_view ours, Part part, bool gated) {
       return "mlp.gate";
     case Part::kUp:
       return "mlp.up";
-    case Part::kWhole:
-    case Part::kQkv:
-    case Part::kQkvByHead:
-    case Part::kHeads:
-    case Part::kHeadMatrix:
-    case Part::kEachHead:
-      break;
+    default:
+      return ours == "mlp.up" && gated ? "mlp.gate_up" : std::string(ours);
   }
-  return ours == "mlp.up" && gated ? "mlp.gate_up" : std::string(ours);
 }
 
 AdapterMap adapter_map(const Family& family, const ModelWeights& model,

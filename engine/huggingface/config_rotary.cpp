@@ -64,6 +64,11 @@ void ConfigReader::rotary(const RotaryClass& of_class) {
                            ? rope.needed(kTheta)
                            : present_number(result_.family->old_theta).value_or(of_class.theta);
   if (theta == 0.0) refuse(kTheta, "is missing");
+  // Both spellings, as files for both versions of transformers have them.
+  const auto beside = config_.find(result_.family->old_theta);
+  if (beside != config_.end() && beside->is_number() && beside->get<double>() == theta) {
+    use(result_.family->old_theta);
+  }
   set("model.positions", "rope");
   set("model.rope_theta", theta, rope.has(kTheta) ? rope.name() : kTheta);
   const double fraction = turned_part(rope, of_class);

@@ -88,8 +88,9 @@ TEST_P(FromScratch, IsWrittenAsTheFamilyThatMeansTheSame) {
   for (const char* token : {"pad_token_id", "bos_token_id", "eos_token_id"}) {
     EXPECT_TRUE(config.contains(token)) << token;  // or the class's own number counts
   }
-  if (one["type"] == "gpt2")
+  if (one["type"] == "gpt2") {
     EXPECT_EQ(config["n_ctx"], 64);  // llama.cpp's converter reads this one
+  }
   EXPECT_EQ(loss_of(to), loss_of(run));
 }
 

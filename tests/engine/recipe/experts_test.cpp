@@ -1,6 +1,8 @@
 // Mixtures of experts in recipes: what is derived, and what is refused in one line.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "engine/train/from_recipe.h"
 #include "tests/engine/recipe/recipe_support.h"
 
@@ -53,6 +55,15 @@ TEST(RecipeExperts, AreRefusedWhereTheyArentSupported) {
   EXPECT_NE(error_of(with_experts("", "run:\n  device: cuda\n"))
                 .find("moe.num_experts is 4, but experts are computed on CPUs only"),
             std::string::npos);
+}
+
+TEST(RecipeExperts, StayFrozenUnderAnAdapterAndThatIsSaid) {
+  const ResolvedRecipe recipe = resolve(
+      with_experts("", "adapter:\n  type: lora\ncheckpoint:\n  init_from: somewhere\n"));
+  EXPECT_EQ(std::ranges::count(
+                recipe.notes,
+                "adapter: experts and routers stay frozen; their matrices can't be targets yet."),
+            1);
 }
 
 TEST(RecipeExperts, AreKnownByTheNamesOfOtherPrograms) {
