@@ -73,7 +73,7 @@ std::optional<std::string> check_fits(const ResolvedRecipe& recipe, const WorldP
 struct MeasuredMemory {
   std::int64_t peak_bytes = 0;
   BytesByCategory peak_by_category{};
-  BytesByPhase by_phase{};  ///< nothing in phases that never began
+  BytesByPhase by_phase{};            ///< nothing in phases that never began
   std::int64_t resident_bytes = 0;    ///< of its arena: pages (also of 2 MiB) that were written to
   std::int64_t taken_bytes = 0;       ///< from the device, or from the host's address space
   std::int64_t host_bytes = 0;        ///< page-locked, if the device has its own memory

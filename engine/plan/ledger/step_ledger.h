@@ -30,12 +30,12 @@ struct LedgerRow {
 
 /// Of one rank, in one step.
 struct StepLedger {
-  std::vector<LedgerRow> rows;  ///< the longest first
+  std::vector<LedgerRow> rows;      ///< the longest first
   std::set<std::string> matmuls{};  ///< each kind once (kernels/device_common/matmul_table.h)
   double seconds = 0.0;             ///< of the step, including overlapped exchanges
   double exposed_seconds = 0.0;     ///< of these, the compute stream waits for exchanges
-  double tokens_per_s = 0.0;     ///< of all ranks
-  double mfu = 0.0;              ///< of the stated peak of all ranks' GPUs
+  double tokens_per_s = 0.0;        ///< of all ranks
+  double mfu = 0.0;                 ///< of the stated peak of all ranks' GPUs
 
   double seconds_of(LedgerRow::Class of) const;
   /// The share of the step outside matmuls and attention.

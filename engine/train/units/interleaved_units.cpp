@@ -30,7 +30,8 @@ bool UnitRunner::interleave_weights() {
     const model::BlockParameters parameters =
         model::block_parameters(options_.model, block, layer.parameters);
     for (const model::Site& site : model::block_sites(options_.model, block)) {
-      if (site.columns > 0 && !site.of_experts) matrices.push_back({parameters[site.id].weight, site.columns});
+      if (site.columns > 0 && !site.of_experts)
+        matrices.push_back({parameters[site.id].weight, site.columns});
     }
   }
   matrices.push_back(

@@ -58,8 +58,8 @@ TEST(RecipeExperts, AreRefusedWhereTheyArentSupported) {
 }
 
 TEST(RecipeExperts, StayFrozenUnderAnAdapterAndThatIsSaid) {
-  const ResolvedRecipe recipe = resolve(
-      with_experts("", "adapter:\n  type: lora\ncheckpoint:\n  init_from: somewhere\n"));
+  const ResolvedRecipe recipe =
+      resolve(with_experts("", "adapter:\n  type: lora\ncheckpoint:\n  init_from: somewhere\n"));
   EXPECT_EQ(std::ranges::count(
                 recipe.notes,
                 "adapter: experts and routers stay frozen; their matrices can't be targets yet."),
