@@ -1,7 +1,6 @@
 // A row of chat data that anybody wrote, and a chat template: places of answers, or one sentence. Rendering
 // all beginnings of the conversation at once finds what rendering each by itself finds. Two bytes of 0xff
 // part row and template.
-// Rooms: core engine/data/template engine/data/chat engine/data/tokenizer engine/data/tokenizer/pattern engine/data/files/document_batches engine/data/files/text_stream engine/data/files/token_file engine/data/mapped_file engine/data/utf8 tests/support/small_tokenizer
 #include "engine/data/chat/chat_format.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/support/models/small_tokenizer.h"

@@ -1,7 +1,6 @@
 // A tokenizer.json that lies, and a text for it: encoded and shown again, or refused in one sentence. What comes out is
 // bounded by what goes in; what isn't counted shows as an input that takes 20 s, or a process above its limit of
 // memory (run.sh).
-// Rooms: core engine/data/tokenizer engine/data/tokenizer/pattern engine/data/utf8 tests/support/small_tokenizer
 #include <vector>
 
 #include "engine/data/tokenizer/normalizer.h"
