@@ -31,8 +31,8 @@ struct Launch {
                k = 0;         ///< matmul [m, n] over k; attention: k is the head width
   bool backward = false;      ///< attention only
   bool deterministic = true;  ///< as set in its stream
-  std::string
-      matmul{};  ///< matmul: all that selects its algorithm (kernels/device_common/matmul_table.h)
+  /// Of a matmul: all that selects its algorithm (kernels/device_common/matmul_table.h).
+  std::string matmul{};
 };
 using Launches = std::vector<Launch>;
 

@@ -49,9 +49,8 @@ struct Dropout {
     const std::int64_t row = part.rows_before + offset / part.columns;
     const std::int64_t column = offset % part.columns, place = row % part.rows;
     const bool before_gap = part.gap > 0 && place < part.gap_at;
-    const bool behind_gap = part.gap > 0 && !before_gap;
-    const std::int64_t there =
-        row / part.rows * part.all_rows + place + (behind_gap ? part.gap : 0);
+    const bool after_gap = part.gap > 0 && !before_gap;
+    const std::int64_t there = row / part.rows * part.all_rows + place + (after_gap ? part.gap : 0);
     const std::int64_t end = before_gap ? part.gap_at : part.rows;
     const std::int64_t rows = part.columns == part.all_columns ? end - place : 1;
     return {first_element + there * part.all_columns + column,

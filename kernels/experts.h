@@ -63,8 +63,8 @@ struct ExpertsBackward {
   ExpertsShape shape;
   ConstTensor x, dy, up, down, chosen, weights;
   Tensor d_weights;
-  Tensor
-      d_sum;  ///< f32 [T, D]: the sum over experts of d_x, before it is rounded; empty: nobody needs it
+  /// f32 [T, D]: the sum over experts of d_x, before it is rounded. Empty: not needed.
+  Tensor d_sum;
   Tensor d_up{}, d_down{};
   bool adds_up = false, adds_down = false;
   ExpertsWorkspace workspace;

@@ -20,13 +20,13 @@ const Nf4Tables& nf4_tables();
 
 /// The index of the value nearest to x: the number of midpoints below x.
 SHERD_HOST_DEVICE inline std::uint8_t nearest_code(const float* middles, int count, float x) {
-  int below = 0, behind = count;  // the first that isn't below is in this range
-  while (below < behind) {
-    const int half = (below + behind) / 2;
+  int below = 0, after = count;  // the first that isn't below is in this range
+  while (below < after) {
+    const int half = (below + after) / 2;
     if (middles[half] < x) {
       below = half + 1;
     } else {
-      behind = half;
+      after = half;
     }
   }
   return static_cast<std::uint8_t>(below);

@@ -20,7 +20,7 @@
 /// Shapes    logits, d_logits f32 [T, E]; bias f32 [E]; chosen i32 [T, k], ascending; weights, d_weights f32 [T, k];
 ///           counts i32 [B, E], of each sequence; balance f32 [groups, E + 2]: per expert the loss's derivative by
 ///           p_te, then the two losses.
-/// Padding   tokens behind a sequence's documents aren't routed: chosen is -1, weights and gradients are 0, and they
+/// Padding   tokens after a sequence's documents aren't routed: chosen is -1, weights and gradients are 0, and they
 ///           count nowhere.
 /// Bits      a token's choice and weights follow from its logits alone; counts are integers; losses add tokens of a
 ///           sequence in order, then sequences in order.
@@ -57,8 +57,8 @@ struct RouterForward {
   ConstTensor logits, bias;  ///< bias may be empty
   Documents documents{};     ///< where padding is; empty: there is none
   Tensor chosen, weights, counts, balance;
-  ConstTensor
-      previous_counts{};  ///< i32 [E + 1], the last their number of tokens; of kPreviousStep
+  /// For kPreviousStep: i32 [E + 1], each expert's count and then the number of tokens.
+  ConstTensor previous_counts{};
 };
 void router_forward(Stream& stream, const RouterForward& args);
 

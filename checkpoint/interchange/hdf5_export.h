@@ -9,7 +9,7 @@
 /// Atomic   written in the same folder under another name, made durable, then renamed: `to` is
 ///          complete or doesn't exist. An existing file is never replaced.
 /// Errors   UsageError if `to` exists, or the checkpoint has nothing of the requested kinds.
-///          DataError if bytes are damaged or the disk refuses. Nothing is left behind.
+///          DataError if bytes are damaged or the disk refuses. No file is left.
 #pragma once
 
 #include <cstdint>

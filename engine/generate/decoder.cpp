@@ -89,7 +89,7 @@ std::vector<float> Decoder::last_logits(std::span<const std::int32_t> tokens) {
 }
 
 // On a GPU every length costs plans of its libraries, so lengths are rounded up: attention is
-// causal, and what stands behind the last token changes nothing before it. Context ranks have parts of one length. One
+// causal, and what follows the last token changes nothing before it. Context ranks have parts of one length. One
 // token alone is a length of its own where there is a cache, in which there is room up to `context_`.
 std::int64_t Decoder::pass_length(std::int64_t begin, std::int64_t count) const {
   const std::int64_t step = kLengthStep * context_ranks_;
@@ -114,7 +114,7 @@ void Decoder::pass(std::span<const std::int32_t> tokens, std::int64_t begin,
   auto* to = window;
   for (int run = 0; run < shape.position_runs(); ++run) {
     const auto [first, length] = shape.position_run(run);
-    to = std::copy_n(window + first, length, to);  // never behind where it is read
+    to = std::copy_n(window + first, length, to);  // never after the place that is read
   }
   inputs_.to_device(model_.rank().compute(), 0, own);
   std::vector<int> uses = model_.evaluation_uses();

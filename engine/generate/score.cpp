@@ -9,7 +9,7 @@
 namespace sherd::engine {
 namespace {
 
-// Adds the last `num_scored` of `tokens`, each behind all that stand before it.
+// Adds the last `num_scored` of `tokens`, each after all tokens before it.
 void add_last(Decoder& decoder, std::span<const std::int32_t> tokens, std::int64_t num_scored,
               Score& score) {
   const auto num_tokens = static_cast<std::int64_t>(tokens.size());
@@ -26,7 +26,7 @@ void add_last(Decoder& decoder, std::span<const std::int32_t> tokens, std::int64
 
 Score score_continuation(Decoder& decoder, std::span<const std::int32_t> context,
                          std::span<const std::int32_t> continuation) {
-  SHERD_CHECK(!context.empty() && !continuation.empty(), "{} tokens behind {}", continuation.size(),
+  SHERD_CHECK(!context.empty() && !continuation.empty(), "{} tokens after {}", continuation.size(),
               context.size());
   const auto most = static_cast<std::size_t>(decoder.context());
   if (continuation.size() > most) {

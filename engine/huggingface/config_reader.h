@@ -22,8 +22,8 @@ class RotaryTable;
 /// A class's defaults for rotary positions.
 struct RotaryClass {
   double theta = 10000.0;  ///< 0: versions of transformers differ, so the file must give it
-  std::optional<double>
-      fraction{};  ///< part of a head that is rotated; nothing: whole heads, whatever the file says
+  /// Part of a head that is rotated. Nothing: whole heads, whatever the file says.
+  std::optional<double> fraction{};
   std::optional<double> length{};  ///< original context length, overrides the table's
   bool longrope_alone = false;     ///< su and yarn are also names of longrope
 };

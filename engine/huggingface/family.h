@@ -43,8 +43,8 @@ struct Module {
   /// In files of transformers 5 that keep its form in memory: the name of the tensor of all experts (gate and up in
   /// one), or of a router whose name differs there.
   std::string_view stacked{};
-  std::string_view
-      in_memory{};  ///< its name in memory in some versions of transformers; files use `theirs`
+  /// Its name in memory in some versions of transformers; files use `theirs`.
+  std::string_view in_memory{};
 };
 
 /// A setting that becomes a recipe value.

@@ -56,7 +56,7 @@ class Chat {
         encoder_);
   }
 
-  // With room for an answer behind it.
+  // With room for an answer after it.
   std::vector<std::int32_t> fitting_prompt(std::int64_t context) {
     const std::int64_t room = context - options_.sampling.num_tokens;
     std::vector<std::int32_t> ids = prompt();

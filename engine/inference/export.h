@@ -35,7 +35,7 @@ struct ExportSummary {
 };
 
 /// Errors   UsageError for a model that fits no Hugging Face family, or a folder that exists;
-///          DataError; Interrupted by Ctrl-C, which leaves nothing behind.
+///          DataError; Interrupted by Ctrl-C, which leaves no file.
 ExportSummary export_checkpoint(const ExportRequest& request);
 
 }  // namespace sherd::engine

@@ -33,7 +33,7 @@ class Questions {
  public:
   explicit Questions(const ScoringRequest& request) : request_(request) {}
 
-  /// The one of this number, for one of `num_askers` ranks; all up to it are read. None behind the last.
+  /// The one of this number, for one of `num_askers` ranks; all up to it are read. None after the last.
   std::optional<Question> get(std::size_t number, int num_askers) {
     std::lock_guard lock(mutex_);
     while (num_read_ <= number) {
@@ -135,14 +135,14 @@ class Answerer {
       context = listed_ids(question, "context").value_or(Ids());
     } else {
       std::string before = question.has("context") ? string_of(question, "context") : "";
-      std::string behind = string_of(question, "continuation");
+      std::string after = string_of(question, "continuation");
       const std::size_t end = before.find_last_not_of(" \t\n\r") + 1;
-      behind = before.substr(end) + behind;
+      after = before.substr(end) + after;
       before.resize(end);
       context = before.empty() ? model_.text().before_document() : model_.prompt_ids(before);
-      Ids all = before.empty() ? context : model_.prompt_ids(before + behind);
+      Ids all = before.empty() ? context : model_.prompt_ids(before + after);
       if (before.empty()) {
-        const Ids ids = model_.text().ids(behind);
+        const Ids ids = model_.text().ids(after);
         all.insert(all.end(), ids.begin(), ids.end());
       }
       continuation.assign(all.begin() + std::min(std::ssize(context), std::ssize(all)), all.end());
@@ -182,7 +182,7 @@ class Answerer {
     const auto listed = listed_ids(question, "prompt");
     Ids prompt =
         listed ? with_beginning(*listed) : model_.prompt_ids(string_of(question, "prompt"));
-    // What is generated must fit behind it, as harnesses cut it.
+    // What is generated must fit after it, as harnesses cut it.
     const std::int64_t room =
         std::max<std::int64_t>(1, decoder_.context() - options.sampling.num_tokens);
     if (std::ssize(prompt) > room) prompt.erase(prompt.begin(), prompt.end() - room);

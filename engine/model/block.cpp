@@ -14,7 +14,7 @@ namespace {
 // Whether nothing happens to branches on their way into the residual stream but dropout, and their last matmuls aren't
 // one rank's part of a sum.
 bool joins_untouched(const ModelShape& shape) {
-  return shape.residual_scale == 1.0 && !shape.norm_behind() && !shape.in_parts() &&
+  return shape.residual_scale == 1.0 && !shape.norm_after() && !shape.in_parts() &&
          !shape.adapter.has_target("attention.output") && !shape.adapter.has_target("mlp.down");
 }
 
@@ -61,7 +61,7 @@ void Block::fill(std::int64_t block, const BlockParameters& parameters, const Pa
   const BlockTensors kept = c_.kept_of(block);
   attention_.forward(block, parameters, pass);
   if (!shape_.has_mlp(block)) {
-    if (shape_.norm_behind()) attention_output(block, parameters);
+    if (shape_.norm_after()) attention_output(block, parameters);
     return;
   }
   if (!shape_.parallel()) {
@@ -75,16 +75,16 @@ void Block::fill(std::int64_t block, const BlockParameters& parameters, const Pa
   } else {
     mlp_.forward(block, parameters);
   }
-  if (shape_.norm_behind()) mlp_output(block, parameters);
+  if (shape_.norm_after()) mlp_output(block, parameters);
 }
 
 // Into branch_TD, through the norm after the branch if there is one. `project` writes the branch where it is told.
 template <class Projection>
 void Block::finish_branch(const Affine& norm, const SiteTensors& norm_site,
                           const Projection& project) {
-  const Tensor projected_TD = shape_.norm_behind() ? norm_site.output : branch_TD();
+  const Tensor projected_TD = shape_.norm_after() ? norm_site.output : branch_TD();
   project(projected_TD);
-  if (shape_.norm_behind()) normalise(norm, projected_TD, norm_site, branch_TD());
+  if (shape_.norm_after()) normalise(norm, projected_TD, norm_site, branch_TD());
 }
 
 // The attention branch as it joins the residual stream.
@@ -114,7 +114,7 @@ void Block::join_attention(std::int64_t block, const BlockParameters& parameters
     return project(parameters[SiteId::kAttentionOutput], kept[SiteId::kAttention].output,
                    shape_.heads_width(), shape_.width, out_TD, kept.x_TD);
   }
-  const bool is_filled = shape_.norm_behind() && !shape_.has_mlp(block);
+  const bool is_filled = shape_.norm_after() && !shape_.has_mlp(block);
   if (!is_filled) attention_output(block, parameters);
   join(kept.x_TD, mask, out_TD);
 }
@@ -128,7 +128,7 @@ void Block::join_mlp(std::int64_t block, const BlockParameters& parameters, cons
     return project(parameters[SiteId::kDown], kept[SiteId::kActivation].output,
                    shape_.ffn_width_of(block), shape_.width, out_TD, residual_TD);
   }
-  if (!shape_.norm_behind()) mlp_output(block, parameters);
+  if (!shape_.norm_after()) mlp_output(block, parameters);
   join(residual_TD, mask, out_TD);
 }
 

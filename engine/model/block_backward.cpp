@@ -94,7 +94,7 @@ void Block::branch_gradient(const kernels::Dropout& mask) {
 }
 
 // Adds the gradient of what a branch read to the residual stream's, through the branch's norm if it
-// has one. `next`: then comes the gradient of the branch before, behind this mask.
+// has one. `next`: then comes the gradient of the branch before, after this mask.
 void Block::leave_branch(std::int64_t block, SiteId norm, const BlockParameters& parameters,
                          const BlockParameters& gradients, const kernels::Dropout* next) {
   const BlockTensors kept = c_.kept_of(block);
@@ -126,11 +126,11 @@ void Block::leave_branch(std::int64_t block, SiteId norm, const BlockParameters&
   add_up_norm(gradients[norm]);
 }
 
-// From a branch's gradient to that of its last projection's output, through the norm behind it.
+// From a branch's gradient to that of its last projection's output, through the norm after it.
 Tensor Block::projection_gradient(const SiteTensors& site, const Affine& parameters,
                                   const Affine& gradients) {
   constexpr const char* kWhat = "gradient of a branch";
-  if (!shape_.norm_behind()) return all_rows(kWhat, d_branch_TD());
+  if (!shape_.norm_after()) return all_rows(kWhat, d_branch_TD());
   const Affine norm_gradients = this->norm_gradients(parameters, gradients);
   kernels::norm_backward(compute_, {.shape = shape_.norm_shape(),
                                     .residual = site.output,

@@ -25,8 +25,8 @@ struct Standing {
   std::int64_t first_block = 0;
   std::vector<int> residuals;
   std::vector<int> kept;
-  std::vector<int>
-      waiting{};  ///< per block, where its weight gradients will wait; empty: they don't
+  /// Per block, where its weight gradients will wait. Empty: they don't wait.
+  std::vector<int> waiting{};
 };
 
 }  // namespace sherd::model

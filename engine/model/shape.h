@@ -304,7 +304,7 @@ struct ModelShape {
   std::int64_t whole_vocab_size() const { return part.is_cut() ? part.all_tokens : vocab_size; }
   bool parallel() const { return block_form != BlockForm::kSequential; }
   bool norm_before() const { return norm_placement != NormPlacement::kPost; }
-  bool norm_behind() const { return norm_placement != NormPlacement::kPre; }
+  bool norm_after() const { return norm_placement != NormPlacement::kPre; }
   /// Whether a branch's gradient differs from the residual stream's: it is masked, scaled, or
   /// needed for longer.
   bool branch_gradients_differ() const {

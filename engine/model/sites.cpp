@@ -23,8 +23,8 @@ Site norm(const ModelShape& shape, SiteId id, std::string name) {
           .statistics = 1};
 }
 
-// The norm behind a branch keeps what goes in: its output joins the residual stream at once.
-Site norm_behind(const ModelShape& shape, SiteId id, std::string name) {
+// The norm after a branch keeps what goes in: its output joins the residual stream at once.
+Site norm_after(const ModelShape& shape, SiteId id, std::string name) {
   Site site = norm(shape, id, std::move(name));
   site.output = "input";
   site.cheap = false;
@@ -70,8 +70,8 @@ void add_attention(const ModelShape& shape, std::vector<Site>& sites) {
                    .rows = shape.width,
                    .columns = heads,
                    .bias = shape.biases.output});
-  if (shape.norm_behind()) {
-    sites.push_back(norm_behind(shape, SiteId::kAttentionNorm, "attention.norm"));
+  if (shape.norm_after()) {
+    sites.push_back(norm_after(shape, SiteId::kAttentionNorm, "attention.norm"));
   }
 }
 
@@ -101,7 +101,7 @@ void add_mlp(const ModelShape& shape, std::int64_t layer, std::vector<Site>& sit
                    .rows = shape.width,
                    .columns = ffn_width,
                    .bias = shape.biases.mlp});
-  if (shape.norm_behind()) sites.push_back(norm_behind(shape, SiteId::kMlpNorm, "mlp.norm"));
+  if (shape.norm_after()) sites.push_back(norm_after(shape, SiteId::kMlpNorm, "mlp.norm"));
 }
 
 // The shared expert is an MLP like that of other layers.
@@ -152,7 +152,7 @@ void add_experts(const ModelShape& shape, std::int64_t layer, std::vector<Site>&
                    .rows = moe.experts * shape.width,
                    .columns = moe.ffn_width,
                    .matrix_rows = per_expert(1, shape.width)});
-  if (shape.norm_behind()) sites.push_back(norm_behind(shape, SiteId::kMlpNorm, "mlp.norm"));
+  if (shape.norm_after()) sites.push_back(norm_after(shape, SiteId::kMlpNorm, "mlp.norm"));
 }
 
 int part_of(const ModelShape& shape, SiteId site) {

@@ -75,8 +75,8 @@ struct Field {
   Range range{};
   std::vector<std::string_view> choices{};  ///< in the order of the enumerators
   std::string_view help{};
-  std::string_view
-      demand{};  ///< replaces the range's own words in errors: "stages are 0, 1, 2 and 3"
+  /// Replaces the range's own words in errors: "stages are 0, 1, 2 and 3".
+  std::string_view demand{};
 
   std::string_view block() const { return key.substr(0, key.find('.')); }
   std::string_view name() const { return key.substr(key.find('.') + 1); }

@@ -279,8 +279,8 @@ struct Recipe {
   } checkpoint;
 
   struct Memory {
-    std::string
-        device_memory;  ///< a size (engine/report/byte_size.h); empty: this machine's memory
+    /// A size (engine/report/byte_size.h). Empty: this machine's memory.
+    std::string device_memory;
     OnExceed on_exceed = OnExceed::kAbort;
   } memory;
 

@@ -45,8 +45,8 @@ class OutputFolder {
   struct Others {};
   struct Made {
     std::string path;
-    std::vector<std::string>
-        new_folders{};  ///< folders that were created, from the top; the last is `path`
+    /// Folders that were created, from the top. The last is `path`.
+    std::vector<std::string> new_folders{};
   };
   OutputFolder(checkpoint::Disk& disk, const Made& made);
   static Made make(checkpoint::Disk& disk, std::string path);

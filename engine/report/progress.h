@@ -25,8 +25,8 @@ struct ProgressUpdate {
   std::int64_t max_steps = 0;
   std::optional<double> loss{};  ///< none before the first step
   double tokens_per_s = 0;       ///< shown with the loss, like the fields below
-  std::optional<double>
-      mfu{};  ///< share of the matmuls' peak: of GPUs as stated, of CPUs as measured
+  /// Share of the matmuls' peak: of GPUs as stated, of CPUs as measured.
+  std::optional<double> mfu{};
   double exposed_comm_ms = 0;  ///< per step
   /// The same by mesh axis; shown if there are several axes.
   std::vector<std::pair<std::string, double>> exposed_by_axis{};

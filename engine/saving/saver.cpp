@@ -195,7 +195,7 @@ void Saver::failed(const checkpoint::SaveStatus& status) {
   if (!ends) {
     if (status.failure) {
       shared_.say_here(
-          fmt::format("rank {}: {} Training continues.", rank_.rank, status.failure->message));
+          fmt::format("rank {}: {}. Training continues.", rank_.rank, status.failure->message));
     }
     return;
   }

@@ -37,7 +37,7 @@ class Gathering {
     return added;
   }
 
-  // What comes behind it: releases of what isn't needed any more.
+  // What comes after it: releases of what isn't needed any more.
   std::vector<Action> after_use() {
     std::vector<Action> added;
     for (const int chunk : uses_[current_]) {
@@ -160,7 +160,7 @@ Schedule with_whole_backwards(Schedule schedule) {
   for (std::vector<Action>& actions : schedule.ranks) {
     std::erase_if(actions, [](const Action& action) {
       SHERD_CHECK(!action.overlaps_next || action.kind != ActionKind::kWeightGradient,
-                  "a pair of {} and what is behind it", text_of(action));
+                  "a pair of {} and what comes after it", text_of(action));
       return action.kind == ActionKind::kWeightGradient;
     });
     for (Action& action : actions) {

@@ -53,7 +53,7 @@ void OwnPositions::move_to_front(const data::Batch& batch) const {
     for (std::int64_t row = 0; row < sequences_; ++row) {
       for (const auto& [first, count] : runs_) {
         const auto* from = ids + row * seq_length_ + first;
-        to = std::copy(from, from + count, to);  // never behind where it is read
+        to = std::copy(from, from + count, to);  // never after the place that is read
       }
     }
   }

@@ -1,4 +1,4 @@
-// A thread's workspace: for each level of the tree the sum of an upper half, of some rows; behind them the matmul's.
+// A thread's workspace: for each level of the tree the sum of an upper half, of some rows; after them the matmul's.
 #include "kernels/cpu/grouped_linear.h"
 
 #include <algorithm>
@@ -205,7 +205,7 @@ void grouped_backward_input(ThreadTeam& team, const GroupedBackwardInput& args) 
 void grouped_backward_weight(ThreadTeam& team, const GroupedBackwardWeight& args) {
   const auto [T, I, O] = args.shape;
   const std::int64_t inputs = I, outputs = O, positions = args.tokens.positions;
-  const std::int64_t behind = std::max<std::int64_t>(0, args.x_positions - positions);
+  const std::int64_t after = std::max<std::int64_t>(0, args.x_positions - positions);
   GroupedDepth depth{.groups = args.tokens.groups, .ranges = {}};
   for (std::int64_t i = 0; i < args.tokens.sequences; ++i) {
     depth.ranges.push_back({i * positions, positions, args.tokens.of_a_group});
@@ -216,7 +216,7 @@ void grouped_backward_weight(ThreadTeam& team, const GroupedBackwardWeight& args
         return MatmulOperand{at(args.dy, first * outputs + row), outputs, true};
       },
       [&](std::int64_t first) {
-        return MatmulOperand{at(args.x, (first + first / positions * behind) * inputs), inputs,
+        return MatmulOperand{at(args.x, (first + first / positions * after) * inputs), inputs,
                              false};
       },
       args.dw, args.workspace);

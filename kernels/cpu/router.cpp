@@ -113,7 +113,7 @@ void choose(const RouterShape& shape, const float* logits, const float* score, c
   for (int j = 0; j < k; ++j) weights[j] = shape.scale * (weights[j] / by);
 }
 
-// Whether token `t` is behind a document.
+// Whether token `t` is padding: no document contains it.
 bool is_padding(const Documents& documents, std::int64_t t) {
   if (!documents) return false;
   const auto* starts = documents.starts.as<std::int32_t>();

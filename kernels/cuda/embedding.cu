@@ -84,7 +84,7 @@ __global__ void __launch_bounds__(kColumnThreads)
   }
 }
 
-// Where documents are, of which those of no tokens stand behind all others; without, rows.
+// Where documents are, of which those of no tokens follow all others; without, rows.
 struct Places {
   const std::int32_t *starts, *lengths;
   std::int64_t documents, sequences, positions;
@@ -96,9 +96,9 @@ struct Places {
   __device__ std::int64_t place_of(std::int64_t position) const {
     if (row_positions == 0) return position;
     const std::int64_t first = second_position > 0 ? positions / 2 : positions;
-    const std::int64_t place = position - first_position, behind = position - second_position;
+    const std::int64_t place = position - first_position, after = position - second_position;
     if (place >= 0 && place < first) return place;
-    return behind >= 0 && behind < positions - first ? first + behind : -1;
+    return after >= 0 && after < positions - first ? first + after : -1;
   }
   /// EmbeddingBackward::own_token.
   __device__ std::int64_t own_token(std::int64_t token) const {

@@ -213,7 +213,7 @@ std::vector<cublasLtMatmulAlgo_t> asked_heuristic(cublasLtHandle_t handle,
                                                   const PlannedMatmul& matmul, const MatmulKey& key,
                                                   int most) {
   const OwnedBlas<cublasLtMatmulPreference_t> preference = preference_of(key);
-  // The heuristics read nothing behind these pointers, only how they are aligned; that of the key's
+  // The heuristics read nothing at these addresses, only how they are aligned; that of the key's
   // class, so that the answer doesn't depend on where the first caller's tensors lay.
   const void* nowhere = reinterpret_cast<const void*>(static_cast<std::uintptr_t>(key.alignment));
   set_pointers(key, matmul.operation, nowhere, nowhere);

@@ -173,13 +173,13 @@ class Sight {
     if (starts_ == nullptr) return {0, positions_};
     const std::int64_t row = b * positions_, token = row + position;
     std::int64_t before = 0,
-                 behind = documents_;  // the first document that starts after it is in this range
-    while (before < behind) {
-      const std::int64_t middle = (before + behind) / 2;
+                 after = documents_;  // the first document that starts after it is in this range
+    while (before < after) {
+      const std::int64_t middle = (before + after) / 2;
       if (starts_[middle] <= token) {
         before = middle + 1;
       } else {
-        behind = middle;
+        after = middle;
       }
     }
     const std::int64_t begin = starts_[before - 1] - row;
@@ -249,8 +249,8 @@ struct AttentionLayout {
   SHERD_HOST_DEVICE std::int64_t end_of_keys() const { return first_key + N; }
   /// Where the tile with the key at this position begins; for earlier positions, the first tile.
   SHERD_HOST_DEVICE std::int64_t tile_with(std::int64_t position) const {
-    const std::int64_t behind = position > first_key ? position - first_key : 0;
-    return first_key + behind / kAttentionTile * kAttentionTile;
+    const std::int64_t after = position > first_key ? position - first_key : 0;
+    return first_key + after / kAttentionTile * kAttentionTile;
   }
   /// The first query, or key, of a head; the next is one row further.
   SHERD_HOST_DEVICE std::int64_t query(std::int64_t b, std::int64_t h) const {

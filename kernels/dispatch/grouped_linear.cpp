@@ -49,9 +49,9 @@ void grouped_backward_weight(Stream& stream, const GroupedBackwardWeight& args) 
   SHERD_CHECK(stream.device() != DeviceKind::kCuda, "tokens in groups on a GPU");
   check_token_groups(args.tokens, T);
   check_tensor("grouped linear: dy", args.dy, args.dy.dtype, T * O);
-  const std::int64_t behind = std::max<std::int64_t>(0, args.x_positions - args.tokens.positions);
+  const std::int64_t after = std::max<std::int64_t>(0, args.x_positions - args.tokens.positions);
   check_tensor("grouped linear: x", args.x, args.dy.dtype,
-               (T + (args.tokens.sequences - 1) * behind) * I);
+               (T + (args.tokens.sequences - 1) * after) * I);
   check_tensor("grouped linear: dw", args.dw, DType::kF32, O * I);
   if (args.dbias) check_tensor("grouped linear: dbias", args.dbias, DType::kF32, O);
   stream.run("grouped_backward_weight",

@@ -51,7 +51,7 @@ void linear_forward(Stream& stream, const LinearForward& args) {
   if (args.gelu_input) check_tensor("linear: gelu_input", args.gelu_input, args.x.dtype, T * O);
   if (args.residual) check_tensor("linear: residual", args.residual, args.x.dtype, T * O);
   SHERD_CHECK(!args.residual || (!args.gelu_input && args.residual.data != args.y.data),
-              "linear: a residual stream behind GELU, or in the output's place");
+              "linear: a residual stream after GELU, or in the output's place");
   SHERD_CHECK(!args.interleaved || (!is_cuda(stream) && can_interleave(args.x.dtype, I)),
               "linear: interleaved {} with {} inputs", name_of(args.x.dtype), I);
   if (args.gelu_input && !fuses_gelu(stream, args)) {
@@ -76,8 +76,7 @@ void linear_backward_input(Stream& stream, const LinearBackwardInput& args) {
   check_tensor("linear: w", args.w, args.dy.dtype, O * I);
   check_tensor("linear: dx", args.dx, args.dy.dtype, T * I);
   if (args.gelu_input) check_tensor("linear: gelu_input", args.gelu_input, args.dy.dtype, T * I);
-  SHERD_CHECK(!args.gelu_input || !args.add_to_output,
-              "linear: a gradient behind GELU is added to");
+  SHERD_CHECK(!args.gelu_input || !args.add_to_output, "linear: a gradient after GELU is added to");
   if (args.gelu_input && !fuses_gelu(stream, args)) {
     linear_backward_input(stream, {args.shape, args.dy, args.w, args.dx, false, args.workspace});
     return activation_backward(stream, {gelu_of(T, I), args.gelu_input, args.dx, args.dx});

@@ -24,15 +24,15 @@ std::unique_ptr<ControlLinks> ControlLinks::listen(
     const std::function<void(const std::string& address)>& publish) {
   const Door door({.loopback = loopback});
   publish(door.address());
-  return behind(options, door);
+  return through(options, door);
 }
 
 std::unique_ptr<ControlLinks> ControlLinks::listen_at(const Options& options, bool loopback,
                                                       int port, const std::string& secret) {
-  return behind(options, Door({.loopback = loopback, .port = port, .secret = secret}));
+  return through(options, Door({.loopback = loopback, .port = port, .secret = secret}));
 }
 
-std::unique_ptr<ControlLinks> ControlLinks::behind(const Options& options, const Door& door) {
+std::unique_ptr<ControlLinks> ControlLinks::through(const Options& options, const Door& door) {
   std::vector<Socket> sockets = door.let_in(options.num_processes, options.timeout);
   std::vector<std::unique_ptr<Link>> links;
   for (int process = 1; process < options.num_processes; ++process) {

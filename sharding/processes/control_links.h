@@ -105,7 +105,7 @@ class ControlLinks {
 
  private:
   struct Link;
-  static std::unique_ptr<ControlLinks> behind(const Options& options, const Door& door);
+  static std::unique_ptr<ControlLinks> through(const Options& options, const Door& door);
   void deliver(int process, const std::string& name, std::string_view notice);
   ControlLinks(const Options& options, std::vector<std::unique_ptr<Link>> links);
 

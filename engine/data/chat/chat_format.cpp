@@ -35,16 +35,16 @@ ChatFormat::ChatFormat(const std::string& folder,
 
 // Some templates end an answer with nothing: then the special token that begins the next turn is what a
 // model has to write in order to stop.
-std::size_t ChatFormat::behind_stop(const MarkedText& text, std::size_t said,
-                                    std::size_t end) const {
-  std::size_t behind = end;
+std::size_t ChatFormat::after_stop(const MarkedText& text, std::size_t said,
+                                   std::size_t end) const {
+  std::size_t after = end;
   for (const std::string& token : special_tokens_) {
     if (text.view().substr(said, end - said).find(token) != std::string_view::npos) return end;
     const bool follows = text.bytes.compare(end, token.size(), token) == 0 &&
                          (text.marks[end] & templates::kFromData) == 0;
-    if (follows) behind = std::max(behind, end + token.size());
+    if (follows) after = std::max(after, end + token.size());
   }
-  return behind;
+  return after;
 }
 
 void ChatFormat::mark_answers(const Conversation& conversation, Rendered& rendered) const {
@@ -68,7 +68,7 @@ void ChatFormat::mark_answers(const Conversation& conversation, Rendered& render
     if (places.common_bytes(with_answer, whole) >= span.end) {
       const std::size_t said = span.end;
       span.end = std::max(said, places.common_text(with_answer, whole));
-      span.end = behind_stop(rendered.text, said, span.end);
+      span.end = after_stop(rendered.text, said, span.end);
       rendered.trained.push_back(span);
       continue;
     }

@@ -76,8 +76,8 @@ class ChatFormat {
 
  private:
   templates::MarkedText render_whole(const Conversation& conversation) const;
-  std::size_t behind_stop(const templates::MarkedText& text, std::size_t said,
-                          std::size_t end) const;
+  std::size_t after_stop(const templates::MarkedText& text, std::size_t said,
+                         std::size_t end) const;
   void mark_answers(const Conversation& conversation, Rendered& rendered) const;
   void mark_generated(Rendered& rendered) const;
   void mark_all(Rendered& rendered) const;

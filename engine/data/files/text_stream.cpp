@@ -88,7 +88,7 @@ class GzipStream final : public PackedStream {
         break;
       }
       if (!in_member_ && !is_new_)
-        inflateReset(&state_);  // files may be several, one behind another
+        inflateReset(&state_);  // files may be several, one after another
       in_member_ = true;
       is_new_ = false;
       state_.next_in = reinterpret_cast<Bytef*>(bytes_.data() + begin_);

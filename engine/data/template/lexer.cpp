@@ -100,7 +100,7 @@ class Lexer {
     close(sign, true);
   }
 
-  // Behind a tag's end: what its sign takes, and the line break of a block's.
+  // After a tag's end: what its sign takes, and the line break of a block's.
   void close(char sign, bool is_block) {
     line_starts_ = false;
     if (sign == '-') {

@@ -7,39 +7,28 @@
 namespace sherd::huggingface {
 namespace {
 
-// Names of a router and of experts that are modules of their own.
-constexpr Module kMixtralExperts[] = {
-    {.ours = "block.{}.moe.router",
-     .theirs = "layers.{}.block_sparse_moe.gate",
-     .stacked = "layers.{}.mlp.gate.weight"},
-    {.ours = "block.{}.moe.experts.up",
-     .theirs = "layers.{}.block_sparse_moe.experts.{}.w1",
-     .part = Part::kExpertGate,
-     .stacked = "layers.{}.mlp.experts.gate_up_proj"},
-    {.ours = "block.{}.moe.experts.up",
-     .theirs = "layers.{}.block_sparse_moe.experts.{}.w3",
-     .part = Part::kExpertUp,
-     .stacked = "layers.{}.mlp.experts.gate_up_proj"},
-    {.ours = "block.{}.moe.experts.down",
-     .theirs = "layers.{}.block_sparse_moe.experts.{}.w2",
-     .part = Part::kExpertDown,
-     .stacked = "layers.{}.mlp.experts.down_proj"},
-};
-constexpr Module kQwenExperts[] = {
-    {"block.{}.moe.router", "layers.{}.mlp.gate"},
-    {.ours = "block.{}.moe.experts.up",
-     .theirs = "layers.{}.mlp.experts.{}.gate_proj",
-     .part = Part::kExpertGate,
-     .stacked = "layers.{}.mlp.experts.gate_up_proj"},
-    {.ours = "block.{}.moe.experts.up",
-     .theirs = "layers.{}.mlp.experts.{}.up_proj",
-     .part = Part::kExpertUp,
-     .stacked = "layers.{}.mlp.experts.gate_up_proj"},
-    {.ours = "block.{}.moe.experts.down",
-     .theirs = "layers.{}.mlp.experts.{}.down_proj",
-     .part = Part::kExpertDown,
-     .stacked = "layers.{}.mlp.experts.down_proj"},
-};
+// A router, and experts that are modules of their own: gate, up and down projection.
+constexpr std::array<Module, 4> separate_experts(const Module& router, std::string_view gate,
+                                                 std::string_view up, std::string_view down) {
+  constexpr std::string_view kUp = "block.{}.moe.experts.up";
+  constexpr std::string_view kStackedUp = "layers.{}.mlp.experts.gate_up_proj";
+  return {{router,
+           {.ours = kUp, .theirs = gate, .part = Part::kExpertGate, .stacked = kStackedUp},
+           {.ours = kUp, .theirs = up, .part = Part::kExpertUp, .stacked = kStackedUp},
+           {.ours = "block.{}.moe.experts.down",
+            .theirs = down,
+            .part = Part::kExpertDown,
+            .stacked = "layers.{}.mlp.experts.down_proj"}}};
+}
+constexpr auto kMixtralExperts = separate_experts({.ours = "block.{}.moe.router",
+                                                   .theirs = "layers.{}.block_sparse_moe.gate",
+                                                   .stacked = "layers.{}.mlp.gate.weight"},
+                                                  "layers.{}.block_sparse_moe.experts.{}.w1",
+                                                  "layers.{}.block_sparse_moe.experts.{}.w3",
+                                                  "layers.{}.block_sparse_moe.experts.{}.w2");
+constexpr auto kQwenExperts = separate_experts(
+    {"block.{}.moe.router", "layers.{}.mlp.gate"}, "layers.{}.mlp.experts.{}.gate_proj",
+    "layers.{}.mlp.experts.{}.up_proj", "layers.{}.mlp.experts.{}.down_proj");
 constexpr Module kGraniteExperts[] = {
     {"block.{}.moe.router", "layers.{}.block_sparse_moe.router.layer"},
     {"block.{}.moe.experts.up", "layers.{}.block_sparse_moe.input_linear", Part::kStackedGateUp},

@@ -21,7 +21,7 @@ class List {
            std::int64_t calls) {
     if (calls > 0) list_.push_back({kind, what, dtype, numel, calls});
   }
-  /// A sum of [tokens, width] behind a matrix whose inputs are cut: all of it, or with sequence parallelism each
+  /// A sum of [tokens, width] after a matrix whose inputs are cut: all of it, or with sequence parallelism each
   /// rank's rows.
   void add_sum_of_rows(const ModelShape& part, const char* what, DType dtype, std::int64_t calls) {
     if (!part.sequence_parallel()) {
@@ -80,7 +80,7 @@ void add_blocks(const ModelShape& part, DType gradients, PassKind pass, const Pa
   const std::int64_t L = counts.blocks, T = part.tokens(), again = counts.blocks_again;
   const bool trains = pass == PassKind::kTraining;
   // What is computed again ends before the block's output, which nobody reads then.
-  const int last_sum_again = part.norm_behind() ? 1 : 0;
+  const int last_sum_again = part.norm_after() ? 1 : 0;
   const std::int64_t sums_again =
       again * last_sum_again + counts.mlps_again * (part.parallel() ? 0 : 1);
   const DType summed = part.part.has_canonical_sums() ? DType::kF32 : part.dtype;

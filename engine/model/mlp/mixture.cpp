@@ -39,31 +39,32 @@ kernels::ExpertsWorkspace Mixture::experts_workspace(bool backward) const {
           activations_.workspace.tensor()};
 }
 
+// The router's decision, and what it counts for metrics.
+void Mixture::decide(std::int64_t block, const BlockParameters& parameters, const Pass& pass) {
+  const Routing decides = routing(block);
+  kernels::linear_forward(compute_, {.shape = {shape_.tokens(), shape_.width, shape_.moe.experts},
+                                     .x = x_in_f32(block),
+                                     .w = parameters[SiteId::kRouter].weight,
+                                     .bias = {},
+                                     .y = decides.logits,
+                                     .workspace = activations_.workspace});
+  kernels::router_forward(compute_, {.shape = shape_.router(),
+                                     .logits = decides.logits,
+                                     .bias = {},
+                                     .documents = pass.documents,
+                                     .chosen = decides.chosen,
+                                     .weights = decides.weights,
+                                     .counts = decides.counts,
+                                     .balance = decides.balance});
+  if (!pass.expert_totals) return;
+  const std::int64_t per_layer = shape_.moe.experts + 2;
+  kernels::router_totals(compute_, {shape_.router(), decides.counts, decides.balance,
+                                    pass.expert_totals.part(block * per_layer, per_layer)});
+}
+
 void Mixture::forward(std::int64_t block, const BlockParameters& parameters, const Pass& pass,
                       bool recomputes) {
-  if (!recomputes) {
-    const Routing decides = routing(block);
-    kernels::linear_forward(compute_, {.shape = {shape_.tokens(), shape_.width, shape_.moe.experts},
-                                       .x = x_in_f32(block),
-                                       .w = parameters[SiteId::kRouter].weight,
-                                       .bias = {},
-                                       .y = decides.logits,
-                                       .workspace = activations_.workspace});
-    kernels::router_forward(compute_, {.shape = shape_.router(),
-                                       .logits = decides.logits,
-                                       .bias = {},
-                                       .documents = pass.documents,
-                                       .chosen = decides.chosen,
-                                       .weights = decides.weights,
-                                       .counts = decides.counts,
-                                       .balance = decides.balance});
-  }
-  if (!recomputes && pass.expert_totals) {
-    const Routing decided = routing(block);
-    const std::int64_t per_layer = shape_.moe.experts + 2;
-    kernels::router_totals(compute_, {shape_.router(), decided.counts, decided.balance,
-                                      pass.expert_totals.part(block * per_layer, per_layer)});
-  }
+  if (!recomputes) decide(block, parameters, pass);
   if (!has_shared()) return;
   shared_.forward(block, parameters);
   if (!shape_.moe.shared_gate) return;
@@ -169,21 +170,14 @@ void Mixture::router_backward(std::int64_t block, const BlockParameters& paramet
        .balance = decided.balance,
        .loss_scale = pass.balance_scale / static_cast<float>(shape_.router().balance_groups()),
        .d_logits = d_logits_TE});
-  const kernels::LinearShape shape{T, shape_.width, E};
-  const Affine& gradient = gradients[SiteId::kRouter];
-  if (gradient.weight) {
-    kernels::linear_backward_weight(compute_, {shape,
-                                               d_logits_TE,
-                                               x_in_f32(block),
-                                               gradient.weight,
-                                               {},
-                                               gradient.adds,
-                                               activations_.workspace});
-  }
+  router_weight_gradient(block, gradients, d_logits_TE);
   if (!input) return;
-  kernels::linear_backward_input(compute_,
-                                 {shape, d_logits_TE, parameters[SiteId::kRouter].weight,
-                                  rows(own.d_x, T, shape_.width), false, activations_.workspace});
+  kernels::linear_backward_input(compute_, {{T, shape_.width, E},
+                                            d_logits_TE,
+                                            parameters[SiteId::kRouter].weight,
+                                            rows(own.d_x, T, shape_.width),
+                                            false,
+                                            activations_.workspace});
 }
 
 // The gradient of the shared expert's output.
@@ -204,12 +198,29 @@ Tensor Mixture::gate_backward(std::int64_t block, const BlockParameters& paramet
                                     .d_shared = d_shared_TD,
                                     .d_logits = d_logits,
                                     .d_x = input ? rows(own.d_x, T, D) : Tensor{}});
-  const Affine& gradient = gradients[SiteId::kSharedGate];
-  if (gradient.weight) {
-    kernels::gate_weight_gradient(compute_,
-                                  {T, D, x_TD(block), d_logits, gradient.weight, gradient.adds});
-  }
+  gate_weight_gradient(block, gradients, d_logits);
   return d_shared_TD;
+}
+
+void Mixture::router_weight_gradient(std::int64_t block, const BlockParameters& gradients,
+                                     const Tensor& d_logits_TE) {
+  const Affine& router = gradients[SiteId::kRouter];
+  if (!router.weight) return;
+  kernels::linear_backward_weight(compute_, {{shape_.tokens(), shape_.width, shape_.moe.experts},
+                                             d_logits_TE,
+                                             x_in_f32(block),
+                                             router.weight,
+                                             {},
+                                             router.adds,
+                                             activations_.workspace});
+}
+
+void Mixture::gate_weight_gradient(std::int64_t block, const BlockParameters& gradients,
+                                   const Tensor& d_logits) {
+  const Affine& gate = gradients[SiteId::kSharedGate];
+  if (!gate.weight) return;
+  kernels::gate_weight_gradient(
+      compute_, {shape_.tokens(), shape_.width, x_TD(block), d_logits, gate.weight, gate.adds});
 }
 
 // The experts' products of the input half are formed once more, since nothing of a row is kept.
@@ -223,21 +234,8 @@ void Mixture::weight_gradients(std::int64_t block, const BlockParameters& parame
     compute_again(block, parameters);
   }
   experts_backward(block, parameters, gradients, rows(waiting.d_experts, T, D), false);
-  const Affine& router = gradients[SiteId::kRouter];
-  if (router.weight) {
-    kernels::linear_backward_weight(compute_, {{T, D, shape_.moe.experts},
-                                               rows(waiting.d_router, T, shape_.moe.experts),
-                                               x_in_f32(block),
-                                               router.weight,
-                                               {},
-                                               router.adds,
-                                               activations_.workspace});
-  }
-  const Affine& gate = gradients[SiteId::kSharedGate];
-  if (gate.weight) {
-    kernels::gate_weight_gradient(
-        compute_, {T, D, x_TD(block), rows(waiting.d_gate, T, 1), gate.weight, gate.adds});
-  }
+  router_weight_gradient(block, gradients, rows(waiting.d_router, T, shape_.moe.experts));
+  if (shape_.moe.shared_gate) gate_weight_gradient(block, gradients, rows(waiting.d_gate, T, 1));
 }
 
 }  // namespace sherd::model

@@ -36,6 +36,7 @@ class Mixture : protected Part {
  private:
   bool has_shared() const { return shape_.moe.shared_width > 0; }
   Routing routing(std::int64_t block) const;
+  void decide(std::int64_t block, const BlockParameters& parameters, const Pass& pass);
   Tensor x_TD(std::int64_t block) const;
   ConstTensor x_in_f32(std::int64_t block);
   kernels::ExpertsWorkspace experts_workspace(bool backward) const;
@@ -44,6 +45,10 @@ class Mixture : protected Part {
                        const BlockParameters& gradients, const Tensor& d_out_TD, bool input);
   void router_backward(std::int64_t block, const BlockParameters& parameters,
                        const BlockParameters& gradients, const Pass& pass, bool input);
+  void router_weight_gradient(std::int64_t block, const BlockParameters& gradients,
+                              const Tensor& d_logits_TE);
+  void gate_weight_gradient(std::int64_t block, const BlockParameters& gradients,
+                            const Tensor& d_logits);
   void experts_backward(std::int64_t block, const BlockParameters& parameters,
                         const BlockParameters& gradients, const ConstTensor& d_out_TD, bool input);
 

@@ -48,7 +48,7 @@ std::vector<UnitSpec> rank_units(const TrainingOptions& options, const sharding:
 }
 
 // Which of the unit's gradients one kernel forms alone: of blocks' matrices with their biases, and of an untied head and
-// token embedding. Tensor ranks add up some of theirs behind the matmul.
+// token embedding. Tensor ranks add up some of theirs after the matmul.
 std::vector<bool> added_by_the_backward(const TrainingOptions& options, const sharding::Mesh& mesh,
                                         const sharding::UnitPlan& unit) {
   if (!options.adds_in_matmuls || mesh.degree(sharding::kTensorAxis) > 1 || unit.has_frozen() ||

@@ -44,10 +44,10 @@ std::vector<ChannelEnd> channel_ends(const RankPipeline& pipeline, const shardin
   std::vector<ChannelEnd> ends;
   for (int boundary = 0; boundary < layout.last_chunk(); ++boundary) {
     if (!layout.crosses_after(boundary)) continue;
-    const int before = layout.rank_of(boundary), behind = layout.rank_of(boundary + 1);
-    if (pipeline.place != before && pipeline.place != behind) continue;
+    const int before = layout.rank_of(boundary), after = layout.rank_of(boundary + 1);
+    if (pipeline.place != before && pipeline.place != after) continue;
     const bool is_before = pipeline.place == before;
-    const int peer = rank_at(mesh, rank, is_before ? behind : before);
+    const int peer = rank_at(mesh, rank, is_before ? after : before);
     ends.push_back({boundary, Direction::kForward, is_before, peer});
     ends.push_back({boundary, Direction::kBackward, !is_before, peer});
   }
@@ -102,13 +102,13 @@ struct Channels::End {
     return static_cast<std::size_t>((num_posted - std::ssize(expected)) % kInboxes);
   }
 
-  // What goes through `box`, behind `before` and with `behind` recorded after it.
-  void call(std::size_t box, int micro_batch, const Event& before, Event& behind) {
-    const auto make = [this, box, micro_batch, &before, &behind] {
+  // What goes through `box`, after `before`, and records `after` at its end.
+  void call(std::size_t box, int micro_batch, const Event& before, Event& after) {
+    const auto make = [this, box, micro_batch, &before, &after] {
       stream->wait(before);
       communicator->broadcast(*stream, fmt::format("{}, micro-batch {}", what.name(), micro_batch),
                               buffers[box].tensor(), root());
-      stream->record(behind);
+      stream->record(after);
     };
     if (!caller) return make();
     caller->run("call", make);
@@ -149,7 +149,7 @@ Channels::~Channels() = default;
 
 Channels::End& Channels::end(int boundary, Direction direction) {
   const auto found = ends_.find({boundary, direction});
-  SHERD_CHECK(found != ends_.end(), "no channel behind chunk {} on rank {}", boundary, rank_->rank);
+  SHERD_CHECK(found != ends_.end(), "no channel after chunk {} on rank {}", boundary, rank_->rank);
   return *found->second;
 }
 

@@ -210,7 +210,7 @@ void Pipeline::run_passes(int num_passes, Phase phase,
   channels_->finish();
 }
 
-// Within the next two computations: this one and the one behind it.
+// Within the next two computations: this one and the one after it.
 void Pipeline::post_ahead(const std::vector<Action>& actions, std::size_t at) {
   if (!schedule::is_compute(actions[at].kind)) return;
   int computations = 0;
@@ -237,7 +237,7 @@ void Pipeline::run(const Action& action, Phase phase) {
       return channels_->send(boundary_of(action), direction_of(action.kind), action.micro_batch);
     case ActionKind::kReceiveActivations:
     case ActionKind::kReceiveGradients:
-      // The computation behind it takes it.
+      // The computation after it takes it.
       return channels_->post(boundary_of(action), direction_of(action.kind), action.micro_batch);
     default:
       SHERD_CHECK(false, "{} in a list that a run executes", schedule::text_of(action));

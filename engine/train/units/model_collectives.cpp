@@ -148,7 +148,7 @@ std::chrono::nanoseconds ModelCollectives::time_spent(std::string_view axis) con
   return axis == sharding::kContextAxis ? on_context_ : std::chrono::nanoseconds(0);
 }
 
-// Behind the calls the next kernel needs what they bring: all of their time is exposed.
+// After the calls, the next kernel needs what they bring: all of their time is exposed.
 void ModelCollectives::call(std::string_view axis, const std::function<void()>& calls) {
   if (compute_.device() == DeviceKind::kCuda) {
     return cuda_stream(compute_).communicate(sharding::wait_kind(axis), calls);

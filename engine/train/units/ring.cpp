@@ -43,7 +43,7 @@ Ring::Ring(const sharding::Rank& rank)
     links_.push_back(rank.groups->pair(rank.rank, peer, fmt::format("ring link {}", link)));
     (sends ? to_next_ : from_previous_) = links_.back().get();
   };
-  // In ascending order on every rank, so that nobody waits for a link behind another.
+  // In ascending order on every rank, so that nobody waits for a link that another uses.
   const int before = (place + degree - 1) % degree;
   join(std::min(place, before));
   join(std::max(place, before));

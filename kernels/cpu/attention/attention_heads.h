@@ -82,11 +82,11 @@ struct Document {
 inline Document document_at(const AttentionShape& shape, std::int64_t row, std::int64_t first,
                             std::int64_t length, std::int64_t padding) {
   const AttentionBlock& block = shape.block;
-  const std::int64_t behind = first + length;
+  const std::int64_t after = first + length;
   // The keys of the row, and those of the document among them.
   const std::int64_t all_keys = block ? block.first_key : 0;
-  const std::int64_t first_key = std::clamp(all_keys, first, behind);
-  const std::int64_t end_key = std::clamp(all_keys + shape.num_keys(), first_key, behind);
+  const std::int64_t first_key = std::clamp(all_keys, first, after);
+  const std::int64_t end_key = std::clamp(all_keys + shape.num_keys(), first_key, after);
   Document document{.shape = shape,
                     .row = row,
                     .first = first_key,
@@ -97,11 +97,10 @@ inline Document document_at(const AttentionShape& shape, std::int64_t row, std::
                     .key_place = block.key_row + first_key - all_keys};
   // The computed queries of the row, and those of the document among them.
   const std::int64_t begin = shape.first_query, end = begin + shape.num_queries();
-  const std::int64_t from = std::clamp(begin, first, behind);
-  document.num_queries = std::clamp(end, from, behind) - from;
+  const std::int64_t from = std::clamp(begin, first, after);
+  document.num_queries = std::clamp(end, from, after) - from;
   document.place = block.query_row + std::max<std::int64_t>(from - begin, 0);
-  document.query_padding =
-      std::clamp(behind + padding, begin, end) - std::clamp(behind, begin, end);
+  document.query_padding = std::clamp(after + padding, begin, end) - std::clamp(after, begin, end);
   document.shape.positions = end_key - first_key;
   if (shape.queries > 0) {
     document.shape.first_query = from - first_key;

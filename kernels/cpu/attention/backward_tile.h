@@ -53,7 +53,7 @@ struct BackwardBuffers {
 };
 
 // The keys [k0, k0 + num_keys) and the queries [q0, q0 + num_queries) of one head of a document,
-// q0 >= k0. Of a block, queries are behind the last key, too.
+// q0 >= k0. A block also has queries after its last key.
 struct BackwardTile {
   std::int64_t h, k0, num_keys, q0, num_queries;
   std::int64_t first_row;  ///< of q0 among the queries that are computed

@@ -66,7 +66,7 @@ void attend(const CachedAttention& args, const Strip& of, Scratch scratch) {
     const HeadRows<const T> query =
         packed_head(args.qkv.as<T>(), shape, 0, Part::kQuery, first_query + h);
     float* copy = strip.query + h * count * queries.stride;
-    if constexpr (std::is_same_v<T, float>) {  // the heads' rows one behind the other
+    if constexpr (std::is_same_v<T, float>) {  // the heads' rows one after the other
       widen_rows(query.first + row * query.stride, query.stride, copy, queries.stride, count, K);
     } else {
       panels.left({query.first + row * query.stride, query.stride}, count, K, copy);

@@ -78,7 +78,7 @@ struct Block {
 // Matmuls of the same types on one instruction set, one after another in one list of tasks.
 class Run {
  public:
-  // `sums` floats behind the panels of b, where 16-bit outputs are summed.
+  // `sums` floats after the panels of b, where 16-bit outputs are summed.
   Run(std::span<const Product> products, const TileKernels& tiles, std::int64_t floats_of_block,
       bool two_blocks, const Tensor& workspace, bool one_thread)
       : products_(products),

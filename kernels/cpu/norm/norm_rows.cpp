@@ -104,9 +104,9 @@ void differentiate_block(const NormShape& shape, const RowMeans& s, const T* r, 
     return s.rstd * (d[i] * w[i] - s.mean_g - xhat * s.mean_g_xhat);
   };
   if (after != nullptr) {
-    const float* from_behind = load_block(after, count, after_scratch);
+    const float* from_after = load_block(after, count, after_scratch);
 #pragma omp simd
-    for (int i = 0; i < count; ++i) dr[i] = from_behind[i] + slope(i);
+    for (int i = 0; i < count; ++i) dr[i] = from_after[i] + slope(i);
   } else {
 #pragma omp simd
     for (int i = 0; i < count; ++i) dr[i] = slope(i);

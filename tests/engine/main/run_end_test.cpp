@@ -78,7 +78,7 @@ TEST_F(RunEndTest, SavesThatFailInARowEndTheRunAfterSoManyAsAreAllowed) {
       train_by(kSmallFiles, "any", with("checkpoint.max_failed_saves=0"));
   expect_end(any, 3, {"the checkpoint of step 6 wasn't saved"});
   EXPECT_NE(any.out.find("the checkpoint of step 5 wasn't saved"), std::string::npos) << any.out;
-  EXPECT_NE(any.out.find("Training continues."), std::string::npos);
+  EXPECT_NE(any.out.find("). Training continues."), std::string::npos);
 }
 
 TEST_F(RunEndTest, AFolderOfCheckpointsThatSomebodyRemovedIsMadeAgain) {

@@ -9,8 +9,8 @@
 namespace sherd::testing {
 
 struct ObservedRun {
-  std::string
-      refusal{};  ///< if not empty, the one-line refusal of the recipe, or of the run at its start
+  /// If not empty, the one-line refusal of the recipe, or of the run at its start.
+  std::string refusal{};
   std::string seen{};   ///< the rest: output with its plan, metrics, weights, names of files
   std::string notes{};  ///< lines about keys without effect
 };
