@@ -139,7 +139,8 @@ template <class Form>
 void multiply_columns(const Matmul& p, std::int64_t first, std::int64_t count) {
   using T = typename Form::Element;
   const FlushSubnormals flush(p.dtype == DType::kBF16);
-  const T* a = static_cast<const T*>(p.a.data);
+  const std::int64_t line = p.a.lines != nullptr ? p.a.lines[0] : 0;
+  const T* a = static_cast<const T*>(p.a.data) + line * p.a.stride;
   const T* b = static_cast<const T*>(p.b.data);
   const bool adds_before = p.add && p.c.dtype == DType::kF32;
   float total[kMostTaskColumns];
