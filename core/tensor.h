@@ -11,6 +11,12 @@
 
 namespace sherd {
 
+/// Elements [first, first + count) of a tensor.
+struct ElementRange {
+  std::int64_t first = 0, count = 0;
+  bool operator==(const ElementRange&) const = default;
+};
+
 struct Tensor {
   void* data = nullptr;
   DType dtype = DType::kF32;

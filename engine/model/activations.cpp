@@ -59,7 +59,9 @@ RoutingBuffers acquire_routing(const ModelShape& shape, const std::string& prefi
           kept("routing.chosen", DType::kI32, choices),
           kept("routing.weights", DType::kF32, choices),
           kept("routing.counts", DType::kI32, router.sequences * E),
-          kept("routing.balance", DType::kF32, router.balance_groups() * (E + 2))};
+          kept("routing.balance", DType::kF32, router.balance_groups() * (E + 2)),
+          shape.expert.is_cut() ? kept("routing.rank_counts", DType::kI32, shape.expert.degree * E)
+                                : Buffer()};
 }
 
 }  // namespace
@@ -291,7 +293,8 @@ void Activations::acquire_scratch(const ModelShape& shape, const Acquire& acquir
 
 void Activations::acquire_experts(const ModelShape& shape, const Acquire& acquire) {
   const kernels::ExpertsShape own = shape.experts();
-  const std::int64_t T = own.tokens, D = own.width, C = own.buffer_rows;
+  const std::int64_t T = own.tokens, D = own.width, k = own.per_token;
+  const std::int64_t C = shape.owned_experts().buffer_rows;
   const auto buffer = [&](const char* name, DType dtype, std::int64_t numel, Phases phases) {
     return acquire({std::string("experts.") + name, Category::kActivations, dtype, numel, phases});
   };
@@ -305,6 +308,14 @@ void Activations::acquire_experts(const ModelShape& shape, const Acquire& acquir
   experts.d_weights = buffer("d_weights", DType::kF32, T * own.per_token, kBackward);
   experts.d_logits = buffer("d_logits", DType::kF32, T * own.experts, kBackward);
   experts.d_x = buffer("d_router_input", DType::kF32, T * D, kBackward);
+  if (shape.expert.is_cut()) {
+    experts.home_rows = buffer("home_rows", shape.dtype, T * k * D, kInBlocks);
+    experts.home_numbers = buffer("home_numbers", DType::kF32, T * k, kBackward);
+    experts.x_rows = buffer("x_rows", shape.dtype, C * D, kInBlocks);
+    experts.dy_rows = buffer("dy_rows", shape.dtype, C * D, kBackward);
+    experts.row_weights = buffer("row_weights", DType::kF32, C, kBackward);
+    experts.row_d_weights = buffer("row_d_weights", DType::kF32, C, kBackward);
+  }
   if (shape.moe.shared_gate) {
     experts.d_shared = buffer("d_shared", shape.dtype, T * D, kBackward);
     experts.d_gate = buffer("d_gate", DType::kF32, T, kBackward);
@@ -317,7 +328,7 @@ Routing Activations::routing_of(int residual, const ModelShape& shape) const {
   const std::int64_t E = router.experts, choices = router.tokens() * router.per_token;
   return {own.logits.tensor().part(0, router.tokens() * E), own.chosen.tensor().part(0, choices),
           own.weights.tensor().part(0, choices), own.counts.tensor().part(0, router.sequences * E),
-          own.balance.tensor().part(0, router.balance_groups() * (E + 2))};
+          own.balance.tensor().part(0, router.balance_groups() * (E + 2)), own.rank_counts.tensor()};
 }
 
 SiteTensors Activations::final_norm(const ModelShape& shape) const {

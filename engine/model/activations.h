@@ -52,9 +52,11 @@ struct WaitingBuffers {
 /// What a router decided for the tokens of one micro-batch in one layer. The backward reads it and never decides again.
 struct RoutingBuffers {
   Buffer logits, chosen, weights, counts, balance;
+  Buffer rank_counts;  ///< with expert ranks: i32 [R, E], rows that each has for each expert
 };
 struct Routing {
   Tensor logits, chosen, weights, counts, balance;  ///< kernels/router.h
+  Tensor rank_counts;
 };
 
 /// Scratch of layers with experts (kernels/experts.h), shared by all of them.
@@ -62,6 +64,9 @@ struct ExpertsBuffers {
   Buffer sums, rows, up, activated, d_activated, order;
   Buffer x;  ///< f32 [T, D]: what the router reads, where the model's type is another
   Buffer d_weights, d_logits;
+  /// With expert ranks (kernels/expert_rows.h): at home, rows of all choices and a number for each;
+  /// at the owner, what a round has brought.
+  Buffer home_rows, home_numbers, x_rows, dy_rows, row_weights, row_d_weights;
   Buffer d_x;  ///< f32 [T, D]: the gradient of what the router read
   Buffer d_shared,
       d_gate;  ///< of a shared expert with a gate: of its output, and f32 [T] of the gate's logits

@@ -22,6 +22,13 @@ class NoCollectives final : public Collectives {
   void reduce_scatter_positions(const char* what, const Tensor&, const Tensor&) override {
     SHERD_CHECK(false, "{} of a whole model", what);
   }
+  void gather_counts(const char* what, const Tensor&) override {
+    SHERD_CHECK(false, "{} of a whole model", what);
+  }
+  void exchange_rows(const char* what, const Tensor&, const std::vector<ElementRange>&,
+                     const Tensor&, const std::vector<ElementRange>&) override {
+    SHERD_CHECK(false, "{} of a whole model", what);
+  }
   void pass_on(const char* what, const Tensor&, const Tensor&) override {
     SHERD_CHECK(false, "{} of a whole model", what);
   }

@@ -30,6 +30,12 @@
 ///   attention, ring                    C - 1 pass_on       C - 1 pass_on of keys and values,
 ///                                                          C - 1 of their gradients
 ///
+/// and with the ranks that have other experts of a layer (engine/model/mlp/expert_exchange.h), per layer with experts and
+/// per round:
+///
+///   experts                            gather_counts       3 exchange_rows there: x, dy, weights
+///                                      2 exchange_rows     2 back: gradients of x and of weights
+///
 /// So all gradients that leave the model are complete, for the boxes that a rank holds. No sum over
 /// tensor ranks remains.
 ///
@@ -47,6 +53,8 @@
 ///          in f32.
 /// Errors   PeerError, from the communicators below.
 #pragma once
+
+#include <vector>
 
 #include "core/tensor.h"
 
@@ -72,6 +80,12 @@ class Collectives {
   /// `gather` and `reduce_scatter` over context ranks.
   virtual void gather_positions(const char* what, const Tensor& x) = 0;
   virtual void reduce_scatter_positions(const char* what, const Tensor& x, const Tensor& out) = 0;
+  /// Over expert ranks: `gather` of counts, and the exchange of rows that
+  /// sharding::Communicator::all_to_all_v makes.
+  virtual void gather_counts(const char* what, const Tensor& x) = 0;
+  virtual void exchange_rows(const char* what, const Tensor& from,
+                             const std::vector<ElementRange>& sends, const Tensor& to,
+                             const std::vector<ElementRange>& receives) = 0;
   /// Over context ranks in a ring: `to` receives the previous rank's `from`, and the next rank
   /// receives this rank's. The transfer begins when the work enqueued so far is done, and overlaps
   /// what follows. Don't access `to` before `await_passed`. Don't write `from` before `await_sent`,

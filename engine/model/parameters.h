@@ -17,6 +17,7 @@
 /// L) if they write to the residual stream; norms 1, including their offset; biases 0.
 #pragma once
 
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -28,10 +29,18 @@
 namespace sherd::model {
 
 /// Weight and bias of a projection or norm; the bias is empty if the model has none.
+/// Gradients of a layer's experts.
+struct ExpertGradients {
+  Tensor up, down;
+};
+
 struct Affine {
   Tensor weight, bias;
   std::vector<AdapterTensors> adapters{};
   bool adds = false;  ///< for gradients: add to the existing values
+  /// For gradients of experts that ranks divide: the present ones are complete, and those of the
+  /// next rank's micro-batch follow.
+  std::function<ExpertGradients()> next{};
 };
 
 struct EmbeddingParameters {

@@ -173,6 +173,14 @@ std::int64_t ModelShape::num_mlps(std::int64_t first, std::int64_t count) const 
   return mlps;
 }
 
+std::int64_t ModelShape::num_mixtures(std::int64_t first, std::int64_t count) const {
+  std::int64_t mixtures = 0;
+  for (std::int64_t layer = first; layer < first + count; ++layer) {
+    mixtures += has_experts(layer) ? 1 : 0;
+  }
+  return mixtures;
+}
+
 kernels::RouterShape ModelShape::router() const {
   return {.sequences = sequences,
           .positions = seq_length,
@@ -200,6 +208,19 @@ kernels::ExpertsShape ModelShape::experts() const {
                               .activation = activation,
                               .buffer_rows = moe.buffer_rows};
   if (moe.buffer_rows == 0) shape.buffer_rows = tokens();
+  shape.buffer_rows = kernels::experts_buffer_rows(shape);
+  return shape;
+}
+
+kernels::ExpertsShape ModelShape::owned_experts() const {
+  kernels::ExpertsShape shape = experts();
+  if (!expert.is_cut()) return shape;
+  const std::int64_t T = expert.degree * tokens();
+  const auto choices = static_cast<int>(std::min<std::int64_t>(moe.per_token, held_experts()));
+  shape.tokens = T;
+  shape.experts = held_experts();
+  shape.per_token = choices;
+  shape.buffer_rows = moe.buffer_rows > 0 ? moe.buffer_rows : tokens() * moe.per_token;
   shape.buffer_rows = kernels::experts_buffer_rows(shape);
   return shape;
 }

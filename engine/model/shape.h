@@ -153,6 +153,12 @@ struct TensorPart {
 /// How context ranks share attention: engine/model/cut/sequence_cut.h.
 enum class ContextMethod { kUlysses, kAllGather, kRing };
 
+/// Which experts of every layer a rank holds, if ranks divide them (engine/model/cut/expert_cut.h).
+struct ExpertPart {
+  int degree = 1, rank = 0;
+  bool is_cut() const { return degree > 1; }
+};
+
 /// Positions of a sequence: [first, first + count).
 struct PositionRun {
   std::int64_t first = 0, count = 0;
@@ -221,6 +227,7 @@ struct ModelShape {
   std::int64_t logits_chunk_elements = 32 << 20;
   TensorPart part{};
   ContextPart context{};
+  ExpertPart expert{};
 
   std::int64_t tokens() const { return sequences * seq_length; }
   bool sequence_parallel() const { return part.is_cut() && part.sequence_parallel; }
@@ -270,6 +277,7 @@ struct ModelShape {
   std::int64_t largest_up_width() const { return (gated() ? 2 : 1) * largest_ffn_width(); }
   /// Number of layers in [first, first + count) with an MLP.
   std::int64_t num_mlps(std::int64_t first, std::int64_t count) const;
+  std::int64_t num_mixtures(std::int64_t first, std::int64_t count) const;
   /// One layer of each kind in the model, ascending.
   std::vector<std::int64_t> layers_of_each_kind() const;
   bool norm_bias() const { return biases.norm && norm == kernels::NormKind::kLayerNorm; }
@@ -327,7 +335,12 @@ struct ModelShape {
   kernels::QkNormShape qk_norm_shape() const;
   kernels::ActivationShape activation_shape(std::int64_t block) const;
   kernels::RouterShape router() const;
+  /// Experts of a layer on this rank.
+  std::int64_t held_experts() const { return moe.experts / expert.degree; }
+  /// For the kernels: all experts of a layer, and those on this rank with the rows that all ranks
+  /// send.
   kernels::ExpertsShape experts() const;
+  kernels::ExpertsShape owned_experts() const;
   kernels::LogitsForm logits_form() const;
   kernels::VocabularyRows vocabulary_rows() const;
 };

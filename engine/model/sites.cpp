@@ -107,7 +107,7 @@ void add_mlp(const ModelShape& shape, std::int64_t layer, std::vector<Site>& sit
 // The shared expert is an MLP like that of other layers.
 void add_experts(const ModelShape& shape, std::int64_t layer, std::vector<Site>& sites) {
   const MoeShape& moe = shape.moe;
-  const std::int64_t gates = shape.gated() ? 2 : 1;
+  const std::int64_t gates = shape.gated() ? 2 : 1, experts = shape.held_experts();
   std::vector<Site> dense;
   add_mlp(shape, layer, dense);
   for (Site& site : dense) {
@@ -136,20 +136,20 @@ void add_experts(const ModelShape& shape, std::int64_t layer, std::vector<Site>&
                      .statistics = 1});
   }
   const auto per_expert = [&](std::size_t count, std::int64_t rows) {
-    return std::vector<std::int64_t>(count * static_cast<std::size_t>(moe.experts), rows);
+    return std::vector<std::int64_t>(count * static_cast<std::size_t>(experts), rows);
   };
   sites.push_back({.id = SiteId::kExpertsUp,
                    .name = "moe.experts.up",
                    .weight = Weight::kMatrix,
                    .of_experts = true,
-                   .rows = moe.experts * gates * moe.ffn_width,
+                   .rows = experts * gates * moe.ffn_width,
                    .columns = shape.width,
                    .matrix_rows = per_expert(static_cast<std::size_t>(gates), moe.ffn_width)});
   sites.push_back({.id = SiteId::kExpertsDown,
                    .name = "moe.experts.down",
                    .weight = Weight::kMatrixToResidual,
                    .of_experts = true,
-                   .rows = moe.experts * shape.width,
+                   .rows = experts * shape.width,
                    .columns = moe.ffn_width,
                    .matrix_rows = per_expert(1, shape.width)});
   if (shape.norm_after()) sites.push_back(norm_after(shape, SiteId::kMlpNorm, "mlp.norm"));

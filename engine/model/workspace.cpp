@@ -51,7 +51,7 @@ std::int64_t workspace_bytes(const ModelShape& shape, const kernels::ComputeDevi
     bytes = std::max({bytes,
                       kernels::linear_workspace_bytes({tokens, shape.width, shape.moe.experts},
                                                       DType::kF32, DType::kF32, device),
-                      kernels::experts_workspace_bytes(shape.experts(), shape.dtype, DType::kF32)});
+                      kernels::experts_workspace_bytes(shape.owned_experts(), shape.dtype, DType::kF32)});
   }
   if (head) cover({logits_chunk_tokens(shape, device.kind), shape.width, shape.vocab_size});
   bytes = std::max(bytes, kernels::norm_backward_workspace_bytes(shape.norm_shape(), device));

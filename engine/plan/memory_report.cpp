@@ -119,6 +119,7 @@ int zero_ranks_of(const Recipe& recipe) {
 // divide the optimizer. A pipeline rank has one per direction for each end of its parts, and for a
 // tied matrix. A tensor rank has one for its sums, one with the ranks of the same key/value heads,
 // and one for Muon's matrices. A context rank has one, and in a ring one with each neighbour.
+// An expert rank has one for rows, and two for its experts' gathers and reductions.
 std::vector<int> further_groups_of(const Recipe& recipe) {
   const auto& degrees = recipe.parallelism;
   std::vector<int> groups;
@@ -142,6 +143,9 @@ std::vector<int> further_groups_of(const Recipe& recipe) {
   if (kv_heads > 0 && tensor > kv_heads) groups.push_back(tensor / kv_heads);
   if (tensor > 1 && recipe.optimizer.type == optim::OptimizerType::kMuon) groups.push_back(tensor);
   if (context > 1) groups.push_back(context);
+  const auto expert = static_cast<int>(degrees.expert_parallel_degree);
+  if (expert > 1) groups.insert(groups.end(), {expert, zero_ranks_of(recipe) / expert,
+                                               zero_ranks_of(recipe) / expert});
   if (context > 1 && degrees.context_parallel_method == ContextMethod::kRing) {
     groups.insert(groups.end(), 2, 2);
   }

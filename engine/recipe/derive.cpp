@@ -71,7 +71,9 @@ void derive_training(Resolution& recipe) {
       degrees.sum_order == SumOrderChoice::kCanonical && degrees.context_parallel_degree > 1;
   recipe.derive(
       "zero_optimization.grad_sync", zero.grad_sync,
-      zero.stage >= 2 || in_groups || in_trees ? GradSync::kEveryMicroStep : GradSync::kBoundary);
+      zero.stage >= 2 || in_groups || in_trees || degrees.expert_parallel_degree > 1
+          ? GradSync::kEveryMicroStep
+          : GradSync::kBoundary);
 }
 
 void derive_precision(Resolution& recipe) {

@@ -122,7 +122,7 @@ constexpr ForeignKey kKeys[] = {
     {"moe_aux_loss_coeff aux_loss_alpha aux_loss_coef load_balance_loss_weight", "moe.balance_loss"},
     {"router_z_loss_coef moe_z_loss_coeff", "moe.z_loss"},
     {"moe_expert_capacity_factor moe_token_drop_policy capacity_factor", "", "no token is dropped; moe.buffer_rows bounds memory."},
-    {"expert_parallel_degree expert_model_parallel_size expert_parallel_size", "", "experts aren't divided among ranks yet; zero_optimization.stage shards them like other parameters."},
+    {"expert_model_parallel_size expert_parallel_size ep_size ep_degree moe_ep_size", "parallelism.expert_parallel_degree", "it divides data_parallel_shard_degree."},
     {"wandb_project wandb_log wandb_entity enable_wandb", "", "figures go to metrics.jsonl and tensorboard/ in run.output_dir, and to no service."},
     {"report_to enable_tensorboard tensorboard_dir save_tb_folder", "metrics.tensorboard", "figures go to metrics.jsonl and tensorboard/ in run.output_dir, and to no service."},
     {"push_to_hub hub_model_id", "", "models go to run.output_dir, and to no service."},

@@ -207,6 +207,7 @@ struct Recipe {
     bool sequence_parallel = false;
     std::int64_t context_parallel_degree = 0;
     ContextMethod context_parallel_method = ContextMethod::kUlysses;
+    std::int64_t expert_parallel_degree = 0;
     SumOrderChoice sum_order = SumOrderChoice::kRank;
     schedule::Order pipeline_schedule = schedule::Order::k1F1B;
     std::int64_t pipeline_chunks_per_rank = 0;

@@ -1,4 +1,6 @@
 // Rules about mixtures of experts.
+#include <algorithm>
+
 #include "engine/recipe/resolution.h"
 
 namespace sherd::engine {
@@ -78,9 +80,44 @@ void check_company(Resolution& recipe) {
   }
 }
 
+// Ranks of a replica divide the experts.
+void check_expert_ranks(Resolution& recipe) {
+  constexpr std::string_view kDegree = "parallelism.expert_parallel_degree";
+  constexpr std::string_view kShards = "parallelism.data_parallel_shard_degree";
+  const Recipe& values = recipe.values();
+  const std::int64_t degree = values.parallelism.expert_parallel_degree;
+  if (degree == 1) return;
+  const std::int64_t experts = values.moe.num_experts;
+  const std::int64_t shards = values.parallelism.data_parallel_shard_degree;
+  if (experts == 0) {
+    return recipe.refuse({kDegree, "moe.num_experts"},
+                         "{} is {}, but the model has no experts. Leave it out.", kDegree, degree);
+  }
+  std::int64_t nearest = std::min({degree, experts, shards});
+  while (nearest > 1 && (experts % nearest != 0 || shards % nearest != 0)) --nearest;
+  if (experts % degree != 0) {
+    recipe.refuse({kDegree, "moe.num_experts"},
+                  "{} is {}, which doesn't divide moe.num_experts {}. {}: {} would work.", kDegree,
+                  degree, experts, kDegree, nearest);
+  } else if (shards % degree != 0) {
+    recipe.refuse({kDegree, kShards},
+                  "{} is {}, which doesn't divide the {} ranks of {}. {}: {} would work.", kDegree,
+                  degree, shards, kShards, kDegree, nearest);
+  }
+  if (values.zero_optimization.grad_sync == GradSync::kBoundary &&
+      values.training.gradient_accumulation_steps > 1) {
+    recipe.refuse({kDegree, "zero_optimization.grad_sync"},
+                  "{} is {}: an expert's gradients are added in every micro-step, in the order of "
+                  "micro-batches, and grad_sync is boundary. Use grad_sync: every_micro_step, or "
+                  "leave it out.",
+                  kDegree, degree);
+  }
+}
+
 }  // namespace
 
 void check_experts(Resolution& recipe) {
+  check_expert_ranks(recipe);
   const std::string& layers = recipe.values().moe.layers;
   if (recipe.values().moe.num_experts == 0) return;
   if (layers.empty() || layers.find_first_not_of("01") != std::string::npos) {

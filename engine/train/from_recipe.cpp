@@ -76,6 +76,7 @@ TrainingOptions training_options(const Recipe& recipe) {
                        .moment_type = {dtype_of(precision.optimizer_state_dtype),
                                        precision.stochastic_rounding, recipe.run.seed}};
   options.lr_schedule = recipe.lr_schedule();
+  if (degrees.expert_parallel_degree > 1) options.divide_experts();
   options.staging_bytes = recipe.checkpoint.staging_mib << 20;
   options.max_norm = static_cast<float>(recipe.gradient_clipping.max_norm);
   return options;
@@ -87,7 +88,9 @@ sharding::Mesh mesh_of(const Recipe& recipe) {
       {{std::string(sharding::kPipelineAxis), static_cast<int>(degrees.pipeline_parallel_degree)},
        {std::string(sharding::kReplicateAxis),
         static_cast<int>(degrees.data_parallel_replicate_degree)},
-       {std::string(sharding::kShardAxis), static_cast<int>(degrees.data_parallel_shard_degree)},
+       {std::string(sharding::kExpertAxis), static_cast<int>(degrees.expert_parallel_degree)},
+       {std::string(sharding::kShardAxis),
+        static_cast<int>(degrees.data_parallel_shard_degree / degrees.expert_parallel_degree)},
        {std::string(sharding::kContextAxis), static_cast<int>(degrees.context_parallel_degree)},
        {std::string(sharding::kTensorAxis), static_cast<int>(degrees.tensor_parallel_degree)}});
 }

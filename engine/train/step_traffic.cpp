@@ -32,7 +32,8 @@ model::PassCounts pass_counts(const TrainingOptions& options, const RankPipeline
   if (pipeline.whole()) {
     counts = model::one_pass(options.model, model::PassKind::kTraining);
     for (std::int64_t* count : {&counts.embeddings, &counts.heads, &counts.blocks,
-                                &counts.blocks_again, &counts.mlps, &counts.mlps_again}) {
+                                &counts.blocks_again, &counts.mlps, &counts.mlps_again,
+                                &counts.mixtures, &counts.mixtures_again}) {
       *count *= options.num_micro_steps;
     }
     return counts;
@@ -45,9 +46,13 @@ model::PassCounts pass_counts(const TrainingOptions& options, const RankPipeline
     if (!is_forward && !is_backward && action.kind != ActionKind::kWeightGradient) continue;
     const Chunk& chunk = pipeline.chunk(action.chunk);
     const std::pair here(action.chunk, action.micro_batch);
+    if (action.kind == ActionKind::kWeightGradient) {
+      counts.mixtures_apart += options.model.num_mixtures(chunk.first_block, chunk.num_blocks);
+    }
     if (is_forward) {
       counts.blocks += chunk.num_blocks;
       counts.mlps += options.model.num_mlps(chunk.first_block, chunk.num_blocks);
+      counts.mixtures += options.model.num_mixtures(chunk.first_block, chunk.num_blocks);
       counts.embeddings += chunk.embedding ? 1 : 0;
     }
     if (is_backward) {
@@ -56,6 +61,9 @@ model::PassCounts pass_counts(const TrainingOptions& options, const RankPipeline
         const int again = chunk.num_blocks - (still_there ? 1 : 0);
         counts.blocks_again += again;
         counts.mlps_again += options.model.num_mlps(chunk.first_block, again);
+        if (options.model.norm_after()) {
+          counts.mixtures_again += options.model.num_mixtures(chunk.first_block, again);
+        }
       }
       counts.heads += chunk.head ? 1 : 0;
     }

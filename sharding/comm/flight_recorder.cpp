@@ -42,6 +42,12 @@ class RecordedCommunicator final : public Communicator {
     record(stream, "all_to_all", label, full,
            [&] { inner_->all_to_all(stream, label, full, out); });
   }
+  void all_to_all_v(Stream& stream, const std::string& label, Tensor from,
+                    const std::vector<ElementRange>& sends, Tensor to,
+                    const std::vector<ElementRange>& receives) override {
+    record(stream, "all_to_all_v", label, from,
+           [&] { inner_->all_to_all_v(stream, label, from, sends, to, receives); });
+  }
   void broadcast(Stream& stream, const std::string& label, Tensor data, int root) override {
     record(stream, "broadcast", label, data, [&] { inner_->broadcast(stream, label, data, root); });
   }

@@ -33,6 +33,13 @@ class LedgerCommunicator final : public Communicator {
   void all_to_all(Stream& stream, const std::string&, Tensor full, Tensor) override {
     note(stream, "all_to_all", full);
   }
+  void all_to_all_v(Stream& stream, const std::string&, Tensor from,
+                    const std::vector<ElementRange>& sends, Tensor,
+                    const std::vector<ElementRange>&) override {
+    std::int64_t numel = 0;
+    for (const ElementRange& range : sends) numel += range.count;
+    note(stream, "all_to_all_v", from.part(0, numel));
+  }
   void broadcast(Stream& stream, const std::string&, Tensor data, int) override {
     note(stream, "broadcast", data);
   }

@@ -24,6 +24,8 @@ struct Contribution {
   std::string label{};
   Tensor data{};
   int root = 0;
+  /// For all_to_all_v: what of `data` goes to each rank.
+  const std::vector<ElementRange>* sends = nullptr;
   /// For ranks that share a GPU (sharding/comm/shared_device.h): when `data` can be read, when the
   /// rank has made its sum, and when it has read the others' data.
   const Event *ready = nullptr, *summed = nullptr, *done = nullptr;

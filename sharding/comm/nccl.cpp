@@ -98,6 +98,31 @@ class NcclCommunicator final : public Communicator {
     });
   }
 
+  void all_to_all_v(Stream& stream, const std::string& label, Tensor from,
+                    const std::vector<ElementRange>& sends, Tensor to,
+                    const std::vector<ElementRange>& receives) override {
+    check_all_to_all_v(*this, sends, receives, from, to, label);
+    run(stream, {"all_to_all_v", label, from}, [&](ncclComm_t communicator) {
+      ncclResult_t result = ncclGroupStart();
+      for (int peer = 0; peer < world_size(); ++peer) {
+        const ElementRange& sent = sends[static_cast<std::size_t>(peer)];
+        const ElementRange& expected = receives[static_cast<std::size_t>(peer)];
+        const Tensor theirs = from.part(sent.first, sent.count);
+        const Tensor mine = to.part(expected.first, expected.count);
+        if (result == ncclSuccess && theirs.numel > 0) {
+          result = ncclSend(theirs.data, static_cast<std::size_t>(theirs.bytes()), ncclUint8, peer,
+                            communicator, handle_of(stream));
+        }
+        if (result == ncclSuccess && mine.numel > 0) {
+          result = ncclRecv(mine.data, static_cast<std::size_t>(mine.bytes()), ncclUint8, peer,
+                            communicator, handle_of(stream));
+        }
+      }
+      const ncclResult_t ended = ncclGroupEnd();
+      return result == ncclSuccess ? ended : result;
+    });
+  }
+
   void broadcast(Stream& stream, const std::string& label, Tensor data, int root) override {
     check_root(*this, root);
     run(stream, {"broadcast", label, data, root}, [&](ncclComm_t communicator) {

@@ -53,6 +53,14 @@ class SingleCommunicator final : public Communicator {
     ending_->throw_if_set();
     stream.copy(full.data, out.data, full.bytes());
   }
+  void all_to_all_v(Stream& stream, const std::string& label, Tensor from,
+                    const std::vector<ElementRange>& sends, Tensor to,
+                    const std::vector<ElementRange>& receives) override {
+    check_all_to_all_v(*this, sends, receives, from, to, label);
+    ending_->throw_if_set();
+    const Tensor own = from.part(sends[0].first, sends[0].count);
+    stream.copy(own.data, to.part(receives[0].first, receives[0].count).data, own.bytes());
+  }
   void broadcast(Stream& stream, const std::string& label, Tensor, int root) override {
     SHERD_CHECK(root == 0, "broadcast from rank {} in a world of 1", root);
     pass(stream, "broadcast", label);

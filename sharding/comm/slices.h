@@ -7,6 +7,7 @@
 
 #include "kernels/pointwise.h"
 #include "sharding/comm/communicator.h"
+#include "sharding/comm/meeting_place.h"
 
 namespace sherd::sharding {
 
@@ -28,6 +29,22 @@ inline void check_all_to_all(const Communicator& communicator, const Tensor& ful
   check_divides(communicator, full, label);
   SHERD_CHECK(out.numel == full.numel && out.dtype == full.dtype && out.data != full.data,
               "all_to_all of {}: {} elements into {}", label, full.numel, out.numel);
+}
+
+inline void check_all_to_all_v(const Communicator& communicator,
+                               const std::vector<ElementRange>& sends,
+                               const std::vector<ElementRange>& receives, const Tensor& from,
+                               const Tensor& to, const std::string& label) {
+  const auto ranks = static_cast<std::size_t>(communicator.world_size());
+  const auto own = static_cast<std::size_t>(communicator.rank());
+  SHERD_CHECK(sends.size() == ranks && receives.size() == ranks && from.dtype == to.dtype &&
+                  sends[own].count == receives[own].count,
+              "all_to_all_v of {}: {} ranges to send and {} to receive, of {} ranks", label,
+              sends.size(), receives.size(), ranks);
+  for (std::size_t r = 0; r < ranks; ++r) {
+    (void)from.part(sends[r].first, sends[r].count);
+    (void)to.part(receives[r].first, receives[r].count);
+  }
 }
 
 /// "block.7, in trees of 4".
@@ -79,6 +96,14 @@ inline void add_or_cast(Stream& stream, const Tensor& sum, const Tensor& out, bo
   } else {
     kernels::cast(stream, sum, out);
   }
+}
+
+/// What a peer has brought to an all_to_all_v for `rank`, which expects `expected`.
+inline Tensor brought_for(const Contribution& brought, int rank, const ElementRange& expected) {
+  const ElementRange range = (*brought.sends)[static_cast<std::size_t>(rank)];
+  SHERD_CHECK(range.count == expected.count, "all_to_all_v of {}: {} elements, not {}",
+              brought.label, range.count, expected.count);
+  return brought.data.part(range.first, range.count);
 }
 
 /// The part of `full` that `rank` owns.

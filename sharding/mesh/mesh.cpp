@@ -5,18 +5,20 @@
 namespace sherd::sharding {
 
 const AxisSet& data_axes() {
-  static const AxisSet axes{std::string(kReplicateAxis), std::string(kShardAxis)};
+  static const AxisSet axes{std::string(kReplicateAxis), std::string(kExpertAxis),
+                            std::string(kShardAxis)};
   return axes;
 }
 
 const AxisSet& token_axes() {
-  static const AxisSet axes{std::string(kReplicateAxis), std::string(kShardAxis),
-                            std::string(kContextAxis)};
+  static const AxisSet axes{std::string(kReplicateAxis), std::string(kExpertAxis),
+                            std::string(kShardAxis), std::string(kContextAxis)};
   return axes;
 }
 
 const AxisSet& zero_axes() {
-  static const AxisSet axes{std::string(kShardAxis), std::string(kContextAxis)};
+  static const AxisSet axes{std::string(kExpertAxis), std::string(kShardAxis),
+                            std::string(kContextAxis)};
   return axes;
 }
 

@@ -3,6 +3,7 @@
 ///   axis        what ranks along it divide among themselves
 ///   pipeline    the layers
 ///   replicate   the batch; each holds the whole ZeRO state (hybrid sharding)
+///   expert      the batch and the ZeRO state; and the experts of a layer
 ///   shard       the batch and the ZeRO state
 ///   context     the sequence, and the ZeRO state
 ///   tensor      the matrices inside a layer
@@ -27,6 +28,7 @@ namespace sherd::sharding {
 
 inline constexpr std::string_view kPipelineAxis = "pipeline";
 inline constexpr std::string_view kReplicateAxis = "replicate";
+inline constexpr std::string_view kExpertAxis = "expert";
 inline constexpr std::string_view kShardAxis = "shard";
 inline constexpr std::string_view kContextAxis = "context";
 inline constexpr std::string_view kTensorAxis = "tensor";
@@ -37,8 +39,8 @@ using AxisSet = std::set<std::string, std::less<>>;
 const AxisSet& data_axes();
 /// Axes along which ranks have different tokens: the data axes, and context.
 const AxisSet& token_axes();
-/// shard and context: axes along which ranks share parameters, gradients and optimizer state. These
-/// ranks form the ZeRO group.
+/// expert, shard and context: axes along which ranks share parameters, gradients and optimizer
+/// state. These ranks form the ZeRO group. (That of experts lacks the expert axis.)
 const AxisSet& zero_axes();
 
 struct MeshAxis {

@@ -31,6 +31,8 @@ std::string_view name_of(Collective collective) {
       return "broadcast";
     case Collective::kAllToAll:
       return "all_to_all";
+    case Collective::kAllToAllV:
+      return "all_to_all_v";
   }
   return "?";
 }
@@ -55,6 +57,7 @@ void Traffic::add(const std::string& label, Collective collective, DType dtype,
     case Collective::kAllGather:
     case Collective::kReduceScatter:
     case Collective::kAllToAll:
+    case Collective::kAllToAllV:
       numel = (group_size - 1) * slice;
       break;
     case Collective::kAllReduce:

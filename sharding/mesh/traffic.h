@@ -7,6 +7,7 @@
 ///   reduce_scatter   (W - 1) * S
 ///   all_reduce       2 (W - 1) * S
 ///   all_to_all       (W - 1) * S
+///   all_to_all_v     (W - 1) * S, if all ranks get equal parts
 ///   broadcast        (W - 1) * F from the root, nothing from the others
 ///
 /// Errors   UsageError if bytes overflow 64 bits.
@@ -23,7 +24,7 @@
 
 namespace sherd::sharding {
 
-enum class Collective { kAllGather, kReduceScatter, kAllReduce, kBroadcast, kAllToAll };
+enum class Collective { kAllGather, kReduceScatter, kAllReduce, kBroadcast, kAllToAll, kAllToAllV };
 std::string_view name_of(Collective collective);
 
 /// The ranks that make a call together.

@@ -16,7 +16,8 @@ std::size_t wait_kind(const Mesh& mesh, const AxisSet& axes) {
     if (mesh.degree(axis) > 1) several.insert(axis);
   }
   if (several.size() == 1) return wait_kind(*several.begin());
-  return several == zero_axes() ? wait_kind(kShardAxis) : kNoAxis;
+  const bool within_zero_group = several.size() > 1 && std::ranges::includes(zero_axes(), several);
+  return within_zero_group ? wait_kind(kShardAxis) : kNoAxis;
 }
 
 void Marks::record(Stream& stream, std::size_t kind) {

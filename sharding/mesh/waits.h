@@ -1,7 +1,7 @@
 /// Attributes each wait of the compute stream to the mesh axis whose ranks communicate.
 ///
 ///   a group along one axis that has several ranks     that axis
-///   the ZeRO group, where shard and context have      shard
+///   several axes of the ZeRO group                    shard
 ///   any other group                                   none: exchanges between all ranks of a mesh
 #pragma once
 
@@ -15,8 +15,8 @@
 namespace sherd::sharding {
 
 /// The axes for which waits are counted, from the outermost to the innermost.
-inline constexpr std::array kWaitAxes{kPipelineAxis, kReplicateAxis, kShardAxis, kContextAxis,
-                                      kTensorAxis};
+inline constexpr std::array kWaitAxes{kPipelineAxis, kReplicateAxis, kExpertAxis,
+                                      kShardAxis,    kContextAxis,   kTensorAxis};
 inline constexpr std::size_t kNoAxis = 0;
 static_assert(kWaitAxes.size() < Event::kMostKinds);
 

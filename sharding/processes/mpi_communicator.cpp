@@ -21,8 +21,9 @@ namespace {
 
 constexpr std::int64_t kStaging = std::int64_t{8} << 20, kShortestPiece = 64 << 10;
 
-constexpr std::array<const char*, 6> kCollectives = {"all_gather", "reduce_scatter", "all_reduce",
-                                                     "broadcast",  "barrier",        "all_to_all"};
+constexpr std::array<const char*, 7> kCollectives = {
+    "all_gather", "reduce_scatter", "all_reduce",  "broadcast",
+    "barrier",    "all_to_all",     "all_to_all_v"};
 
 // What a rank tells the others of its call.
 struct Announcement {
@@ -140,6 +141,35 @@ class MpiCommunicator final : public Communicator {
       });
       finish(transfers, call);
     });
+  }
+
+  void all_to_all_v(Stream& stream, const std::string& label, Tensor from,
+                    const std::vector<ElementRange>& sends, Tensor to,
+                    const std::vector<ElementRange>& receives) override {
+    check_all_to_all_v(*this, sends, receives, from, to, label);
+    run(stream, 6, {"all_to_all_v", label, from},
+        [this, sends, to, receives](const Contribution& call) {
+          const auto part_for = [&](int peer) {
+            const ElementRange& range = sends[static_cast<std::size_t>(peer)];
+            return call.data.part(range.first, range.count);
+          };
+          const auto part_from = [&](int peer) {
+            const ElementRange& range = receives[static_cast<std::size_t>(peer)];
+            return to.part(range.first, range.count);
+          };
+          std::memcpy(part_from(rank_).data, part_for(rank_).data,
+                      static_cast<std::size_t>(part_for(rank_).bytes()));
+          MpiTransfers transfers(*world_, routes_, meter_);
+          for_others([&](int peer) {
+            if (part_for(peer).numel == 0) return;
+            transfers.send(peer, part_for(peer).data, part_for(peer).bytes());
+          });
+          for_others([&](int peer) {
+            if (part_from(peer).numel == 0) return;
+            transfers.receive(peer, part_from(peer).data, part_from(peer).bytes());
+          });
+          finish(transfers, call);
+        });
   }
 
   void broadcast(Stream& stream, const std::string& label, Tensor data, int root) override {

@@ -53,13 +53,17 @@ void GradientReduction::set_up(int at, const Rank& rank) {
               "gradients accumulated in {} can't be reduced in {} at the boundary",
               name_of(unit.precision().accumulate), name_of(unit.precision().reduce));
   open_slot_.push_back(kClosed);
+  links_.push_back(0);
   written_.push_back(rank.make_event());
+  SHERD_CHECK(unit.plan().num_links == 1 || !at_boundary(unit.plan()),
+              "{} links of {} at the boundary", unit.plan().num_links, unit.name());
   const int groups = unit.placement().batch_groups;
+  const int reductions = num_reductions(unit.plan(), num_micro_steps_);
   SHERD_CHECK(groups == unit.plan().num_replicas ||
                   (unit.plan().num_replicas == 1 && !at_boundary(unit.plan()) &&
-                   num_micro_steps_ * unit.plan().num_parts % groups == 0),
-              "{} groups of a batch of {} x {} micro-batches on {} replicas", groups,
-              num_micro_steps_, unit.plan().num_parts, unit.plan().num_replicas);
+                   reductions * unit.plan().num_parts % groups == 0),
+              "{} groups of a batch of {} x {} micro-batches on {} replicas", groups, reductions,
+              unit.plan().num_parts, unit.plan().num_replicas);
   communicators_.push_back(&rank.groups->get(unit.placement().group, Purpose::kReduce));
   replicas_.push_back(unit.plan().num_replicas == 1
                           ? nullptr
@@ -93,15 +97,20 @@ Tensor GradientReduction::updated_at(int at) const {
   return state_at(at).placement().optimizer_sharded() ? own_gradient_at(at) : gradients_at(at);
 }
 
-bool GradientReduction::into_accumulator(const UnitState& unit) const {
-  return first() && !unit.placement().gradients_sharded() && same_type(unit.plan()) &&
+bool GradientReduction::last(int at) const {
+  return reduction(at) + 1 == num_reductions(state_at(at).plan(), num_micro_steps_);
+}
+
+bool GradientReduction::into_accumulator(int at) const {
+  const UnitState& unit = state_at(at);
+  return first(at) && !unit.placement().gradients_sharded() && same_type(unit.plan()) &&
          !in_groups(unit.plan());
 }
 
 void GradientReduction::begin_micro_step(int micro_step) {
   for (std::size_t at = 0; at < open_slot_.size(); ++at) {
-    SHERD_CHECK(open_slot_[at] == kClosed, "the gradient of {} was left open",
-                state_at(static_cast<int>(at)).name());
+    SHERD_CHECK(open_slot_[at] == kClosed && links_[at] == 0,
+                "the gradient of {} was left open", state_at(static_cast<int>(at)).name());
   }
   micro_step_ = micro_step;
 }
@@ -123,7 +132,7 @@ std::vector<Tensor> GradientReduction::open(int unit, UnitEnd end) {
   if (!state.trains()) return state.plan().views({}, {});
   if (open_slot_[at] == kAccumulator) return state.plan().views(gradients_at(at), {});
   if (open_slot_[at] == kClosed) {
-    if (into_accumulator(state)) {
+    if (into_accumulator(at)) {
       open_slot_[at] = kAccumulator;
       return state.plan().views(gradients_at(at), {});
     }
@@ -151,7 +160,7 @@ std::vector<Tensor> GradientReduction::open(int unit, UnitEnd end) {
 
 bool GradientReduction::adds(int unit) const {
   const UnitPlan& plan = (*units_)[unit].plan();
-  return !plan.may_add.empty() && !first() && at_boundary(plan) &&
+  return !plan.may_add.empty() && !first(unit) && at_boundary(plan) &&
          !plan.placement.gradients_sharded() && same_type(plan) && !in_groups(plan);
 }
 
@@ -205,14 +214,20 @@ void GradientReduction::close(int unit, UnitEnd end) {
   const bool added = index != kAccumulator && adds(unit);
   if (added) add_the_rest(at, full);
   if (inspect) inspect(unit, end, added ? gradients_at(at) : full);
+  reduce(at, index, full, added);
+  links_[at] = (links_[at] + 1) % state.plan().num_links;
+}
 
+// After `close` has been called for the slot `index`, or the accumulator.
+void GradientReduction::reduce(int at, int index, const Tensor& full, bool added) {
+  const UnitState& state = state_at(at);
   if (index != kAccumulator) {
     Slot& slot = slots_[index];
     slot.open = false;
     if (!at_boundary(state.plan())) return reduce_slot(at, slot);
     if (!added) kernels::add(rank_->compute(), full, gradients_at(at));
   }
-  if (!at_boundary(state.plan()) || last()) {
+  if (!at_boundary(state.plan()) || last(at)) {
     rank_->compute().record(*written_[at]);
     rank_->reduce().wait(*written_[at]);
     reduce_in_place(at);
@@ -231,12 +246,13 @@ void GradientReduction::reduce_slot(int at, Slot& slot) {
   const int tree = state.plan().tree_of_ranks;
   if (!in_groups(state.plan())) {
     communicators_[at]->reduce_scatter(stream, state.name(), full, sum,
-                                       {.onto_out = !first(), .tree = tree});
+                                       {.onto_out = !first(at), .tree = tree});
   } else {
     const int ranks = state.plan().num_parts;
-    const int group_size = num_micro_steps_ * ranks / state.placement().batch_groups;
+    const int group_size = num_reductions(state.plan(), num_micro_steps_) * ranks /
+                           state.placement().batch_groups;
     for (int rank = 0; rank < ranks;) {
-      const int number = micro_step_ * ranks + rank;  // of the first micro-batch, in the step
+      const int number = reduction(at) * ranks + rank;  // of the first micro-batch, in the step
       const int here = std::min(ranks - rank, group_size - number % group_size);
       const Tensor group = number < group_size ? sum : groups_[at].tensor();
       communicators_[at]->reduce_scatter(stream, state.name(), full, group,
@@ -252,7 +268,7 @@ void GradientReduction::reduce_slot(int at, Slot& slot) {
   }
   stream.record(*slot.free);
   slot.marks = marks_->count();
-  if (last()) finish_unit(at);
+  if (last(at)) finish_unit(at);
 }
 
 void GradientReduction::reduce_in_place(int at) {
@@ -263,7 +279,7 @@ void GradientReduction::reduce_in_place(int at) {
   }
   communicators_[at]->reduce_scatter(rank_->reduce(), state.name(), gradients_at(at),
                                      own_part_at(at), {.tree = state.plan().tree_of_ranks});
-  if (last()) finish_unit(at);
+  if (last(at)) finish_unit(at);
 }
 
 // This rank's part has the sum over its ZeRO group. The replicas have the rest of the batch. Stage

@@ -20,7 +20,9 @@
 /// rank order. So micro-batch (micro_step * ranks + rank) of the step is added at the same place as
 /// on a single rank. This is the *chain*, bit-identical for every number of ranks. If neighbours
 /// have parts of one micro-batch, these are added as a tree, which is one link of the chain
-/// (UnitPlan::tree_of_ranks). With Placement::batch_groups above 1, each group of the batch has its
+/// (UnitPlan::tree_of_ranks). If the unit's boxes are divided over E ranks (Placement::boxes), a rank
+/// forms E gradients per micro-step, of those ranks' micro-batches in order, and each is a reduction:
+/// micro-batch ((micro_step * E + e) * ranks + rank). With Placement::batch_groups above 1, each group of the batch has its
 /// own chain, in a second accumulator. When it is complete, it is added to the first accumulator.
 ///
 /// With kEveryMicroStep, blocks have two slots: the backward of unit i writes one while the
@@ -75,7 +77,8 @@ class GradientReduction {
   int micro_step() const { return micro_step_; }
   /// Where the backward writes this unit's gradient: one view per parameter, empty for frozen ones.
   /// Each must be written, not added to, unless `adds` says otherwise. Opening an open unit again
-  /// returns the same views and their content.
+  /// returns the same views and their content. A unit with several links (UnitPlan::num_links) is
+  /// opened and closed for each, in order.
   std::vector<Tensor> open(int unit, UnitEnd end = UnitEnd::kUnit);
   /// Whether the backward must add to the gradients that may be added (UnitPlan::may_add), in this
   /// micro-step.
@@ -100,14 +103,17 @@ class GradientReduction {
     std::size_t marks = 0;  // number of marks_ recorded before `free`
   };
 
-  bool first() const { return micro_step_ == 0; }
-  bool last() const { return micro_step_ + 1 == num_micro_steps_; }
-  bool into_accumulator(const UnitState& unit) const;
+  /// The number of the next reduction of the unit at a place, in the step.
+  int reduction(int at) const { return micro_step_ * state_at(at).plan().num_links + links_[at]; }
+  bool first(int at) const { return reduction(at) == 0; }
+  bool last(int at) const;
+  bool into_accumulator(int at) const;
   /// `at` is a place: a unit's number or, after all units, the head's end of the unit whose ends
   /// are apart.
   Slot& slot_for(int at);
   void zero_padding(const UnitState& unit, const Tensor& full);
   void add_the_rest(int at, const Tensor& full);
+  void reduce(int at, int index, const Tensor& full, bool added);
   void reduce_slot(int at, Slot& slot);
   void reduce_in_place(int at);
   void finish_unit(int at);
@@ -135,6 +141,7 @@ class GradientReduction {
   std::vector<std::shared_ptr<Communicator>> ends_;  // by unit; null: no second end
   std::map<UnitClass, std::size_t> turns_;           // by slot class
   std::vector<int> open_slot_;  // by place: index of the slot, kAccumulator, or kClosed
+  std::vector<int> links_;      // by place: those that this micro-step has closed
   std::vector<Buffer>
       groups_;  // by place: the sum of the batch's current group, after the first group
   std::vector<std::unique_ptr<Event>>

@@ -24,7 +24,9 @@ Placement placement_of(int stage) {
 
 AxisSet replica_axes(const Placement& placement) {
   AxisSet axes = token_axes();
-  for (const std::string& axis : placement.group) axes.erase(axis);
+  for (const AxisSet* others : {&placement.group, &placement.boxes}) {
+    for (const std::string& axis : *others) axes.erase(axis);
+  }
   return axes;
 }
 
@@ -45,6 +47,7 @@ AxisSet copy_axes(const Mesh& mesh, const Placement& placement) {
   AxisSet axes = mesh.other_axes(slice_axes(placement));
   axes.erase(std::string(kPipelineAxis));
   axes.erase(std::string(kTensorAxis));
+  for (const std::string& axis : placement.boxes) axes.erase(axis);
   return axes;
 }
 

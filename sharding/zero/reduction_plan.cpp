@@ -11,7 +11,7 @@ namespace {
 
 // The units of a class, which share a pool of slots.
 struct SlotClass {
-  int num_units = 0;
+  int gradients = 0;  // of a micro-step
   std::int64_t largest = 0;
   DType dtype = DType::kF32;
   bool at_boundary = false;
@@ -23,10 +23,10 @@ std::map<UnitClass, SlotClass> slot_classes(const std::vector<UnitPlan>& units,
   for (const UnitPlan& unit : units) {
     if (!needs_slot(unit, num_micro_steps)) continue;
     SlotClass& pool = classes[unit.spec.unit_class];
-    SHERD_CHECK(pool.num_units == 0 ||
+    SHERD_CHECK(pool.gradients == 0 ||
                     (pool.dtype == unit.precision.reduce && pool.at_boundary == at_boundary(unit)),
                 "{} shares gradient slots with units of another type or sync", unit.spec.name);
-    ++pool.num_units;
+    pool.gradients += unit.num_links;
     pool.largest = std::max(pool.largest, unit.layout.numel());
     pool.dtype = unit.precision.reduce;
     pool.at_boundary = at_boundary(unit);
@@ -46,7 +46,7 @@ ReductionBuffers reduction_buffers(const std::vector<UnitPlan>& units, int num_m
   for (const auto& [unit_class, pool] : slot_classes(units, num_micro_steps)) {
     const bool block = is_of_layers(unit_class);
     // At the boundary a slot is drained by the compute stream itself, so one is enough.
-    const int num_slots = block ? std::min(pool.at_boundary ? 1 : 2, pool.num_units) : 1;
+    const int num_slots = block ? std::min(pool.at_boundary ? 1 : 2, pool.gradients) : 1;
     const Phases phases =
         phases_of(pool.at_boundary, block ? Phases(kBackward) : kLoss | kBackward);
     for (int i = 0; i < num_slots; ++i) {
@@ -109,14 +109,15 @@ Traffic gradient_traffic(const std::vector<UnitPlan>& all_units, int num_micro_s
       traffic.add("gradients", Collective::kAllReduce, precision.reduce, numel, unit.group());
       continue;
     }
-    const std::int64_t reductions = at_boundary(unit) ? 1 : num_micro_steps;
+    const int in_every_step = num_reductions(unit, num_micro_steps);
+    const std::int64_t reductions = at_boundary(unit) ? 1 : in_every_step;
     traffic.add("gradients", Collective::kReduceScatter, precision.reduce, numel, unit.group(),
                 reductions);
     if (in_groups(
             unit)) {  // a micro-step's ranks may have parts of several groups: a call for each
-      const std::int64_t size = num_micro_steps * ranks / unit.placement.batch_groups;
+      const std::int64_t size = in_every_step * ranks / unit.placement.batch_groups;
       std::int64_t calls = 0;
-      for (std::int64_t step = 0; step < num_micro_steps; ++step) {
+      for (std::int64_t step = 0; step < in_every_step; ++step) {
         calls += ((step + 1) * ranks - 1) / size - step * ranks / size + 1;
       }
       traffic.add_silent("gradients", Collective::kReduceScatter, precision.reduce, unit.group(),

@@ -12,13 +12,18 @@ inline bool same_type(const UnitPlan& unit) {
 inline bool at_boundary(const UnitPlan& unit) {
   return unit.placement.grad_sync == GradSync::kBoundary;
 }
+/// Reductions of the unit's gradient in a step, if it is reduced in every micro-step.
+inline int num_reductions(const UnitPlan& unit, int num_micro_steps) {
+  return num_micro_steps * unit.num_links;
+}
 inline bool in_groups(const UnitPlan& unit) {
   return unit.placement.batch_groups > unit.num_replicas;
 }
 // Otherwise the only micro-step writes the unsharded accumulator.
 inline bool needs_slot(const UnitPlan& unit, int num_micro_steps) {
   return unit.placement.has_gradients && unit.trains() &&
-         (unit.placement.gradients_sharded() || num_micro_steps > 1 || !same_type(unit) ||
+         (unit.placement.gradients_sharded() || num_reductions(unit, num_micro_steps) > 1 ||
+          !same_type(unit) ||
           in_groups(unit));
 }
 // Whether one call can do everything: reduce, and give every rank the whole sum.

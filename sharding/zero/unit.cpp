@@ -35,7 +35,8 @@ UnitPlan::UnitPlan(UnitSpec spec_, const Placement& placement_, const Precision&
       frozen_layout(layout_of(frozen, placement, mesh)),
       quantised(std::move(quantised_)),
       quantised_layout(layout_of(quantised, placement, mesh)),
-      num_replicas(mesh.degree(replica_axes(placement))) {
+      num_replicas(mesh.degree(replica_axes(placement))),
+      num_links(mesh.degree(placement.boxes)) {
   AxisSet with_replicas = replica_axes(placement);
   with_replicas.insert(placement.group.begin(), placement.group.end());
   for (const AxisSet* kind : {&placement.parameters, &placement.gradients, &placement.optimizer}) {

@@ -82,6 +82,9 @@ struct UnitPlan {
   std::vector<ParameterSpec> quantised;  ///< also frozen
   FlatLayout quantised_layout;
   int num_replicas;  ///< ranks along `replica_axes`: a slice's gradient is summed over them
+  /// Gradients that this rank forms in a micro-step, one after another: one for each rank along
+  /// Placement::boxes, of that rank's micro-batch.
+  int num_links;
 
   /// The ranks that gather and reduce it, and the ranks that have the same part.
   Callers group() const { return {.count = num_parts, .axes = placement.group}; }

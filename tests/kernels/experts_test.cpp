@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/expert_rows.h"
 #include "tests/support/oracles/oracle_activation.h"
 #include "tests/support/oracles/oracle_linear.h"
 #include "tests/support/values/tensors.h"
@@ -108,6 +109,92 @@ Outputs both_ways(Stream& stream, const Case& c, const Tensors& in) {
   return out;
 }
 
+// The same in steps, as ranks that divide the experts take them: owner `o` of `owners` has E / owners of the experts.
+Outputs in_steps(Stream& stream, const Case& c, const Tensors& in, int owners) {
+  const ExpertsShape& shape = c.shape;
+  const std::int64_t T = shape.tokens, D = shape.width, F = shape.ffn_width, k = shape.per_token;
+  const std::int64_t U = shape.up_width(), E = shape.experts, held = E / owners, C = T * k;
+  ExpertsShape owned = shape;
+  owned.experts = held;
+  owned.buffer_rows = C;
+  OwnedTensor sums(DType::kF32, T * D), d_sum(DType::kF32, T * D), rows(c.dtype, C * D),
+      up(c.dtype, C * U), activated(c.dtype, C * F), d_activated(c.dtype, C * F),
+      order(DType::kI32, experts_order_numel(shape)), counts(DType::kI32, E),
+      matmuls(DType::kU8, experts_workspace_bytes(owned, c.dtype, DType::kF32)),
+      home(c.dtype, C * D), numbers(DType::kF32, C), x_rows(c.dtype, C * D),
+      dy_rows(c.dtype, C * D), row_weights(DType::kF32, C), row_d_weights(DType::kF32, C);
+  const ExpertsWorkspace buffers{sums, rows, up, activated, d_activated, order, matmuls};
+  Outputs out{{c.dtype, T * D},
+              {DType::kF32, T * k},
+              {c.dtype, T * D},
+              {DType::kF32, in.up.numel()},
+              {DType::kF32, in.down.numel()}};
+  const ConstTensor shared = c.shares ? ConstTensor(in.shared) : ConstTensor{};
+  expert_order(stream, {shape, in.chosen, order, counts});
+  stream.synchronize();
+  const auto* count_of = counts.tensor().as<std::int32_t>();
+  // What owner `o` gets: its pieces, and the range of home rows that they are.
+  struct Owner {
+    std::vector<ExpertPiece> pieces;
+    std::vector<int> without_rows;
+    RowRange range;
+  };
+  std::vector<Owner> all(static_cast<std::size_t>(owners));
+  std::int64_t at = 0;
+  for (std::int64_t e = 0; e < E; ++e) {
+    Owner& owner = all[static_cast<std::size_t>(e / held)];
+    if (e % held == 0) owner.range.first = at;
+    if (count_of[e] == 0) owner.without_rows.push_back(static_cast<int>(e % held));
+    for (std::int64_t first = 0; first < count_of[e]; first += kExpertPiece) {
+      const std::int64_t count = std::min<std::int64_t>(kExpertPiece, count_of[e] - first);
+      owner.pieces.push_back(
+          {static_cast<int>(e % held), 0, owner.range.count, count, first == 0});
+      owner.range.count += count;
+    }
+    at += count_of[e];
+  }
+  const auto copy = [&](const Tensor& from, std::int64_t first, const Tensor& to,
+                        std::int64_t to_first, std::int64_t count) {
+    const Tensor part = from.part(first, count);
+    stream.copy(part.data, to.part(to_first, count).data, part.bytes());
+  };
+  for (std::size_t o = 0; o < all.size(); ++o) {
+    const auto& [pieces, without_rows, range] = all[o];
+    const auto first = static_cast<std::int64_t>(o) * held;
+    expert_pack(stream, {shape, order, in.x, {range}, home});
+    copy(home, range.first * D, x_rows, 0, range.count * D);
+    const ConstTensor up_o = in.up.tensor().part(first * U * D, held * U * D);
+    const ConstTensor down_o = in.down.tensor().part(first * D * F, held * D * F);
+    expert_rows_forward(stream, {owned, pieces, x_rows, up_o, down_o, buffers});
+    copy(rows, 0, home, range.first * D, range.count * D);
+  }
+  expert_combine(stream, {shape, order, home, in.weights, shared, sums, out[kY]});
+  expert_choices_to_rows(stream, {shape, order, in.weights, numbers});
+  for (std::size_t o = 0; o < all.size(); ++o) {
+    const auto& [pieces, without_rows, range] = all[o];
+    const auto first = static_cast<std::int64_t>(o) * held;
+    expert_pack(stream, {shape, order, in.x, {range}, home});
+    copy(home, range.first * D, x_rows, 0, range.count * D);
+    expert_pack(stream, {shape, order, in.dy, {range}, home});
+    copy(home, range.first * D, dy_rows, 0, range.count * D);
+    copy(numbers, range.first, row_weights, 0, range.count);
+    const ConstTensor up_o = in.up.tensor().part(first * U * D, held * U * D);
+    const ConstTensor down_o = in.down.tensor().part(first * D * F, held * D * F);
+    expert_rows_backward(stream, {owned, pieces, x_rows, dy_rows, row_weights, up_o, down_o,
+                                  row_d_weights, true, buffers});
+    copy(row_d_weights, 0, numbers, range.first, range.count);
+    copy(rows, 0, home, range.first * D, range.count * D);
+    expert_rows_gradients(stream, {owned, pieces, without_rows, x_rows, dy_rows,
+                                   out[kDUp].tensor().part(first * U * D, held * U * D),
+                                   out[kDDown].tensor().part(first * D * F, held * D * F), buffers});
+  }
+  expert_rows_to_choices(stream, {shape, order, numbers, out[kDWeights]});
+  expert_combine(stream, {shape, order, home, {}, {}, d_sum, {}});
+  experts_input_gradient(stream, {d_sum, {}, shared, out[kDX]});
+  stream.synchronize();
+  return out;
+}
+
 Values part(const Values& values, std::int64_t first, std::int64_t count) {
   return {values.begin() + first, values.begin() + first + count};
 }
@@ -161,6 +248,7 @@ std::vector<Case> cases(DType dtype) {
                                                                      {40, 24, 6, 20, 3},
                                                                      {130, 33, 9, 17, 1},
                                                                      {70, 40, 4, 48, 4},
+                                                                     {6, 24, 8, 13, 2},  // a row or two each
                                                                      {1100, 8, 3, 6, 2}}) {
     for (const Routes kind : {Routes::kRandom, Routes::kOneExpert, Routes::kLastExperts}) {
       ExpertsShape shape{tokens, width, experts, ffn_width, per_token};
@@ -205,6 +293,21 @@ TEST_P(Experts, BitsDontDependOnTheBuffersRows) {
       const Outputs rounds = both_ways(*stream, c, in);
       for (std::size_t i = 0; i < whole.size(); ++i) {
         EXPECT_TRUE(test::same_bits(rounds[i], whole[i])) << rows << " rows, output " << i;
+      }
+    }
+  }
+}
+
+TEST_P(Experts, InStepsHaveTheSameBits) {
+  for (const Case& c : cases(GetParam())) {
+    const Tensors in(c);
+    const auto stream = test::compute_stream(2);
+    const Outputs at_once = both_ways(*stream, c, in);
+    for (const int owners : {1, c.shape.experts % 2 == 0 ? 2 : static_cast<int>(c.shape.experts)}) {
+      const Outputs steps = in_steps(*stream, c, in, owners);
+      for (std::size_t i = 0; i < at_once.size(); ++i) {
+        EXPECT_TRUE(test::same_bits(steps[i], at_once[i]))
+            << c.shape.tokens << " tokens, " << owners << " owners, output " << i;
       }
     }
   }

@@ -6,6 +6,7 @@
 
 #include "engine/model/activations.h"
 #include "engine/model/adapter.h"
+#include "engine/model/mlp/expert_rounds.h"
 #include "engine/model/sites.h"
 #include "kernels/qk_norm.h"
 #include "kernels/token_groups.h"
@@ -165,6 +166,29 @@ void add_attention(const ModelShape& part, PassKind pass, const PassCounts& coun
   add("gradients of queries, keys and values", part.qkv_width(), backwards);
 }
 
+// With as many rows for each owner, a round takes all of them or as many whole pieces as its buffer holds.
+void add_experts(const ModelShape& part, PassKind pass, const PassCounts& counts, List& list) {
+  const kernels::ExpertsShape owned = part.owned_experts();
+  const std::int64_t T = part.tokens(), k = part.moe.per_token, rows = T * k;
+  const std::int64_t rounds = planned_rounds(owned, rows, 1.0);
+  const std::int64_t forwards = counts.mixtures + counts.mixtures_again;
+  list.add(Kind::kGatherCounts, "counts of experts", DType::kI32,
+           part.expert.degree * part.moe.experts, counts.mixtures);
+  const auto add = [&](const char* what, DType dtype, std::int64_t width, std::int64_t passes) {
+    // Each round with its share of the rows.
+    list.add(Kind::kExchangeRows, what, dtype, rows * width / rounds, rounds * passes);
+  };
+  add("rows for experts", part.dtype, part.width, forwards);
+  add("rows from experts", part.dtype, part.width, forwards);
+  if (pass != PassKind::kTraining) return;
+  const std::int64_t backwards = counts.mixtures + counts.mixtures_apart;
+  add("rows for experts, again", part.dtype, part.width, backwards);
+  add("gradients for experts", part.dtype, part.width, backwards);
+  add("weights for experts", DType::kF32, 1, backwards);
+  add("gradients of weights", DType::kF32, 1, backwards);
+  add("gradients from experts", part.dtype, part.width, counts.mixtures);
+}
+
 void add_head(const ModelShape& part, DeviceKind device, DType gradients, PassKind pass,
               std::int64_t heads, List& list) {
   list.add_rows(part, "what the head reads", heads);
@@ -195,7 +219,9 @@ PassCounts one_pass(const ModelShape& shape, PassKind pass) {
           .blocks = shape.num_layers,
           .blocks_again = again,
           .mlps = shape.num_mlps(0, shape.num_layers),
-          .mlps_again = shape.num_mlps(0, again)};
+          .mlps_again = shape.num_mlps(0, again),
+          .mixtures = shape.num_mixtures(0, shape.num_layers),
+          .mixtures_again = shape.norm_after() ? shape.num_mixtures(0, again) : 0};
 }
 
 std::vector<Exchange> exchanges(const ModelShape& part, DeviceKind device, DType gradients,
@@ -212,6 +238,7 @@ std::vector<Exchange> exchanges(const ModelShape& part, DeviceKind device, DType
   if (part.context.deals_heads()) add_attention(part, pass, counts, list);
   if (part.context.gathers_keys()) add_gathered_keys(part, pass, counts, list);
   if (part.context.passes_keys()) add_passed_keys(part, pass, counts, list);
+  if (part.expert.is_cut()) add_experts(part, pass, counts, list);
   return list.take();
 }
 

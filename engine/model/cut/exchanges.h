@@ -19,7 +19,9 @@ struct Exchange {
     kAllToAll,
     kGatherPositions,
     kReduceScatterPositions,
-    kPassOn
+    kPassOn,
+    kGatherCounts,
+    kExchangeRows
   };
 
   Kind kind = Kind::kSum;
@@ -39,13 +41,17 @@ struct PassCounts {
   std::int64_t blocks = 0;        ///< forwards
   std::int64_t blocks_again = 0;  ///< forwards that the backward repeats, with full recompute
   std::int64_t mlps = 0, mlps_again = 0;  ///< the same for blocks with an MLP
+  /// Outputs of mixtures of experts; a block whose output nobody reads isn't formed again.
+  std::int64_t mixtures = 0, mixtures_again = 0;
+  std::int64_t mixtures_apart = 0;  ///< weight gradients that are computed apart
 };
 /// One pass of a whole model. The backward repeats all blocks except the last, whose activations
 /// are still available.
 PassCounts one_pass(const ModelShape& shape, PassKind pass);
 
 /// Exchanges of the given passes of `part`; none if it isn't cut. `gradients`: the type of weight
-/// gradients.
+/// gradients. Those of experts' rows follow from the data: these are the ones of tokens that choose
+/// all experts equally often.
 std::vector<Exchange> exchanges(const ModelShape& part, DeviceKind device, DType gradients,
                                 PassKind pass, const PassCounts& counts);
 /// Exchanges of one pass over one micro-batch.

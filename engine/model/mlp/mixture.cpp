@@ -29,7 +29,7 @@ ConstTensor Mixture::x_in_f32(std::int64_t block) {
 kernels::ExpertsWorkspace Mixture::experts_workspace(bool backward) const {
   const ExpertsBuffers& own = activations_.experts;
   const kernels::ExpertsShape shape = shape_.experts();
-  const std::int64_t C = shape.buffer_rows;
+  const std::int64_t C = shape_.owned_experts().buffer_rows;
   return {rows(own.sums, shape.tokens, shape.width),
           rows(own.rows, C, shape.width),
           rows(own.up, C, shape.up_width()),
@@ -56,6 +56,7 @@ void Mixture::decide(std::int64_t block, const BlockParameters& parameters, cons
                                      .weights = decides.weights,
                                      .counts = decides.counts,
                                      .balance = decides.balance});
+  if (shape_.expert.is_cut()) exchange_.count(decides);
   if (!pass.expert_totals) return;
   const std::int64_t per_layer = shape_.moe.experts + 2;
   kernels::router_totals(compute_, {shape_.router(), decides.counts, decides.balance,
@@ -90,6 +91,15 @@ void Mixture::output(std::int64_t block, const BlockParameters& parameters, cons
     shared_output(block, parameters, out_TD);
   }
   const Routing decided = routing(block);
+  if (shape_.expert.is_cut()) {
+    return exchange_.forward({.decided = decided,
+                              .x_TD = x_TD(block),
+                              .up = parameters[SiteId::kExpertsUp].weight,
+                              .down = parameters[SiteId::kExpertsDown].weight,
+                              .shared = has_shared() ? out_TD : ConstTensor{},
+                              .out_TD = out_TD,
+                              .workspace = experts_workspace(false)});
+  }
   kernels::experts_forward(compute_, {.shape = shape_.experts(),
                                       .x = x_TD(block),
                                       .up = parameters[SiteId::kExpertsUp].weight,
@@ -136,6 +146,20 @@ void Mixture::experts_backward(std::int64_t block, const BlockParameters& parame
   const ExpertsBuffers& own = activations_.experts;
   const Routing decided = routing(block);
   const Affine &up = gradients[SiteId::kExpertsUp], &down = gradients[SiteId::kExpertsDown];
+  const Tensor d_weights = rows(own.d_weights, shape_.tokens(), shape_.moe.per_token);
+  const Tensor d_sum = input ? rows(own.sums, shape_.tokens(), shape_.width) : Tensor{};
+  if (shape_.expert.is_cut()) {
+    return exchange_.backward({.decided = decided,
+                               .x_TD = x_TD(block),
+                               .d_out_TD = d_out_TD,
+                               .up = parameters[SiteId::kExpertsUp].weight,
+                               .down = parameters[SiteId::kExpertsDown].weight,
+                               .d_weights = d_weights,
+                               .d_sum = d_sum,
+                               .written = {up.weight, down.weight},
+                               .next = up.next,
+                               .workspace = experts_workspace(true)});
+  }
   kernels::experts_backward(
       compute_, {.shape = shape_.experts(),
                  .x = x_TD(block),
@@ -144,8 +168,8 @@ void Mixture::experts_backward(std::int64_t block, const BlockParameters& parame
                  .down = parameters[SiteId::kExpertsDown].weight,
                  .chosen = decided.chosen,
                  .weights = decided.weights,
-                 .d_weights = rows(own.d_weights, shape_.tokens(), shape_.moe.per_token),
-                 .d_sum = input ? rows(own.sums, shape_.tokens(), shape_.width) : Tensor{},
+                 .d_weights = d_weights,
+                 .d_sum = d_sum,
                  .d_up = up.weight,
                  .d_down = down.weight,
                  .adds_up = up.adds,

@@ -6,10 +6,12 @@
 /// chooses the experts that the same numbers in f32 would. It decides once, in the forward. The backward and every
 /// recompute read what it decided.
 ///
+/// Ranks    may divide the experts (expert_exchange.h); the shared expert is computed before results come back.
 /// Shapes   x, branch [T, D]; the experts' matrices as in engine/model/sites.h.
 /// Device   CPU. Not with tensor or context ranks, nor with canonical sums.
 #pragma once
 
+#include "engine/model/mlp/expert_exchange.h"
 #include "engine/model/mlp/mlp.h"
 #include "kernels/experts.h"
 
@@ -17,7 +19,8 @@ namespace sherd::model {
 
 class Mixture : protected Part {
  public:
-  explicit Mixture(Computation& computation) : Part(computation), shared_(computation) {}
+  explicit Mixture(Computation& computation)
+      : Part(computation), shared_(computation), exchange_(computation) {}
 
   /// The router's decision, unless `recomputes`, and the shared expert up to its activation's output (with a gate: to
   /// its own output).
@@ -53,6 +56,7 @@ class Mixture : protected Part {
                         const BlockParameters& gradients, const ConstTensor& d_out_TD, bool input);
 
   Mlp shared_;
+  ExpertExchange exchange_;  // if ranks divide the experts
 };
 
 }  // namespace sherd::model

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "engine/model/adapter.h"
+#include "engine/model/cut/expert_cut.h"
 #include "engine/model/cut/sequence_cut.h"
 #include "engine/model/cut/tensor_cut.h"
 #include "engine/model/parameters.h"
@@ -34,7 +35,14 @@ bool sums_ends_apart(const RankPipeline& pipeline, const model::ModelShape& mode
 // What the rank holds of every unit.
 std::vector<UnitSpec> rank_units(const TrainingOptions& options, const sharding::Mesh& mesh,
                                  int rank) {
-  std::vector<UnitSpec> units = model::parameter_table(rank_model(options, mesh, rank));
+  const model::ModelShape own = rank_model(options, mesh, rank);
+  std::vector<UnitSpec> units = model::parameter_table(own);
+  for (UnitSpec& unit : units) {
+    for (ParameterSpec& parameter : unit.parameters) {
+      if (!own.expert.is_cut() || !model::is_of_experts(parameter.name)) continue;
+      parameter.cut = model::expert_cut(own, parameter);
+    }
+  }
   const int degree = mesh.degree(sharding::kTensorAxis);
   if (degree == 1) return units;
   auto cuts =
@@ -76,10 +84,14 @@ std::vector<bool> added_by_the_backward(const TrainingOptions& options, const sh
 }  // namespace
 
 model::ModelShape rank_model(const TrainingOptions& options, const sharding::Mesh& mesh, int rank) {
-  return model::context_part(model::tensor_part(options.model, mesh.degree(sharding::kTensorAxis),
-                                                mesh.coordinate(rank, sharding::kTensorAxis)),
-                             mesh.degree(sharding::kContextAxis),
-                             mesh.coordinate(rank, sharding::kContextAxis));
+  const model::ModelShape of_tensor_rank =
+      model::tensor_part(options.model, mesh.degree(sharding::kTensorAxis),
+                         mesh.coordinate(rank, sharding::kTensorAxis));
+  const model::ModelShape of_context_rank =
+      model::context_part(of_tensor_rank, mesh.degree(sharding::kContextAxis),
+                          mesh.coordinate(rank, sharding::kContextAxis));
+  return model::expert_part(of_context_rank, mesh.degree(sharding::kExpertAxis),
+                            mesh.coordinate(rank, sharding::kExpertAxis));
 }
 
 bool rests_in_four_bits(const TrainingOptions& options, std::string_view name,

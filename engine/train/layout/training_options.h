@@ -64,6 +64,10 @@ struct TrainingOptions {
     return how;
   }
 
+  /// Shards the units of experts over the ranks that hold the same ones, if ranks divide the experts
+  /// along the mesh's expert axis.
+  void divide_experts();
+
   std::int64_t staging_bytes = 0;  ///< per rank, at most, for checkpoints; 0: all it saves
 
   /// Tokens of one step over all ranks. The loss is divided by this number, once, if all tokens

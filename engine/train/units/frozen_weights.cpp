@@ -239,6 +239,7 @@ std::uint64_t FrozenWeights::digest_of_cut(const std::vector<sharding::StateTens
   for (const sharding::UnitState& unit : *units_) {
     sharding::AxisSet holders = unit.placement().group;
     holders.insert(std::string(sharding::kTensorAxis));
+    holders.merge(sharding::AxisSet(unit.placement().boxes));
     const std::int64_t share = rank_->mesh.index_in_group(rank_->rank, holders);
     const std::int64_t shares = rank_->mesh.degree(holders);
     for (const ParameterSpec& parameter : unit.plan().frozen) {

@@ -31,6 +31,8 @@ Call call_of(model::Exchange::Kind kind, const model::ModelShape& shape) {
   };
   const sharding::Callers context{.count = shape.context.degree,
                                   .axes = {std::string(sharding::kContextAxis)}};
+  const sharding::Callers expert{.count = shape.expert.degree,
+                                 .axes = {std::string(sharding::kExpertAxis)}};
   switch (kind) {
     case Kind::kSum:
       return {Collective::kAllReduce, tensor(shape.part.degree)};
@@ -46,6 +48,10 @@ Call call_of(model::Exchange::Kind kind, const model::ModelShape& shape) {
       return {Collective::kAllGather, context};
     case Kind::kReduceScatterPositions:
       return {Collective::kReduceScatter, context};
+    case Kind::kGatherCounts:
+      return {Collective::kAllGather, expert};
+    case Kind::kExchangeRows:
+      return {Collective::kAllToAllV, expert};
     case Kind::kPassOn:
       break;  // add_passed
   }
@@ -140,12 +146,13 @@ ModelCollectives::ModelCollectives(const model::ModelShape& shape, const shardin
     tail_ = rank.acquire(tensor_sum_tail(shape.part));
   }
   if (shape.context.is_cut()) context_ = along(sharding::kContextAxis);
+  if (shape.expert.is_cut()) expert_ = along(sharding::kExpertAxis);
   if (shape.context.passes_keys()) ring_ = std::make_unique<Ring>(rank);
 }
 
 std::chrono::nanoseconds ModelCollectives::time_spent(std::string_view axis) const {
-  if (axis == sharding::kTensorAxis) return on_tensor_;
-  return axis == sharding::kContextAxis ? on_context_ : std::chrono::nanoseconds(0);
+  const auto at = on_axis_.find(axis);
+  return at == on_axis_.end() ? std::chrono::nanoseconds(0) : at->second;
 }
 
 // After the calls, the next kernel needs what they bring: all of their time is exposed.
@@ -153,7 +160,7 @@ void ModelCollectives::call(std::string_view axis, const std::function<void()>& 
   if (compute_.device() == DeviceKind::kCuda) {
     return cuda_stream(compute_).communicate(sharding::wait_kind(axis), calls);
   }
-  const Stopwatch watch(axis == sharding::kTensorAxis ? on_tensor_ : on_context_);
+  const Stopwatch watch(on_axis_[std::string(axis)]);
   calls();
 }
 
@@ -191,6 +198,19 @@ void ModelCollectives::reduce_scatter_positions(const char* what, const Tensor& 
                                                 const Tensor& out) {
   SHERD_CHECK(context_ != nullptr, "{} of a model whose sequences are whole", what);
   call(sharding::kContextAxis, [&] { scatter_over(*context_, what, x, out); });
+}
+
+void ModelCollectives::gather_counts(const char* what, const Tensor& x) {
+  SHERD_CHECK(expert_ != nullptr, "{} of a model whose experts are all here", what);
+  call(sharding::kExpertAxis, [&] { expert_->all_gather(compute_, what, x); });
+}
+
+void ModelCollectives::exchange_rows(const char* what, const Tensor& from,
+                                     const std::vector<ElementRange>& sends, const Tensor& to,
+                                     const std::vector<ElementRange>& receives) {
+  SHERD_CHECK(expert_ != nullptr, "{} of a model whose experts are all here", what);
+  call(sharding::kExpertAxis,
+       [&] { expert_->all_to_all_v(compute_, what, from, sends, to, receives); });
 }
 
 void ModelCollectives::pass_on(const char* what, const Tensor& from, const Tensor& to) {

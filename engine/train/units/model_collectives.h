@@ -3,7 +3,10 @@
 
 #include <chrono>
 #include <functional>
+#include <map>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "core/memory.h"
 #include "core/stream.h"
@@ -41,6 +44,9 @@ class ModelCollectives final : public model::Collectives {
   void all_to_all(const char* what, const Tensor& from, const Tensor& to) override;
   void gather_positions(const char* what, const Tensor& x) override;
   void reduce_scatter_positions(const char* what, const Tensor& x, const Tensor& out) override;
+  void gather_counts(const char* what, const Tensor& x) override;
+  void exchange_rows(const char* what, const Tensor& from, const std::vector<ElementRange>& sends,
+                     const Tensor& to, const std::vector<ElementRange>& receives) override;
   void pass_on(const char* what, const Tensor& from, const Tensor& to) override;
   void await_passed() override;
   void await_sent() override;
@@ -49,7 +55,7 @@ class ModelCollectives final : public model::Collectives {
   /// itself doesn't call it.
   void broadcast_position(const char* what, const Tensor& x, int owner);
 
-  /// How long a CPU's compute stream has spent in calls along an axis, tensor or context; nothing
+  /// How long a CPU's compute stream has spent in calls along an axis: expert, tensor or context. Nothing
   /// is computed meanwhile. A GPU's calls, and any ring's transfers, count as waits
   /// (Stream::waited_for).
   std::chrono::nanoseconds time_spent(std::string_view axis) const;
@@ -72,9 +78,10 @@ class ModelCollectives final : public model::Collectives {
   std::unique_ptr<sharding::Communicator> own_copies_;
   sharding::Communicator* copies_;
   sharding::Communicator* context_ = nullptr;
+  sharding::Communicator* expert_ = nullptr;
   std::unique_ptr<Ring> ring_;
   Buffer tail_;
-  std::chrono::nanoseconds on_tensor_{0}, on_context_{0};
+  std::map<std::string, std::chrono::nanoseconds, std::less<>> on_axis_;
 };
 
 }  // namespace sherd::engine

@@ -91,7 +91,7 @@ UnitRunner::UnitRunner(const TrainingOptions& options, const sharding::Rank& ran
   }
   const std::optional<model::ModelPart> part = model_part(pipeline, options);
   const model::ModelShape shape = rank_model(options, rank.mesh, rank.rank);
-  if (shape.part.is_cut() || shape.context.is_cut()) {
+  if (shape.part.is_cut() || shape.context.is_cut() || shape.expert.is_cut()) {
     collectives_ = std::make_unique<ModelCollectives>(shape, rank);
   }
   logits_ = rank.acquire(whole_logits_buffer(shape));
@@ -267,9 +267,25 @@ bool UnitRunner::adds(const Layer& layer) const {
   return std::ranges::any_of(layer.places, [this](int unit) { return gradients_.adds(unit); });
 }
 
-model::BlockParameters UnitRunner::gradients_of(int block, const Layer& layer) const {
+// Experts that ranks divide: each closes the gradient of one rank's micro-batch before that of the next.
+std::function<model::ExpertGradients()> UnitRunner::next_gradients(int block, Layer& layer) {
+  return [this, block, &layer] {
+    for (const int unit : layer.places) {
+      if (units_[static_cast<std::size_t>(unit)].plan().num_links == 1) continue;
+      gradients_.close(unit);
+      layer.gradients[static_cast<std::size_t>(part_of(unit))] = gradients_.open(unit);
+    }
+    const model::BlockParameters opened =
+        model::block_parameters(options_.model, block, layer.gradients);
+    return model::ExpertGradients{opened[model::SiteId::kExpertsUp].weight,
+                                  opened[model::SiteId::kExpertsDown].weight};
+  };
+}
+
+model::BlockParameters UnitRunner::gradients_of(int block, Layer& layer) {
   model::BlockParameters gradients =
       model::block_parameters(options_.model, block, layer.gradients);
+  gradients[model::SiteId::kExpertsUp].next = next_gradients(block, layer);
   for (const model::Site& site : model::block_sites(options_.model, block)) {
     const UnitId unit{UnitRole::kLayer, block, site.part};
     gradients[site.id].adds = site.columns > 0 && gradients_.adds(place(unit));

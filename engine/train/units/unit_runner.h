@@ -34,6 +34,7 @@
 namespace sherd::model {
 class Transformer;
 struct Affine;
+struct ExpertGradients;
 template <class T>
 struct PerSite;
 }  // namespace sherd::model
@@ -121,7 +122,8 @@ class UnitRunner {
   int part_of(int unit) const;
   const std::string& name_of(const Layer& layer) const;
   Views resident_views(int unit) const;
-  model::PerSite<model::Affine> gradients_of(int block, const Layer& layer) const;
+  model::PerSite<model::Affine> gradients_of(int block, Layer& layer);
+  std::function<model::ExpertGradients()> next_gradients(int block, Layer& layer);
   void head_backward(const model::Pass& pass, bool joined);
   void block_backward(int block, const model::Pass& pass, bool input_alone);
   void embedding_backward(const model::Pass& pass, bool joined);

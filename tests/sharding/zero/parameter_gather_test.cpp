@@ -33,6 +33,11 @@ class CountingCommunicator final : public Communicator {
   void all_to_all(Stream& stream, const std::string& label, Tensor full, Tensor out) override {
     inner_->all_to_all(stream, label, full, out);
   }
+  void all_to_all_v(Stream& stream, const std::string& label, Tensor from,
+                    const std::vector<ElementRange>& sends, Tensor to,
+                    const std::vector<ElementRange>& receives) override {
+    inner_->all_to_all_v(stream, label, from, sends, to, receives);
+  }
   void broadcast(Stream& stream, const std::string& label, Tensor data, int root) override {
     inner_->broadcast(stream, label, data, root);
   }

@@ -45,6 +45,16 @@ class Counting final : public sharding::Communicator {
     count("all_to_all", full.dtype, full.bytes() - full.bytes() / world_size());
     inner_->all_to_all(stream, label, full, out);
   }
+  void all_to_all_v(Stream& stream, const std::string& label, Tensor from,
+                    const std::vector<ElementRange>& sends, Tensor to,
+                    const std::vector<ElementRange>& receives) override {
+    std::int64_t numel = 0;
+    for (std::size_t r = 0; r < sends.size(); ++r) {
+      if (static_cast<int>(r) != rank()) numel += sends[r].count;
+    }
+    count("all_to_all_v", from.dtype, from.part(0, numel).bytes());
+    inner_->all_to_all_v(stream, label, from, sends, to, receives);
+  }
   void broadcast(Stream& stream, const std::string& label, Tensor data, int root) override {
     count("broadcast", data.dtype, root == rank() ? data.bytes() * (world_size() - 1) : 0);
     inner_->broadcast(stream, label, data, root);

@@ -133,6 +133,7 @@ engine::TrainingOptions applied(engine::TrainingOptions options, const RunShape&
       setup.batch_groups > 0 ? setup.batch_groups : mesh_of(setup).degree(sharding::kReplicateAxis);
   options.gather = {setup.prefetch_depth, setup.reshard_after_forward};
   options.num_micro_steps = setup.num_micro_steps;
+  if (mesh_of(setup).degree(sharding::kExpertAxis) > 1) options.divide_experts();
   return options;
 }
 

@@ -1,0 +1,65 @@
+/// A layer's experts when ranks divide them: rows travel to the rank that owns their expert, and results come back.
+///
+///   forward     counts are exchanged once; then, round by round (engine/model/mlp/expert_rounds.h):
+///                 x's rows there -> up, activation, down -> rows back
+///               a token's results are added at home, in the order of experts
+///   backward    x's and dy's rows and weights there -> what experts_backward does -> gradients of x and weights back
+///               the owner forms the gradient of its matrices for one source rank after another (Affine::next)
+///
+/// Memory      is the same for every routing: of the owner's rows only one round is there at a time, and nothing of a
+///             row is kept. At home there are the rows of all choices, once.
+/// Bits        those of one rank with all experts (kernels/expert_rows.h).
+/// Order       all expert ranks run the same layer of their micro-batches at the same time.
+/// Waits       the host waits for the counts in the forward; it enqueues the rounds that follow from them.
+#pragma once
+
+#include "engine/model/computation.h"
+#include "engine/model/mlp/expert_rounds.h"
+#include "kernels/experts.h"
+
+namespace sherd::model {
+
+class ExpertExchange : protected Part {
+ public:
+  explicit ExpertExchange(Computation& computation) : Part(computation) {}
+
+  /// After the router has decided: the counts of all ranks.
+  void count(const Routing& decided);
+
+  struct Forward {
+    Routing decided;
+    ConstTensor x_TD;
+    ConstTensor up, down;  ///< of this rank's experts
+    ConstTensor shared{};  ///< added last; may be empty
+    Tensor out_TD;         ///< may be `shared`
+    kernels::ExpertsWorkspace workspace;
+  };
+  void forward(const Forward& args);
+
+  struct Backward {
+    Routing decided;
+    ConstTensor x_TD, d_out_TD;
+    ConstTensor up, down;
+    Tensor d_weights;         ///< [T, k]
+    Tensor d_sum;             ///< f32 [T, D]; empty: not needed
+    ExpertGradients written;  ///< the first rank's; empty where matrices are frozen
+    std::function<ExpertGradients()> next;
+    kernels::ExpertsWorkspace workspace;
+  };
+  void backward(const Backward& args);
+
+ private:
+  std::vector<ExpertRound> rounds(const Routing& decided) const;
+  Tensor order() const;
+  void sort(const Routing& decided, const Tensor& counts = {});
+  void send(const char* what, const Tensor& home, std::int64_t width, const ExpertRound& round,
+            const Tensor& rows);
+  void bring_back(const char* what, const Tensor& rows, std::int64_t width,
+                  const ExpertRound& round, const Tensor& home);
+  void pack(const ConstTensor& from_TD, const ExpertRound& round);
+  void to_owners(const Backward& args, const ExpertRound& round);
+  Tensor home_rows() const;
+  Tensor home_numbers() const;
+};
+
+}  // namespace sherd::model

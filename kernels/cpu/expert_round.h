@@ -1,0 +1,124 @@
+/// What experts do with the rows of one round, wherever these came from.
+#pragma once
+
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "core/thread_team.h"
+#include "kernels/activation.h"
+#include "kernels/cpu/convert.h"
+#include "kernels/cpu/blocks.h"
+#include "kernels/cpu/expert_order.h"
+#include "kernels/cpu/lane_sum.h"
+#include "kernels/cpu/matmul/matmul.h"
+#include "kernels/expert_rows.h"
+
+namespace sherd::kernels::cpu {
+
+/// Element `element` of a tensor of any type.
+inline const char* element_of(const ConstTensor& tensor, std::int64_t element) {
+  return static_cast<const char*>(tensor.data) +
+         element * static_cast<std::int64_t>(size_of(tensor.dtype));
+}
+
+/// The rows of pieces, which are neighbours.
+inline RowRange range_of(const std::vector<ExpertPiece>& pieces) {
+  const std::int64_t first = pieces.front().first;
+  return {first, pieces.back().first + pieces.back().count - first};
+}
+
+class ExpertRound {
+ public:
+  /// `tokens`: the token of each row, if rows are read where tokens are; null: rows are in buffers.
+  /// Row `range.first` is the first one of the buffers.
+  ExpertRound(ThreadTeam& team, const ExpertsShape& shape, const std::int32_t* tokens,
+              const RowRange& range, const std::vector<ExpertPiece>& pieces,
+              const ExpertsWorkspace& workspace)
+      : team_(team),
+        shape_(shape),
+        tokens_(tokens),
+        pieces_(pieces),
+        workspace_(workspace),
+        first_(range.first),
+        rows_(range.count) {}
+
+  RowRange range() const { return {first_, rows_}; }
+  ActivationShape activation() const { return {shape_.activation, rows_, shape_.ffn_width}; }
+  /// The round's rows of one of its buffers.
+  Tensor of(const Tensor& buffer, std::int64_t width) const {
+    return buffer.part(0, rows_ * width);
+  }
+
+  /// up = x times the experts' up; activated = the activation of it.
+  void activate(const ConstTensor& x, const ConstTensor& up_matrix) const;
+  /// out[r] = x[r] times the expert's matrix [outputs, inputs], or with `transposed` its transpose [inputs, outputs].
+  /// x has rows of tokens (or of the round, without tokens).
+  void multiply_tokens(const ConstTensor& x, const ConstTensor& matrix, std::int64_t inputs,
+                       std::int64_t outputs, bool transposed, const Tensor& out) const;
+  /// The same of rows that lie in a buffer of the round.
+  void multiply_rows(const ConstTensor& x, const ConstTensor& matrix, std::int64_t inputs,
+                     std::int64_t outputs, bool transposed, const Tensor& out) const;
+
+  /// The gradients of `pieces`, some of the round's: d_down (+)= dy^T activated, d_up (+)= up^T x.
+  struct Gradients {
+    ConstTensor x, dy;
+    Tensor d_up, d_down;
+    bool adds_up = false, adds_down = false;
+  };
+  void add_gradients(const std::vector<ExpertPiece>& pieces, const Gradients& args) const;
+
+ private:
+  using Operand = std::function<MatmulOperand(const ExpertPiece& piece)>;
+  MatmulOperand of_tokens(const ConstTensor& x, std::int64_t width, const ExpertPiece& piece,
+                          bool transposed) const;
+  MatmulOperand of_rows(const ConstTensor& x, std::int64_t width, const ExpertPiece& piece,
+                        bool transposed) const;
+  void multiply(const ConstTensor& matrix, std::int64_t inputs, std::int64_t outputs,
+                bool transposed, const Tensor& out, const Operand& operand) const;
+  void add_gradient(const std::vector<ExpertPiece>& pieces, const Tensor& gradient,
+                    std::int64_t outputs, std::int64_t inputs, bool adds, DType dtype,
+                    const Operand& left, const Operand& right) const;
+
+  ThreadTeam& team_;
+  const ExpertsShape& shape_;
+  const std::int32_t* tokens_;
+  const std::vector<ExpertPiece>& pieces_;
+  const ExpertsWorkspace& workspace_;
+  std::int64_t first_, rows_;
+};
+
+/// sums[t] += weight of each of its rows in [first, first + count) times what came out, in the order of experts.
+/// `out` has these rows; `weights` may be empty: 1.
+void combine_rows(ThreadTeam& team, const ExpertsShape& shape, const ExpertRowOrder& order,
+                  const RowRange& range, const ConstTensor& out, const ConstTensor& weights,
+                  const Tensor& sums);
+/// y = sums (+ shared), rounded once.
+void finish_sums(ThreadTeam& team, const Tensor& sums, const ConstTensor& shared, const Tensor& y);
+void clear_f32(ThreadTeam& team, const Tensor& sums);
+/// Zeros for one expert's gradient of `numel` elements.
+void clear_expert(const Tensor& gradient, std::int64_t expert, std::int64_t numel);
+
+/// One row: multiplies a and d_a by the weight, and returns the weight's gradient <a, d_a>.
+template <class T>
+float weigh_row(T* a, T* d_a, std::int64_t width, float weight) {
+  LaneSum dot;
+  for_each_block(0, width, [&](std::int64_t first, int count) {
+    alignas(64) float value[kBlock], gradient[kBlock];
+    widen(a + first, value, count);
+    widen(d_a + first, gradient, count);
+    dot.add(
+        count, [&](int j) { return load8(value + j) * load8(gradient + j); },
+        [&](int j) { return value[j] * gradient[j]; });
+#pragma omp simd
+    for (int j = 0; j < count; ++j) {
+      value[j] *= weight;
+      gradient[j] *= weight;
+    }
+    narrow(value, a + first, count);
+    narrow(gradient, d_a + first, count);
+  });
+  return dot.total();
+}
+
+}  // namespace sherd::kernels::cpu

@@ -1,0 +1,108 @@
+#include "kernels/cpu/expert_rows.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "kernels/cpu/activation.h"
+#include "kernels/cpu/expert_round.h"
+#include "kernels/dispatch_float.h"
+
+namespace sherd::kernels::cpu {
+namespace {
+
+std::int64_t end_of(const std::vector<ExpertPiece>& pieces) {
+  return pieces.back().first + pieces.back().count;
+}
+
+}  // namespace
+
+void expert_order(ThreadTeam&, const ExpertOrder& args) {
+  const ExpertRowOrder order(args.shape, args.chosen, args.order);
+  if (!args.counts) return;
+  auto* counts = args.counts.as<std::int32_t>();
+  for (std::int64_t e = 0; e < args.shape.experts; ++e) {
+    counts[e] = static_cast<std::int32_t>(order.rows_of(e));
+  }
+}
+
+void expert_pack(ThreadTeam& team, const ExpertPack& args) {
+  const std::int64_t D = args.shape.width;
+  const ExpertRowOrder order(args.shape, args.order);
+  const auto bytes = static_cast<std::size_t>(D) * size_of(args.x.dtype);
+  for (const RowRange& range : args.ranges) {
+    parallel_rows(team, range.count, D, [&](std::int64_t i) {
+      const std::int64_t row = range.first + i;
+      std::memcpy(static_cast<char*>(args.out.data) + static_cast<std::size_t>(row) * bytes,
+                  element_of(args.x, order.tokens()[row] * D), bytes);
+    });
+  }
+}
+
+void expert_choices_to_rows(ThreadTeam&, const ExpertChoices& args) {
+  const ExpertRowOrder order(args.shape, args.order);
+  for (std::int64_t i = 0; i < args.from.numel; ++i) {
+    if (order.row_of(i) >= 0) args.to.as<float>()[order.row_of(i)] = args.from.as<float>()[i];
+  }
+}
+
+void expert_rows_to_choices(ThreadTeam&, const ExpertChoices& args) {
+  const ExpertRowOrder order(args.shape, args.order);
+  for (std::int64_t i = 0; i < args.to.numel; ++i) {
+    args.to.as<float>()[i] = order.row_of(i) < 0 ? 0.0f : args.from.as<float>()[order.row_of(i)];
+  }
+}
+
+void expert_combine(ThreadTeam& team, const ExpertCombine& args) {
+  const ExpertRowOrder order(args.shape, args.order);
+  clear_f32(team, args.sums);
+  combine_rows(team, args.shape, order, {0, args.shape.tokens * args.shape.per_token}, args.rows,
+               args.weights, args.sums);
+  if (args.y) finish_sums(team, args.sums, args.shared, args.y);
+}
+
+void expert_rows_forward(ThreadTeam& team, const ExpertRowsForward& args) {
+  if (args.pieces.empty()) return;
+  const ExpertRound round(team, args.shape, nullptr, range_of(args.pieces), args.pieces, args.workspace);
+  round.activate(args.x, args.up);
+  round.multiply_rows(args.workspace.activated, args.down, args.shape.ffn_width, args.shape.width,
+                      false, round.of(args.workspace.rows, args.shape.width));
+}
+
+void expert_rows_backward(ThreadTeam& team, const ExpertRowsBackward& args) {
+  if (args.pieces.empty()) return;
+  const ExpertsShape& shape = args.shape;
+  const ExpertsWorkspace& buffers = args.workspace;
+  const std::int64_t D = shape.width, F = shape.ffn_width, U = shape.up_width();
+  const ExpertRound round(team, shape, nullptr, range_of(args.pieces), args.pieces, buffers);
+  const Tensor up = round.of(buffers.up, U);
+  const Tensor d_activated = round.of(buffers.d_activated, F);
+  round.activate(args.x, args.up);
+  round.multiply_tokens(args.dy, args.down, D, F, true, d_activated);
+  dispatch_float(args.x.dtype, [&]<class T>(T) {
+    parallel_rows(team, round.range().count, F, [&](std::int64_t row) {
+      args.d_weights.as<float>()[row] =
+          weigh_row(buffers.activated.as<T>() + row * F, buffers.d_activated.as<T>() + row * F, F,
+                    args.weights.as<float>()[row]);
+    });
+  });
+  activation_backward(team, {round.activation(), up, d_activated, up});
+  if (args.input) {
+    round.multiply_rows(up, args.up, U, D, true, round.of(buffers.rows, D));
+  }
+}
+
+void expert_rows_gradients(ThreadTeam& team, const ExpertRowsGradients& args) {
+  const ExpertsShape& shape = args.shape;
+  const std::int64_t D = shape.width, F = shape.ffn_width, U = shape.up_width();
+  team.parallel_for(std::ssize(args.without_rows), [&](std::int64_t i, int) {
+    const int expert = args.without_rows[static_cast<std::size_t>(i)];
+    if (args.d_up) clear_expert(args.d_up, expert, U * D);
+    if (args.d_down) clear_expert(args.d_down, expert, D * F);
+  });
+  if (args.pieces.empty()) return;
+  const ExpertRound round(team, shape, nullptr, {0, end_of(args.pieces)}, args.pieces, args.workspace);
+  round.add_gradients(
+      args.pieces, {.x = args.x, .dy = args.dy, .d_up = args.d_up, .d_down = args.d_down});
+}
+
+}  // namespace sherd::kernels::cpu

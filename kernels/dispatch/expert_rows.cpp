@@ -1,0 +1,127 @@
+#include "kernels/expert_rows.h"
+
+#include "kernels/check_tensor.h"
+#include "kernels/cpu/expert_rows.h"
+#include "kernels/device.h"
+
+namespace sherd::kernels {
+namespace {
+
+void check_order(const Stream& stream, const ExpertsShape& shape, const ConstTensor& order) {
+  SHERD_CHECK(!is_cuda(stream), "experts on a GPU");
+  check_tensor("experts: order", order, DType::kI32, experts_order_numel(shape));
+}
+
+void check_choices(const Stream& stream, const ExpertChoices& args) {
+  check_order(stream, args.shape, args.order);
+  const std::int64_t choices = args.shape.tokens * args.shape.per_token;
+  check_tensor("experts: numbers of choices", args.from, DType::kF32, choices);
+  check_tensor("experts: numbers of rows", args.to, DType::kF32, choices);
+}
+
+// What a round's pieces need of the owner's buffers.
+template <class Args>
+void check_round(const Stream& stream, const Args& args) {
+  SHERD_CHECK(!is_cuda(stream), "experts on a GPU");
+  const ExpertsShape& shape = args.shape;
+  const std::int64_t C = shape.buffer_rows;
+  for (const ExpertPiece& piece : args.pieces) {
+    SHERD_CHECK(piece.expert >= 0 && piece.expert < shape.experts && piece.first >= 0 &&
+                    piece.count > 0 && piece.count <= kExpertPiece &&
+                    piece.first + piece.count <= C,
+                "rows {} to {} of expert {} in a buffer of {}", piece.first,
+                piece.first + piece.count, piece.expert, C);
+  }
+  check_tensor("experts: x", args.x, args.x.dtype, C * shape.width);
+  check_tensor("experts: up", args.workspace.up, args.x.dtype, C * shape.up_width());
+  check_tensor("experts: activated", args.workspace.activated, args.x.dtype, C * shape.ffn_width);
+}
+
+template <class Args>
+void check_matrices(const Args& args) {
+  const ExpertsShape& shape = args.shape;
+  check_tensor("experts: up", args.up, args.x.dtype,
+               shape.experts * shape.up_width() * shape.width);
+  check_tensor("experts: down", args.down, args.x.dtype,
+               shape.experts * shape.width * shape.ffn_width);
+  check_tensor("experts: rows", args.workspace.rows, args.x.dtype, shape.buffer_rows * shape.width);
+}
+
+}  // namespace
+
+void expert_order(Stream& stream, const ExpertOrder& args) {
+  check_order(stream, args.shape, args.order);
+  check_tensor("experts: chosen", args.chosen, DType::kI32,
+               args.shape.tokens * args.shape.per_token);
+  if (args.counts) check_tensor("experts: counts", args.counts, DType::kI32, args.shape.experts);
+  stream.run("expert_order", [=, &stream] { cpu::expert_order(stream.team(), args); });
+}
+
+void expert_pack(Stream& stream, const ExpertPack& args) {
+  check_order(stream, args.shape, args.order);
+  check_tensor("experts: x", args.x, args.x.dtype, args.shape.tokens * args.shape.width);
+  check_tensor("experts: home rows", args.out, args.x.dtype,
+               args.shape.tokens * args.shape.per_token * args.shape.width);
+  stream.run("expert_pack", [=, &stream] { cpu::expert_pack(stream.team(), args); });
+}
+
+void expert_choices_to_rows(Stream& stream, const ExpertChoices& args) {
+  check_choices(stream, args);
+  stream.run("expert_choices_to_rows",
+             [=, &stream] { cpu::expert_choices_to_rows(stream.team(), args); });
+}
+
+void expert_rows_to_choices(Stream& stream, const ExpertChoices& args) {
+  check_choices(stream, args);
+  stream.run("expert_rows_to_choices",
+             [=, &stream] { cpu::expert_rows_to_choices(stream.team(), args); });
+}
+
+void expert_combine(Stream& stream, const ExpertCombine& args) {
+  check_order(stream, args.shape, args.order);
+  const std::int64_t T = args.shape.tokens, D = args.shape.width, k = args.shape.per_token;
+  check_tensor("experts: home rows", args.rows, args.rows.dtype, T * k * D);
+  check_tensor("experts: sums", args.sums, DType::kF32, T * D);
+  if (args.weights) check_tensor("experts: weights", args.weights, DType::kF32, T * k);
+  if (args.y) check_tensor("experts: y", args.y, args.rows.dtype, T * D);
+  if (args.shared) check_tensor("experts: shared", args.shared, args.rows.dtype, T * D);
+  stream.run("expert_combine", [=, &stream] { cpu::expert_combine(stream.team(), args); });
+}
+
+void expert_rows_forward(Stream& stream, const ExpertRowsForward& args) {
+  check_round(stream, args);
+  check_matrices(args);
+  stream.run("expert_rows_forward",
+             [=, &stream] { cpu::expert_rows_forward(stream.team(), args); });
+}
+
+void expert_rows_backward(Stream& stream, const ExpertRowsBackward& args) {
+  check_round(stream, args);
+  check_matrices(args);
+  const std::int64_t C = args.shape.buffer_rows;
+  check_tensor("experts: dy", args.dy, args.x.dtype, C * args.shape.width);
+  check_tensor("experts: weights", args.weights, DType::kF32, C);
+  check_tensor("experts: d_weights", args.d_weights, DType::kF32, C);
+  check_tensor("experts: d_activated", args.workspace.d_activated, args.x.dtype,
+               C * args.shape.ffn_width);
+  stream.run("expert_rows_backward",
+             [=, &stream] { cpu::expert_rows_backward(stream.team(), args); });
+}
+
+void expert_rows_gradients(Stream& stream, const ExpertRowsGradients& args) {
+  check_round(stream, args);
+  const ExpertsShape& shape = args.shape;
+  check_tensor("experts: dy", args.dy, args.x.dtype, shape.buffer_rows * shape.width);
+  if (args.d_up) {
+    check_tensor("experts: d_up", args.d_up, args.d_up.dtype,
+                 shape.experts * shape.up_width() * shape.width);
+  }
+  if (args.d_down) {
+    check_tensor("experts: d_down", args.d_down, args.d_down.dtype,
+                 shape.experts * shape.width * shape.ffn_width);
+  }
+  stream.run("expert_rows_gradients",
+             [=, &stream] { cpu::expert_rows_gradients(stream.team(), args); });
+}
+
+}  // namespace sherd::kernels
