@@ -2,7 +2,7 @@
 /// travel between them.
 ///
 ///   at home      expert_order -> expert_pack -> (rows leave)        (rows come back) -> expert_combine
-///   at the owner (rows arrive) -> expert_rows_forward or expert_rows_backward -> (results leave)
+///   at the owner (rows arrive) -> expert_rows_forward, or expert_rows_activate and _backward -> (results leave)
 ///
 /// Home rows    a token's choices, sorted by expert, then by token: row r belongs to one token and one expert. An
 ///              owner's experts are neighbours, so its rows are too.
@@ -80,12 +80,21 @@ struct ExpertRowsForward {
 };
 void expert_rows_forward(Stream& stream, const ExpertRowsForward& args);
 
-/// Everything except the weight gradients. Afterwards `activated` holds weight times activation, and `up` the gradient
-/// of the up product.
+/// up = the up product of x's rows, activated = its activation: what the backward needs again.
+struct ExpertRowsActivate {
+  ExpertsShape shape;
+  std::vector<ExpertPiece> pieces;
+  ConstTensor x, up;
+  ExpertsWorkspace workspace;
+};
+void expert_rows_activate(Stream& stream, const ExpertRowsActivate& args);
+
+/// After expert_rows_activate, everything except the weight gradients. Afterwards `activated` holds weight times
+/// activation, and `up` the gradient of the up product.
 struct ExpertRowsBackward {
   ExpertsShape shape;
   std::vector<ExpertPiece> pieces;
-  ConstTensor x, dy, weights, up, down;
+  ConstTensor dy, weights, up, down;
   Tensor d_weights;
   bool input = true;           ///< whether rows of the input's gradient are needed
   ExpertsWorkspace workspace;  ///< `rows`: the input's gradient

@@ -54,6 +54,9 @@ struct RoutingBuffers {
   Buffer logits, chosen, weights, counts, balance;
   Buffer rank_counts;  ///< with expert ranks: i32 [R, E], rows that each has for each expert
 };
+/// What a layer's router decides; `prefix` begins the buffers' names.
+RoutingBuffers acquire_routing(const ModelShape& shape, const std::string& prefix,
+                               const Acquire& acquire);
 struct Routing {
   Tensor logits, chosen, weights, counts, balance;  ///< kernels/router.h
   Tensor rank_counts;

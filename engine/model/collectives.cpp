@@ -32,6 +32,7 @@ class NoCollectives final : public Collectives {
   void pass_on(const char* what, const Tensor&, const Tensor&) override {
     SHERD_CHECK(false, "{} of a whole model", what);
   }
+  void await_rows() override { SHERD_CHECK(false, "no rows are exchanged in a whole model"); }
   void await_passed() override { SHERD_CHECK(false, "nothing is passed on in a whole model"); }
   void await_sent() override { SHERD_CHECK(false, "nothing is passed on in a whole model"); }
 };

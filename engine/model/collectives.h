@@ -81,11 +81,14 @@ class Collectives {
   virtual void gather_positions(const char* what, const Tensor& x) = 0;
   virtual void reduce_scatter_positions(const char* what, const Tensor& x, const Tensor& out) = 0;
   /// Over expert ranks: `gather` of counts, and the exchange of rows that
-  /// sharding::Communicator::all_to_all_v makes.
+  /// sharding::Communicator::all_to_all_v makes. Both begin when the work enqueued so far is done, one
+  /// after another, and overlap what follows, until `await_rows`.
   virtual void gather_counts(const char* what, const Tensor& x) = 0;
   virtual void exchange_rows(const char* what, const Tensor& from,
                              const std::vector<ElementRange>& sends, const Tensor& to,
                              const std::vector<ElementRange>& receives) = 0;
+  /// Work enqueued from now on may use what the calls so far have brought, and write what they sent.
+  virtual void await_rows() = 0;
   /// Over context ranks in a ring: `to` receives the previous rank's `from`, and the next rank
   /// receives this rank's. The transfer begins when the work enqueued so far is done, and overlaps
   /// what follows. Don't access `to` before `await_passed`. Don't write `from` before `await_sent`,

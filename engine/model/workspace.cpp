@@ -48,10 +48,11 @@ std::int64_t workspace_bytes(const ModelShape& shape, const kernels::ComputeDevi
   };
   for (const kernels::LinearShape& matmul : matmuls) cover(matmul);
   if (shape.moe.active()) {
-    bytes = std::max({bytes,
-                      kernels::linear_workspace_bytes({tokens, shape.width, shape.moe.experts},
-                                                      DType::kF32, DType::kF32, device),
-                      kernels::experts_workspace_bytes(shape.owned_experts(), shape.dtype, DType::kF32)});
+    bytes = std::max(
+        {bytes,
+         kernels::linear_workspace_bytes({tokens, shape.width, shape.moe.experts}, DType::kF32,
+                                         DType::kF32, device),
+         kernels::experts_workspace_bytes(shape.owned_experts(), shape.dtype, DType::kF32)});
   }
   if (head) cover({logits_chunk_tokens(shape, device.kind), shape.width, shape.vocab_size});
   bytes = std::max(bytes, kernels::norm_backward_workspace_bytes(shape.norm_shape(), device));

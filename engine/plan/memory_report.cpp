@@ -144,8 +144,9 @@ std::vector<int> further_groups_of(const Recipe& recipe) {
   if (tensor > 1 && recipe.optimizer.type == optim::OptimizerType::kMuon) groups.push_back(tensor);
   if (context > 1) groups.push_back(context);
   const auto expert = static_cast<int>(degrees.expert_parallel_degree);
-  if (expert > 1) groups.insert(groups.end(), {expert, zero_ranks_of(recipe) / expert,
-                                               zero_ranks_of(recipe) / expert});
+  if (expert > 1)
+    groups.insert(groups.end(),
+                  {expert, zero_ranks_of(recipe) / expert, zero_ranks_of(recipe) / expert});
   if (context > 1 && degrees.context_parallel_method == ContextMethod::kRing) {
     groups.insert(groups.end(), 2, 2);
   }

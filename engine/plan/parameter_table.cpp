@@ -55,7 +55,7 @@ std::string counted_by(const std::vector<sharding::ShardingPlan>& of_rank, std::
   const auto spec = [&](std::size_t rank) -> const ParameterSpec& {
     return of_rank[rank].units[unit].spec.parameters[parameter];
   };
-  if (of_rank.size() == 1) return "-";
+  if (of_rank.size() == 1) return spec(0).cut ? "each its part" : "-";
   if (spec(0).cut->cut == Cut::kNone) return "tensor rank 0";
   for (std::size_t rank = 1; rank < of_rank.size(); ++rank) {
     if (!counts_all(spec(rank))) return "the first holder of each box";

@@ -128,14 +128,14 @@ std::string extreme_text(std::string_view label, const std::optional<ValueLimit>
 
 std::string sent_text(const PlanReport& report) {
   const ByteUnit unit = unit_for(report.sent_bytes);
-  std::string text = fmt::format("sent in a step by {}\n{:<22}{:>16}{:>8}{:>12}{:>14}\n",
+  std::string text = fmt::format("sent in a step by {}\n{:<24}{:>14}{:>8}{:>12}{:>14}\n",
                                  sender_text(report), "", "collective", "type", "calls", unit.name);
   for (const sharding::Sent& sent : report.sent) {
-    text += fmt::format("{:<22}{:>16}{:>8}{:>12}{:>14}\n", sent.label,
+    text += fmt::format("{:<24}{:>14}{:>8}{:>12}{:>14}\n", sent.label,
                         sharding::name_of(sent.collective), name_of(sent.dtype), sent.calls,
                         unit.text(sent.bytes));
   }
-  return text + fmt::format("{:<22}{:>50}\n", "sum", unit.text(report.sent_bytes));
+  return text + fmt::format("{:<24}{:>48}\n", "sum", unit.text(report.sent_bytes));
 }
 
 }  // namespace
@@ -159,6 +159,7 @@ PlanReport plan_report(const ResolvedRecipe& recipe, const DeviceLimit& limit,
       .smallest_world = smallest_world(recipe, limit),
       .sent = traffic.sent(),
       .sent_bytes = traffic.total_bytes(),
+      .experts = expert_plan(planned.options, planned.mesh, traffic.sent()),
       .machines = {},
   };
   if (ranks_per_machine > 0) report.machines = machine_traffic(planned, ranks_per_machine);
@@ -212,6 +213,7 @@ std::string plan_text(const PlanReport& report) {
   text += extreme_text("largest micro-batch that fits", report.largest_micro_batch);
   text += extreme_text("smallest world that fits", report.smallest_world);
   text += "\n" + sent_text(report);
+  if (report.experts) text += "\n" + expert_plan_text(*report.experts);
   if (report.machines) text += "\n" + machine_traffic_text(*report.machines);
   return text;
 }

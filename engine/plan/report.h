@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "engine/plan/advice.h"
+#include "engine/plan/expert_plan.h"
 #include "engine/plan/machine_traffic.h"
 #include "engine/plan/memory_report.h"
 #include "sharding/mesh/traffic.h"
@@ -34,6 +35,7 @@ struct PlanReport {
   std::optional<ValueLimit> largest_micro_batch, smallest_world;
   std::vector<sharding::Sent> sent;  ///< in a step, by the rank that sends most
   std::int64_t sent_bytes = 0;
+  std::optional<ExpertPlan> experts;       ///< if ranks divide experts
   std::optional<MachineTraffic> machines;  ///< if the ranks per machine are known
 
   bool fits() const { return needed_bytes <= limit.bytes; }

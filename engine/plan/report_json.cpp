@@ -91,6 +91,22 @@ Json sent_json(const PlanReport& report) {
   return lines;
 }
 
+Json experts_json(const ExpertPlan& plan) {
+  Json rounds = Json::array();
+  for (const ExpertPlan::Rounds& each : plan.rounds) {
+    rounds.push_back(
+        {{"max_over_mean", each.imbalance > 0.0 ? Json(each.imbalance) : Json("worst")},
+         {"rounds", each.rounds}});
+  }
+  return {{"ranks", plan.ranks},
+          {"layers", plan.layers},
+          {"rows", plan.rows},
+          {"buffer_rows", plan.buffer_rows},
+          {"rounds", std::move(rounds)},
+          {"balanced_bytes", plan.balanced_bytes},
+          {"worst_bytes", plan.worst_bytes}};
+}
+
 }  // namespace
 
 std::string plan_json(const PlanReport& report) {
@@ -124,6 +140,7 @@ std::string plan_json(const PlanReport& report) {
   json["smallest_world"] = extreme_json(report.smallest_world);
   json["sent"] = sent_json(report);
   json["sent_bytes"] = report.sent_bytes;
+  if (report.experts) json["experts"] = experts_json(*report.experts);
   if (report.machines) json["sent_by_machine"] = machines_json(*report.machines);
   return json.dump(2) + "\n";
 }

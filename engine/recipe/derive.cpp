@@ -69,11 +69,10 @@ void derive_training(Resolution& recipe) {
   // Context ranks add a micro-batch's parts as a tree, before micro-batches are added.
   const bool in_trees =
       degrees.sum_order == SumOrderChoice::kCanonical && degrees.context_parallel_degree > 1;
-  recipe.derive(
-      "zero_optimization.grad_sync", zero.grad_sync,
-      zero.stage >= 2 || in_groups || in_trees || degrees.expert_parallel_degree > 1
-          ? GradSync::kEveryMicroStep
-          : GradSync::kBoundary);
+  recipe.derive("zero_optimization.grad_sync", zero.grad_sync,
+                zero.stage >= 2 || in_groups || in_trees || degrees.expert_parallel_degree > 1
+                    ? GradSync::kEveryMicroStep
+                    : GradSync::kBoundary);
 }
 
 void derive_precision(Resolution& recipe) {

@@ -31,9 +31,9 @@ model::PassCounts pass_counts(const TrainingOptions& options, const RankPipeline
   model::PassCounts counts;
   if (pipeline.whole()) {
     counts = model::one_pass(options.model, model::PassKind::kTraining);
-    for (std::int64_t* count : {&counts.embeddings, &counts.heads, &counts.blocks,
-                                &counts.blocks_again, &counts.mlps, &counts.mlps_again,
-                                &counts.mixtures, &counts.mixtures_again}) {
+    for (std::int64_t* count :
+         {&counts.embeddings, &counts.heads, &counts.blocks, &counts.blocks_again, &counts.mlps,
+          &counts.mlps_again, &counts.mixtures, &counts.mixtures_again}) {
       *count *= options.num_micro_steps;
     }
     return counts;

@@ -7,8 +7,8 @@
 
 #include "core/thread_team.h"
 #include "kernels/activation.h"
-#include "kernels/cpu/convert.h"
 #include "kernels/cpu/blocks.h"
+#include "kernels/cpu/convert.h"
 #include "kernels/cpu/expert_order.h"
 #include "kernels/cpu/lane_sum.h"
 #include "kernels/cpu/matmul/matmul.h"

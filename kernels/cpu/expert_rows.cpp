@@ -62,10 +62,18 @@ void expert_combine(ThreadTeam& team, const ExpertCombine& args) {
 
 void expert_rows_forward(ThreadTeam& team, const ExpertRowsForward& args) {
   if (args.pieces.empty()) return;
-  const ExpertRound round(team, args.shape, nullptr, range_of(args.pieces), args.pieces, args.workspace);
+  const ExpertRound round(team, args.shape, nullptr, range_of(args.pieces), args.pieces,
+                          args.workspace);
   round.activate(args.x, args.up);
   round.multiply_rows(args.workspace.activated, args.down, args.shape.ffn_width, args.shape.width,
                       false, round.of(args.workspace.rows, args.shape.width));
+}
+
+void expert_rows_activate(ThreadTeam& team, const ExpertRowsActivate& args) {
+  if (args.pieces.empty()) return;
+  const ExpertRound round(team, args.shape, nullptr, range_of(args.pieces), args.pieces,
+                          args.workspace);
+  round.activate(args.x, args.up);
 }
 
 void expert_rows_backward(ThreadTeam& team, const ExpertRowsBackward& args) {
@@ -76,9 +84,8 @@ void expert_rows_backward(ThreadTeam& team, const ExpertRowsBackward& args) {
   const ExpertRound round(team, shape, nullptr, range_of(args.pieces), args.pieces, buffers);
   const Tensor up = round.of(buffers.up, U);
   const Tensor d_activated = round.of(buffers.d_activated, F);
-  round.activate(args.x, args.up);
   round.multiply_tokens(args.dy, args.down, D, F, true, d_activated);
-  dispatch_float(args.x.dtype, [&]<class T>(T) {
+  dispatch_float(args.dy.dtype, [&]<class T>(T) {
     parallel_rows(team, round.range().count, F, [&](std::int64_t row) {
       args.d_weights.as<float>()[row] =
           weigh_row(buffers.activated.as<T>() + row * F, buffers.d_activated.as<T>() + row * F, F,
@@ -100,9 +107,10 @@ void expert_rows_gradients(ThreadTeam& team, const ExpertRowsGradients& args) {
     if (args.d_down) clear_expert(args.d_down, expert, D * F);
   });
   if (args.pieces.empty()) return;
-  const ExpertRound round(team, shape, nullptr, {0, end_of(args.pieces)}, args.pieces, args.workspace);
-  round.add_gradients(
-      args.pieces, {.x = args.x, .dy = args.dy, .d_up = args.d_up, .d_down = args.d_down});
+  const ExpertRound round(team, shape, nullptr, {0, end_of(args.pieces)}, args.pieces,
+                          args.workspace);
+  round.add_gradients(args.pieces,
+                      {.x = args.x, .dy = args.dy, .d_up = args.d_up, .d_down = args.d_down});
 }
 
 }  // namespace sherd::kernels::cpu

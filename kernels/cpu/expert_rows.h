@@ -12,6 +12,7 @@ void expert_choices_to_rows(ThreadTeam& team, const ExpertChoices& args);
 void expert_rows_to_choices(ThreadTeam& team, const ExpertChoices& args);
 void expert_combine(ThreadTeam& team, const ExpertCombine& args);
 void expert_rows_forward(ThreadTeam& team, const ExpertRowsForward& args);
+void expert_rows_activate(ThreadTeam& team, const ExpertRowsActivate& args);
 void expert_rows_backward(ThreadTeam& team, const ExpertRowsBackward& args);
 void expert_rows_gradients(ThreadTeam& team, const ExpertRowsGradients& args);
 

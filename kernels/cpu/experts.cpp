@@ -49,8 +49,7 @@ void experts_forward(ThreadTeam& team, const ExpertsForward& args) {
     round.activate(args.x, args.up);
     const Tensor out = round.of(buffers.rows, D);
     round.multiply_rows(buffers.activated, args.down, shape.ffn_width, D, false, out);
-    combine_rows(team, shape, order, round.range(), out, args.weights,
-                 buffers.sums);
+    combine_rows(team, shape, order, round.range(), out, args.weights, buffers.sums);
   });
   finish_sums(team, buffers.sums, args.shared, args.y);
 }

@@ -32,19 +32,29 @@ void check_round(const Stream& stream, const Args& args) {
                 "rows {} to {} of expert {} in a buffer of {}", piece.first,
                 piece.first + piece.count, piece.expert, C);
   }
-  check_tensor("experts: x", args.x, args.x.dtype, C * shape.width);
-  check_tensor("experts: up", args.workspace.up, args.x.dtype, C * shape.up_width());
-  check_tensor("experts: activated", args.workspace.activated, args.x.dtype, C * shape.ffn_width);
+  const DType dtype = args.workspace.up.dtype;
+  check_tensor("experts: up", args.workspace.up, dtype, C * shape.up_width());
+  check_tensor("experts: activated", args.workspace.activated, dtype, C * shape.ffn_width);
 }
 
 template <class Args>
-void check_matrices(const Args& args) {
+void check_up(const Args& args) {
   const ExpertsShape& shape = args.shape;
-  check_tensor("experts: up", args.up, args.x.dtype,
+  check_tensor("experts: up", args.up, args.workspace.up.dtype,
                shape.experts * shape.up_width() * shape.width);
-  check_tensor("experts: down", args.down, args.x.dtype,
-               shape.experts * shape.width * shape.ffn_width);
-  check_tensor("experts: rows", args.workspace.rows, args.x.dtype, shape.buffer_rows * shape.width);
+}
+
+template <class Args>
+void check_down(const Args& args) {
+  const ExpertsShape& shape = args.shape;
+  const DType dtype = args.workspace.up.dtype;
+  check_tensor("experts: down", args.down, dtype, shape.experts * shape.width * shape.ffn_width);
+  check_tensor("experts: rows", args.workspace.rows, dtype, shape.buffer_rows * shape.width);
+}
+
+void check_rows(const char* what, const ConstTensor& rows, const ExpertsShape& shape,
+                const ExpertsWorkspace& workspace) {
+  check_tensor(what, rows, workspace.up.dtype, shape.buffer_rows * shape.width);
 }
 
 }  // namespace
@@ -90,19 +100,30 @@ void expert_combine(Stream& stream, const ExpertCombine& args) {
 
 void expert_rows_forward(Stream& stream, const ExpertRowsForward& args) {
   check_round(stream, args);
-  check_matrices(args);
+  check_rows("experts: x", args.x, args.shape, args.workspace);
+  check_up(args);
+  check_down(args);
   stream.run("expert_rows_forward",
              [=, &stream] { cpu::expert_rows_forward(stream.team(), args); });
 }
 
+void expert_rows_activate(Stream& stream, const ExpertRowsActivate& args) {
+  check_round(stream, args);
+  check_rows("experts: x", args.x, args.shape, args.workspace);
+  check_up(args);
+  stream.run("expert_rows_activate",
+             [=, &stream] { cpu::expert_rows_activate(stream.team(), args); });
+}
+
 void expert_rows_backward(Stream& stream, const ExpertRowsBackward& args) {
   check_round(stream, args);
-  check_matrices(args);
+  check_rows("experts: dy", args.dy, args.shape, args.workspace);
+  check_up(args);
+  check_down(args);
   const std::int64_t C = args.shape.buffer_rows;
-  check_tensor("experts: dy", args.dy, args.x.dtype, C * args.shape.width);
   check_tensor("experts: weights", args.weights, DType::kF32, C);
   check_tensor("experts: d_weights", args.d_weights, DType::kF32, C);
-  check_tensor("experts: d_activated", args.workspace.d_activated, args.x.dtype,
+  check_tensor("experts: d_activated", args.workspace.d_activated, args.dy.dtype,
                C * args.shape.ffn_width);
   stream.run("expert_rows_backward",
              [=, &stream] { cpu::expert_rows_backward(stream.team(), args); });
@@ -111,7 +132,8 @@ void expert_rows_backward(Stream& stream, const ExpertRowsBackward& args) {
 void expert_rows_gradients(Stream& stream, const ExpertRowsGradients& args) {
   check_round(stream, args);
   const ExpertsShape& shape = args.shape;
-  check_tensor("experts: dy", args.dy, args.x.dtype, shape.buffer_rows * shape.width);
+  check_rows("experts: x", args.x, shape, args.workspace);
+  check_rows("experts: dy", args.dy, shape, args.workspace);
   if (args.d_up) {
     check_tensor("experts: d_up", args.d_up, args.d_up.dtype,
                  shape.experts * shape.up_width() * shape.width);

@@ -109,11 +109,11 @@ class NcclCommunicator final : public Communicator {
         const ElementRange& expected = receives[static_cast<std::size_t>(peer)];
         const Tensor theirs = from.part(sent.first, sent.count);
         const Tensor mine = to.part(expected.first, expected.count);
-        if (result == ncclSuccess && theirs.numel > 0) {
+        if (result == ncclSuccess) {
           result = ncclSend(theirs.data, static_cast<std::size_t>(theirs.bytes()), ncclUint8, peer,
                             communicator, handle_of(stream));
         }
-        if (result == ncclSuccess && mine.numel > 0) {
+        if (result == ncclSuccess) {
           result = ncclRecv(mine.data, static_cast<std::size_t>(mine.bytes()), ncclUint8, peer,
                             communicator, handle_of(stream));
         }

@@ -85,14 +85,15 @@ class SharedDeviceCommunicator final : public Communicator {
                     const std::vector<ElementRange>& sends, Tensor to,
                     const std::vector<ElementRange>& receives) override {
     check_all_to_all_v(*this, sends, receives, from, to, label);
-    collect(stream, {.collective = "all_to_all_v", .label = label, .data = from, .sends = &sends}, [&] {
-      for (int offset = 0; offset < world_size(); ++offset) {
-        const int peer = (rank_ + offset) % world_size();
-        const ElementRange expected = receives[static_cast<std::size_t>(peer)];
-        copy(stream, brought_for(place_->brought_by(peer), rank_, expected),
-             to.part(expected.first, expected.count));
-      }
-    });
+    collect(stream, {.collective = "all_to_all_v", .label = label, .data = from, .sends = &sends},
+            [&] {
+              for (int offset = 0; offset < world_size(); ++offset) {
+                const int peer = (rank_ + offset) % world_size();
+                const ElementRange expected = receives[static_cast<std::size_t>(peer)];
+                copy(stream, brought_for(place_->brought_by(peer), rank_, expected),
+                     to.part(expected.first, expected.count));
+              }
+            });
   }
 
   void broadcast(Stream& stream, const std::string& label, Tensor data, int root) override {

@@ -65,11 +65,13 @@ class ThreadCommunicator final : public Communicator {
                     const std::vector<ElementRange>& receives) override {
     check_all_to_all_v(*this, sends, receives, from, to, label);
     stream.run("all_to_all_v " + label, [this, label, from, sends, to, receives] {
-      place_->bring(rank_, {.collective = "all_to_all_v", .label = label, .data = from, .sends = &sends});
+      place_->bring(rank_,
+                    {.collective = "all_to_all_v", .label = label, .data = from, .sends = &sends});
       for (int offset = 0; offset < world_size(); ++offset) {
         const int peer = (rank_ + offset) % world_size();  // each rank starts elsewhere
         const ElementRange expected = receives[static_cast<std::size_t>(peer)];
-        copy(brought_for(place_->brought_by(peer), rank_, expected), to.part(expected.first, expected.count));
+        copy(brought_for(place_->brought_by(peer), rank_, expected),
+             to.part(expected.first, expected.count));
       }
       place_->meet_again(rank_);
     });

@@ -21,9 +21,9 @@ namespace {
 
 constexpr std::int64_t kStaging = std::int64_t{8} << 20, kShortestPiece = 64 << 10;
 
-constexpr std::array<const char*, 7> kCollectives = {
-    "all_gather", "reduce_scatter", "all_reduce",  "broadcast",
-    "barrier",    "all_to_all",     "all_to_all_v"};
+constexpr std::array<const char*, 7> kCollectives = {"all_gather",  "reduce_scatter", "all_reduce",
+                                                     "broadcast",   "barrier",        "all_to_all",
+                                                     "all_to_all_v"};
 
 // What a rank tells the others of its call.
 struct Announcement {

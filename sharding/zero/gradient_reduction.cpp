@@ -109,8 +109,8 @@ bool GradientReduction::into_accumulator(int at) const {
 
 void GradientReduction::begin_micro_step(int micro_step) {
   for (std::size_t at = 0; at < open_slot_.size(); ++at) {
-    SHERD_CHECK(open_slot_[at] == kClosed && links_[at] == 0,
-                "the gradient of {} was left open", state_at(static_cast<int>(at)).name());
+    SHERD_CHECK(open_slot_[at] == kClosed && links_[at] == 0, "the gradient of {} was left open",
+                state_at(static_cast<int>(at)).name());
   }
   micro_step_ = micro_step;
 }
@@ -249,8 +249,8 @@ void GradientReduction::reduce_slot(int at, Slot& slot) {
                                        {.onto_out = !first(at), .tree = tree});
   } else {
     const int ranks = state.plan().num_parts;
-    const int group_size = num_reductions(state.plan(), num_micro_steps_) * ranks /
-                           state.placement().batch_groups;
+    const int group_size =
+        num_reductions(state.plan(), num_micro_steps_) * ranks / state.placement().batch_groups;
     for (int rank = 0; rank < ranks;) {
       const int number = reduction(at) * ranks + rank;  // of the first micro-batch, in the step
       const int here = std::min(ranks - rank, group_size - number % group_size);

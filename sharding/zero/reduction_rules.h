@@ -23,8 +23,7 @@ inline bool in_groups(const UnitPlan& unit) {
 inline bool needs_slot(const UnitPlan& unit, int num_micro_steps) {
   return unit.placement.has_gradients && unit.trains() &&
          (unit.placement.gradients_sharded() || num_reductions(unit, num_micro_steps) > 1 ||
-          !same_type(unit) ||
-          in_groups(unit));
+          !same_type(unit) || in_groups(unit));
 }
 // Whether one call can do everything: reduce, and give every rank the whole sum.
 inline bool all_at_once(const UnitPlan& unit, int num_micro_steps) {

@@ -60,6 +60,9 @@ const std::vector<Row> kTable = {
     {"./dev sherd info", How::kRun, ""},
     {"./dev sherd plan mine.yaml --ranks 8 --device-memory 80GiB", How::kRun, ""},
     {"./dev sherd plan recipes/gpt2_124m.yaml --device-memory 6GiB", How::kRun, ""},
+    {"./dev sherd plan recipes/quickstart.yaml --ranks 4 --set moe.num_experts=8 --set "
+     "parallelism.expert_parallel_degree=4",
+     How::kRun, ""},
     {"./dev bench peers --models gpt2_124m --modes compile", How::kShown,
      "installs PyTorch, 1.4 GB, and takes minutes"},
     {"./dev build cuda", How::kShown, "needs the CUDA Toolkit"},

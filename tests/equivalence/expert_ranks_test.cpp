@@ -161,9 +161,9 @@ TEST(ExpertRanks, HaveTheSameBitsWithABufferOfAnySize) {
   for (const std::int64_t rows : {1, 513, 1024, 5000}) {
     options.model.moe.buffer_rows = rows;
     EXPECT_EQ(difference(expected, train(options, {.world_size = 2, .stage = 2}, 2)), "") << rows;
-    EXPECT_EQ(difference(expected, train(options,
-                                         {.world_size = 2, .axes = axes(2, 1), .stage = 2}, 2)),
-              "")
+    EXPECT_EQ(
+        difference(expected, train(options, {.world_size = 2, .axes = axes(2, 1), .stage = 2}, 2)),
+        "")
         << rows << " rows, on expert ranks";
   }
 }

@@ -28,9 +28,15 @@ using Lock = std::unique_lock<std::mutex>;
 
 enum class Kind { kAllGather, kReduceScatter, kAllReduce, kBroadcast, kAllToAll };
 
+struct Stretch {
+  const char* data = nullptr;
+  std::size_t bytes = 0;
+};
+
 struct Part {
   const char* send = nullptr;
   char* receive = nullptr;
+  std::vector<Stretch> sends{}, receives{};  // of a group of sends and receives, by peer
 };
 
 struct Collective {
@@ -147,8 +153,13 @@ void execute(const Collective& c) {
         results[r] = sum_of(c, 0, 0);
         break;
       case Kind::kAllToAll:
-        for (const Part& part : c.parts) {
-          results[r].insert(results[r].end(), part.send + r * bytes, part.send + (r + 1) * bytes);
+        for (std::size_t peer = 0; peer < world; ++peer) {
+          const Stretch sent = c.parts[peer].sends[r];
+          if (sent.bytes != c.parts[r].receives[peer].bytes) {
+            misuse("a receive of another size than its send");
+          }
+          if (sent.bytes == 0) continue;
+          results[r].insert(results[r].end(), sent.data, sent.data + sent.bytes);
         }
         break;
       case Kind::kBroadcast: {
@@ -158,7 +169,15 @@ void execute(const Collective& c) {
     }
   }
   for (std::size_t r = 0; r < world; ++r) {
-    std::memcpy(c.parts[r].receive, results[r].data(), results[r].size());
+    if (c.kind != Kind::kAllToAll) {
+      std::memcpy(c.parts[r].receive, results[r].data(), results[r].size());
+      continue;
+    }
+    const char* from = results[r].data();
+    for (const Stretch& received : c.parts[r].receives) {
+      if (received.bytes > 0) std::memcpy(const_cast<char*>(received.data), from, received.bytes);
+      from += received.bytes;
+    }
   }
 }
 
@@ -248,16 +267,16 @@ struct PointCall {
   cudaStream_t stream = nullptr;
 };
 struct Exchange {
-  std::vector<const char*> sends, receives;  // by peer
+  std::vector<Stretch> sends, receives;  // by peer
   PointCall call;
 };
 thread_local std::optional<Exchange> grouped;
 
-ncclResult_t add_to_group(std::vector<const char*> Exchange::*which, const void* data,
+ncclResult_t add_to_group(std::vector<Stretch> Exchange::*which, const void* data,
                           const PointCall& call) {
   if (!grouped) misuse("a send or receive outside of a group");
   if (call.peer != static_cast<int>(((*grouped).*which).size())) misuse("peers out of order");
-  ((*grouped).*which).push_back(static_cast<const char*>(data));
+  ((*grouped).*which).push_back({static_cast<const char*>(data), call.count * size_of(call.type)});
   grouped->call = call;
   return ncclSuccess;
 }
@@ -400,7 +419,7 @@ ncclResult_t ncclBroadcast(const void* send, void* receive, std::size_t count, n
                  {static_cast<const char*>(send), static_cast<char*>(receive)},
                  {{send, count * size_of(type), false}, {receive, count * size_of(type), writes}});
 }
-// Sends and receives come in groups only, each with every member and as many bytes: a group is one collective.
+// Sends and receives come in groups only, each with every member: a group is one collective.
 ncclResult_t ncclGroupStart() {
   if (grouped) misuse("a group within a group");
   grouped.emplace();
@@ -422,18 +441,16 @@ ncclResult_t ncclGroupEnd() {
   if (exchange.sends.size() != world || exchange.receives.size() != world) {
     misuse("a group without all members");
   }
-  const std::size_t bytes = exchange.call.count * size_of(exchange.call.type);
-  for (std::size_t peer = 1; peer < world; ++peer) {
-    if (exchange.sends[peer] != exchange.sends[0] + peer * bytes ||
-        exchange.receives[peer] != exchange.receives[0] + peer * bytes) {
-      misuse("a group whose parts don't follow one another");
-    }
+  std::vector<fake_cuda::Access> operands;
+  for (const Stretch& sent : exchange.sends) {
+    if (sent.bytes > 0) operands.push_back({sent.data, sent.bytes, false});
   }
-  char* const receive = const_cast<char*>(exchange.receives[0]);
+  for (const Stretch& received : exchange.receives) {
+    if (received.bytes > 0) operands.push_back({received.data, received.bytes, true});
+  }
   return enqueue(exchange.call.communicator, exchange.call.stream,
-                 {Kind::kAllToAll, exchange.call.count, exchange.call.type},
-                 {exchange.sends[0], receive},
-                 {{exchange.sends[0], bytes * world, false}, {receive, bytes * world, true}});
+                 {Kind::kAllToAll, 0, exchange.call.type},
+                 {.sends = exchange.sends, .receives = exchange.receives}, std::move(operands));
 }
 const char* ncclGetErrorString(ncclResult_t result) {
   return result == ncclRemoteError ? "remote process exited or there was a network error" : "error";

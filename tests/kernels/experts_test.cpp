@@ -147,8 +147,7 @@ Outputs in_steps(Stream& stream, const Case& c, const Tensors& in, int owners) {
     if (count_of[e] == 0) owner.without_rows.push_back(static_cast<int>(e % held));
     for (std::int64_t first = 0; first < count_of[e]; first += kExpertPiece) {
       const std::int64_t count = std::min<std::int64_t>(kExpertPiece, count_of[e] - first);
-      owner.pieces.push_back(
-          {static_cast<int>(e % held), 0, owner.range.count, count, first == 0});
+      owner.pieces.push_back({static_cast<int>(e % held), 0, owner.range.count, count, first == 0});
       owner.range.count += count;
     }
     at += count_of[e];
@@ -180,13 +179,15 @@ Outputs in_steps(Stream& stream, const Case& c, const Tensors& in, int owners) {
     copy(numbers, range.first, row_weights, 0, range.count);
     const ConstTensor up_o = in.up.tensor().part(first * U * D, held * U * D);
     const ConstTensor down_o = in.down.tensor().part(first * D * F, held * D * F);
-    expert_rows_backward(stream, {owned, pieces, x_rows, dy_rows, row_weights, up_o, down_o,
-                                  row_d_weights, true, buffers});
+    expert_rows_activate(stream, {owned, pieces, x_rows, up_o, buffers});
+    expert_rows_backward(
+        stream, {owned, pieces, dy_rows, row_weights, up_o, down_o, row_d_weights, true, buffers});
     copy(row_d_weights, 0, numbers, range.first, range.count);
     copy(rows, 0, home, range.first * D, range.count * D);
-    expert_rows_gradients(stream, {owned, pieces, without_rows, x_rows, dy_rows,
-                                   out[kDUp].tensor().part(first * U * D, held * U * D),
-                                   out[kDDown].tensor().part(first * D * F, held * D * F), buffers});
+    expert_rows_gradients(stream,
+                          {owned, pieces, without_rows, x_rows, dy_rows,
+                           out[kDUp].tensor().part(first * U * D, held * U * D),
+                           out[kDDown].tensor().part(first * D * F, held * D * F), buffers});
   }
   expert_rows_to_choices(stream, {shape, order, numbers, out[kDWeights]});
   expert_combine(stream, {shape, order, home, {}, {}, d_sum, {}});
@@ -244,12 +245,13 @@ std::vector<Values> expected(const Case& c, const Tensors& in) {
 std::vector<Case> cases(DType dtype) {
   std::vector<Case> all;
   std::uint64_t seed = 1;
-  for (const auto& [tokens, width, experts, ffn_width, per_token] : {std::tuple{1, 12, 5, 7, 2},
-                                                                     {40, 24, 6, 20, 3},
-                                                                     {130, 33, 9, 17, 1},
-                                                                     {70, 40, 4, 48, 4},
-                                                                     {6, 24, 8, 13, 2},  // a row or two each
-                                                                     {1100, 8, 3, 6, 2}}) {
+  for (const auto& [tokens, width, experts, ffn_width, per_token] :
+       {std::tuple{1, 12, 5, 7, 2},
+        {40, 24, 6, 20, 3},
+        {130, 33, 9, 17, 1},
+        {70, 40, 4, 48, 4},
+        {6, 24, 8, 13, 2},  // a row or two each
+        {1100, 8, 3, 6, 2}}) {
     for (const Routes kind : {Routes::kRandom, Routes::kOneExpert, Routes::kLastExperts}) {
       ExpertsShape shape{tokens, width, experts, ffn_width, per_token};
       if (seed % 3 == 0) shape.activation = ActivationKind::kGelu;

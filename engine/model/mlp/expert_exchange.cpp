@@ -7,8 +7,7 @@
 namespace sherd::model {
 namespace {
 
-std::vector<ElementRange> elements(const std::vector<kernels::RowRange>& rows,
-                                   std::int64_t width) {
+std::vector<ElementRange> elements(const std::vector<kernels::RowRange>& rows, std::int64_t width) {
   std::vector<ElementRange> ranges;
   for (const kernels::RowRange& range : rows) {
     ranges.push_back({range.first * width, range.count * width});
@@ -96,8 +95,7 @@ std::span<const std::int32_t> counts_of(const Routing& decided) {
 }  // namespace
 
 Tensor ExpertExchange::home_rows() const {
-  return rows(activations_.experts.home_rows, shape_.tokens() * shape_.moe.per_token,
-              shape_.width);
+  return rows(activations_.experts.home_rows, shape_.tokens() * shape_.moe.per_token, shape_.width);
 }
 
 Tensor ExpertExchange::home_numbers() const {
@@ -109,16 +107,27 @@ Tensor ExpertExchange::order() const {
 }
 
 void ExpertExchange::sort(const Routing& decided, const Tensor& counts) {
-  kernels::expert_order(compute_, {.shape = shape_.experts(),
-                                   .chosen = decided.chosen,
-                                   .order = order(),
-                                   .counts = counts});
+  kernels::expert_order(
+      compute_,
+      {.shape = shape_.experts(), .chosen = decided.chosen, .order = order(), .counts = counts});
 }
 
-void ExpertExchange::count(const Routing& decided) {
+void ExpertExchange::begin(const Routing& decided, const ConstTensor& x_TD) {
   const std::int64_t E = shape_.moe.experts;
   sort(decided, decided.rank_counts.part(shape_.expert.rank * E, E));
   collectives_.gather_counts("counts of experts", decided.rank_counts);
+  collectives_.await_rows();
+  compute_.synchronize();  // the host reads the counts
+  begun_ = true;
+  const std::vector<ExpertRound> all = rounds(decided);
+  if (!all.empty()) begin_round(x_TD, all.front());
+}
+
+void ExpertExchange::begin_round(const ConstTensor& x_TD, const ExpertRound& round) {
+  const Tensor x_rows =
+      rows(activations_.experts.x_rows, shape_.owned_experts().buffer_rows, shape_.width);
+  pack(x_TD, round);
+  send("rows for experts", home_rows(), shape_.width, round, x_rows);
 }
 
 std::vector<ExpertRound> ExpertExchange::rounds(const Routing& decided) const {
@@ -147,23 +156,25 @@ void ExpertExchange::bring_back(const char* what, const Tensor& rows, std::int64
 }
 
 void ExpertExchange::forward(const Forward& args) {
-  const ExpertsBuffers& own = activations_.experts;
   const kernels::ExpertsShape owned = shape_.owned_experts();
   const std::int64_t D = shape_.width;
-  const Tensor x_rows = rows(own.x_rows, owned.buffer_rows, D);
-  sort(args.decided);      // a recompute comes after other layers
-  compute_.synchronize();  // for the counts
+  const bool begun = std::exchange(begun_, false);
+  if (!begun) sort(args.decided);  // a recompute comes after other layers
+  bool is_first = true;
   for (const ExpertRound& round : rounds(args.decided)) {
-    pack(args.x_TD, round);
-    send("rows for experts", home_rows(), D, round, x_rows);
-    kernels::expert_rows_forward(compute_, {.shape = owned,
-                                            .pieces = round.pieces,
-                                            .x = x_rows,
-                                            .up = args.up,
-                                            .down = args.down,
-                                            .workspace = args.workspace});
+    if (!(is_first && begun)) begin_round(args.x_TD, round);
+    is_first = false;
+    collectives_.await_rows();
+    kernels::expert_rows_forward(compute_,
+                                 {.shape = owned,
+                                  .pieces = round.pieces,
+                                  .x = rows(activations_.experts.x_rows, owned.buffer_rows, D),
+                                  .up = args.up,
+                                  .down = args.down,
+                                  .workspace = args.workspace});
     bring_back("rows from experts", args.workspace.rows, D, round, home_rows());
   }
+  collectives_.await_rows();
   kernels::expert_combine(compute_, {.shape = shape_.experts(),
                                      .order = order(),
                                      .rows = home_rows(),
@@ -173,56 +184,64 @@ void ExpertExchange::forward(const Forward& args) {
                                      .y = args.out_TD});
 }
 
-// x's rows, dy's and the weights of a round.
-void ExpertExchange::to_owners(const Backward& args, const ExpertRound& round) {
+// Up to the gradients of matrices: what has to be brought is on its way when it returns.
+void ExpertExchange::backward_round(const Backward& args, const ExpertRound& round) {
   const ExpertsBuffers& own = activations_.experts;
-  const std::int64_t C = shape_.owned_experts().buffer_rows, D = shape_.width;
+  const kernels::ExpertsShape owned = shape_.owned_experts();
+  const std::int64_t C = owned.buffer_rows, D = shape_.width;
+  const Tensor x_rows = rows(own.x_rows, C, D), dy_rows = rows(own.dy_rows, C, D);
+  const Tensor row_weights = rows(own.row_weights, C, 1);
+  const Tensor row_d_weights = rows(own.row_d_weights, C, 1);
   pack(args.x_TD, round);
-  send("rows for experts, again", home_rows(), D, round, rows(own.x_rows, C, D));
+  send("rows for experts, again", home_rows(), D, round, x_rows);
+  collectives_.await_rows();
   pack(args.d_out_TD, round);
-  send("gradients for experts", home_rows(), D, round, rows(own.dy_rows, C, D));
-  send("weights for experts", home_numbers(), 1, round, rows(own.row_weights, C, 1));
+  send("gradients for experts", home_rows(), D, round, dy_rows);
+  send("weights for experts", home_numbers(), 1, round, row_weights);
+  kernels::expert_rows_activate(compute_, {.shape = owned,
+                                           .pieces = round.pieces,
+                                           .x = x_rows,
+                                           .up = args.up,
+                                           .workspace = args.workspace});
+  collectives_.await_rows();
+  kernels::expert_rows_backward(compute_, {.shape = owned,
+                                           .pieces = round.pieces,
+                                           .dy = dy_rows,
+                                           .weights = row_weights,
+                                           .up = args.up,
+                                           .down = args.down,
+                                           .d_weights = row_d_weights,
+                                           .input = static_cast<bool>(args.d_sum),
+                                           .workspace = args.workspace});
+  bring_back("gradients of weights", row_d_weights, 1, round, home_numbers());
+  if (args.d_sum) {
+    bring_back("gradients from experts", args.workspace.rows, D, round, home_rows());
+  }
 }
 
 void ExpertExchange::backward(const Backward& args) {
   const ExpertsBuffers& own = activations_.experts;
   const kernels::ExpertsShape owned = shape_.owned_experts(), all = shape_.experts();
   const std::int64_t C = owned.buffer_rows, D = shape_.width;
-  const Tensor x_rows = rows(own.x_rows, C, D), dy_rows = rows(own.dy_rows, C, D);
-  const Tensor row_d_weights = rows(own.row_d_weights, C, 1);
   const kernels::ExpertRowsGradients of_round{.shape = owned,
                                               .pieces = {},
                                               .without_rows = {},
-                                              .x = x_rows,
-                                              .dy = dy_rows,
+                                              .x = rows(own.x_rows, C, D),
+                                              .dy = rows(own.dy_rows, C, D),
                                               .d_up = {},
                                               .d_down = {},
                                               .workspace = args.workspace};
   sort(args.decided);
-  kernels::expert_choices_to_rows(compute_, {.shape = all,
-                                             .order = order(),
-                                             .from = args.decided.weights,
-                                             .to = home_numbers()});
+  kernels::expert_choices_to_rows(
+      compute_,
+      {.shape = all, .order = order(), .from = args.decided.weights, .to = home_numbers()});
   LinkWriter links(args, counts_of(args.decided), shape_.expert);
   for (const ExpertRound& round : rounds(args.decided)) {
-    to_owners(args, round);
-    kernels::expert_rows_backward(compute_, {.shape = owned,
-                                             .pieces = round.pieces,
-                                             .x = x_rows,
-                                             .dy = dy_rows,
-                                             .weights = rows(own.row_weights, C, 1),
-                                             .up = args.up,
-                                             .down = args.down,
-                                             .d_weights = row_d_weights,
-                                             .input = static_cast<bool>(args.d_sum),
-                                             .workspace = args.workspace});
-    bring_back("gradients of weights", row_d_weights, 1, round, home_numbers());
-    if (args.d_sum) {
-      bring_back("gradients from experts", args.workspace.rows, D, round, home_rows());
-    }
+    backward_round(args, round);
     links.add(compute_, of_round, round.pieces);
   }
   links.finish(compute_, of_round);
+  collectives_.await_rows();
   kernels::expert_rows_to_choices(
       compute_, {.shape = all, .order = order(), .from = home_numbers(), .to = args.d_weights});
   if (!args.d_sum) return;

@@ -3,8 +3,12 @@
 ///   forward     counts are exchanged once; then, round by round (engine/model/mlp/expert_rounds.h):
 ///                 x's rows there -> up, activation, down -> rows back
 ///               a token's results are added at home, in the order of experts
-///   backward    x's and dy's rows and weights there -> what experts_backward does -> gradients of x and weights back
-///               the owner forms the gradient of its matrices for one source rank after another (Affine::next)
+///   backward    x's rows there -> up and activation again, while dy's rows and weights travel -> what
+///               experts_backward does -> gradients of x and of weights back, while the owner forms the gradients of
+///               its matrices, for one source rank after another (Affine::next)
+///
+/// Overlap     the first round's rows travel while the shared expert is computed, and what the backward has brought
+///             as above. A round's rows wait for those of the round before.
 ///
 /// Memory      is the same for every routing: of the owner's rows only one round is there at a time, and nothing of a
 ///             row is kept. At home there are the rows of all choices, once.
@@ -23,8 +27,8 @@ class ExpertExchange : protected Part {
  public:
   explicit ExpertExchange(Computation& computation) : Part(computation) {}
 
-  /// After the router has decided: the counts of all ranks.
-  void count(const Routing& decided);
+  /// After the router has decided: exchanges counts, and begins the forward's first round.
+  void begin(const Routing& decided, const ConstTensor& x_TD);
 
   struct Forward {
     Routing decided;
@@ -52,14 +56,17 @@ class ExpertExchange : protected Part {
   std::vector<ExpertRound> rounds(const Routing& decided) const;
   Tensor order() const;
   void sort(const Routing& decided, const Tensor& counts = {});
+  void begin_round(const ConstTensor& x_TD, const ExpertRound& round);
   void send(const char* what, const Tensor& home, std::int64_t width, const ExpertRound& round,
             const Tensor& rows);
   void bring_back(const char* what, const Tensor& rows, std::int64_t width,
                   const ExpertRound& round, const Tensor& home);
   void pack(const ConstTensor& from_TD, const ExpertRound& round);
-  void to_owners(const Backward& args, const ExpertRound& round);
+  void backward_round(const Backward& args, const ExpertRound& round);
   Tensor home_rows() const;
   Tensor home_numbers() const;
+
+  bool begun_ = false;  // the forward's first round is under way
 };
 
 }  // namespace sherd::model

@@ -18,8 +18,8 @@
 namespace sherd::model {
 
 struct ExpertRound {
-  std::vector<kernels::RowRange> sends;     ///< by owner: this rank's home rows
-  std::vector<kernels::RowRange> receives;  ///< by source: rows of this rank's buffer
+  std::vector<kernels::RowRange> sends;      ///< by owner: this rank's home rows
+  std::vector<kernels::RowRange> receives;   ///< by source: rows of this rank's buffer
   std::vector<kernels::ExpertPiece> pieces;  ///< of this rank's experts
 };
 

@@ -56,7 +56,7 @@ void Mixture::decide(std::int64_t block, const BlockParameters& parameters, cons
                                      .weights = decides.weights,
                                      .counts = decides.counts,
                                      .balance = decides.balance});
-  if (shape_.expert.is_cut()) exchange_.count(decides);
+  if (shape_.expert.is_cut()) exchange_.begin(decides, x_TD(block));
   if (!pass.expert_totals) return;
   const std::int64_t per_layer = shape_.moe.experts + 2;
   kernels::router_totals(compute_, {shape_.router(), decides.counts, decides.balance,
@@ -160,21 +160,20 @@ void Mixture::experts_backward(std::int64_t block, const BlockParameters& parame
                                .next = up.next,
                                .workspace = experts_workspace(true)});
   }
-  kernels::experts_backward(
-      compute_, {.shape = shape_.experts(),
-                 .x = x_TD(block),
-                 .dy = d_out_TD,
-                 .up = parameters[SiteId::kExpertsUp].weight,
-                 .down = parameters[SiteId::kExpertsDown].weight,
-                 .chosen = decided.chosen,
-                 .weights = decided.weights,
-                 .d_weights = d_weights,
-                 .d_sum = d_sum,
-                 .d_up = up.weight,
-                 .d_down = down.weight,
-                 .adds_up = up.adds,
-                 .adds_down = down.adds,
-                 .workspace = experts_workspace(true)});
+  kernels::experts_backward(compute_, {.shape = shape_.experts(),
+                                       .x = x_TD(block),
+                                       .dy = d_out_TD,
+                                       .up = parameters[SiteId::kExpertsUp].weight,
+                                       .down = parameters[SiteId::kExpertsDown].weight,
+                                       .chosen = decided.chosen,
+                                       .weights = decided.weights,
+                                       .d_weights = d_weights,
+                                       .d_sum = d_sum,
+                                       .d_up = up.weight,
+                                       .d_down = down.weight,
+                                       .adds_up = up.adds,
+                                       .adds_down = down.adds,
+                                       .workspace = experts_workspace(true)});
 }
 
 void Mixture::router_backward(std::int64_t block, const BlockParameters& parameters,

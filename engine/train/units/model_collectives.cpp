@@ -146,7 +146,7 @@ ModelCollectives::ModelCollectives(const model::ModelShape& shape, const shardin
     tail_ = rank.acquire(tensor_sum_tail(shape.part));
   }
   if (shape.context.is_cut()) context_ = along(sharding::kContextAxis);
-  if (shape.expert.is_cut()) expert_ = along(sharding::kExpertAxis);
+  if (shape.expert.is_cut()) experts_ = std::make_unique<RowExchange>(rank);
   if (shape.context.passes_keys()) ring_ = std::make_unique<Ring>(rank);
 }
 
@@ -201,16 +201,19 @@ void ModelCollectives::reduce_scatter_positions(const char* what, const Tensor& 
 }
 
 void ModelCollectives::gather_counts(const char* what, const Tensor& x) {
-  SHERD_CHECK(expert_ != nullptr, "{} of a model whose experts are all here", what);
-  call(sharding::kExpertAxis, [&] { expert_->all_gather(compute_, what, x); });
+  SHERD_CHECK(experts_ != nullptr, "{} of a model whose experts are all here", what);
+  experts_->gather(what, x);
 }
 
 void ModelCollectives::exchange_rows(const char* what, const Tensor& from,
                                      const std::vector<ElementRange>& sends, const Tensor& to,
                                      const std::vector<ElementRange>& receives) {
-  SHERD_CHECK(expert_ != nullptr, "{} of a model whose experts are all here", what);
-  call(sharding::kExpertAxis,
-       [&] { expert_->all_to_all_v(compute_, what, from, sends, to, receives); });
+  SHERD_CHECK(experts_ != nullptr, "{} of a model whose experts are all here", what);
+  experts_->exchange(what, from, sends, to, receives);
+}
+
+void ModelCollectives::await_rows() {
+  experts_->await();
 }
 
 void ModelCollectives::pass_on(const char* what, const Tensor& from, const Tensor& to) {
@@ -227,7 +230,10 @@ void ModelCollectives::await_sent() {
 }
 
 std::chrono::nanoseconds ModelCollectives::cpu_time() const {
-  return ring_ ? ring_->cpu_time() : std::chrono::nanoseconds(0);
+  std::chrono::nanoseconds time{0};
+  if (ring_) time += ring_->cpu_time();
+  if (experts_) time += experts_->cpu_time();
+  return time;
 }
 
 void ModelCollectives::scatter_over(sharding::Communicator& communicator, const char* what,

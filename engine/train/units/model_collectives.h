@@ -13,6 +13,7 @@
 #include "engine/model/collectives.h"
 #include "engine/model/cut/exchanges.h"
 #include "engine/train/units/ring.h"
+#include "engine/train/units/row_exchange.h"
 #include "sharding/comm/communicator.h"
 #include "sharding/mesh/rank.h"
 #include "sharding/mesh/traffic.h"
@@ -47,6 +48,7 @@ class ModelCollectives final : public model::Collectives {
   void gather_counts(const char* what, const Tensor& x) override;
   void exchange_rows(const char* what, const Tensor& from, const std::vector<ElementRange>& sends,
                      const Tensor& to, const std::vector<ElementRange>& receives) override;
+  void await_rows() override;
   void pass_on(const char* what, const Tensor& from, const Tensor& to) override;
   void await_passed() override;
   void await_sent() override;
@@ -55,11 +57,11 @@ class ModelCollectives final : public model::Collectives {
   /// itself doesn't call it.
   void broadcast_position(const char* what, const Tensor& x, int owner);
 
-  /// How long a CPU's compute stream has spent in calls along an axis: expert, tensor or context. Nothing
-  /// is computed meanwhile. A GPU's calls, and any ring's transfers, count as waits
+  /// How long a CPU's compute stream has spent in calls along an axis, tensor or context; nothing
+  /// is computed meanwhile. A GPU's calls, a ring's transfers and experts' rows count as waits
   /// (Stream::waited_for).
   std::chrono::nanoseconds time_spent(std::string_view axis) const;
-  /// Processor time of a ring's streams, in total.
+  /// Processor time of the streams of a ring and of experts' rows, in total.
   std::chrono::nanoseconds cpu_time() const;
 
  private:
@@ -78,8 +80,8 @@ class ModelCollectives final : public model::Collectives {
   std::unique_ptr<sharding::Communicator> own_copies_;
   sharding::Communicator* copies_;
   sharding::Communicator* context_ = nullptr;
-  sharding::Communicator* expert_ = nullptr;
   std::unique_ptr<Ring> ring_;
+  std::unique_ptr<RowExchange> experts_;
   Buffer tail_;
   std::map<std::string, std::chrono::nanoseconds, std::less<>> on_axis_;
 };

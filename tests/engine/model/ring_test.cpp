@@ -186,6 +186,9 @@ class Noting final : public model::Collectives {
   void gather(const char*, const Tensor&) override {}
   void all_to_all(const char*, const Tensor&, const Tensor&) override {}
   void gather_positions(const char*, const Tensor&) override {}
+  void gather_counts(const char*, const Tensor&) override {}
+  void exchange_rows(const char*, const Tensor&, const std::vector<ElementRange>&, const Tensor&,
+                     const std::vector<ElementRange>&) override {}
   void reduce_scatter_positions(const char*, const Tensor&, const Tensor&) override {}
   void pass_on(const char* what, const Tensor& from, const Tensor& to) override {
     EXPECT_NE(from.data, to.data);
@@ -193,6 +196,7 @@ class Noting final : public model::Collectives {
     std::fill_n(static_cast<char*>(to.data), to.bytes(), 0);
     calls_.push_back(std::string(what).starts_with("gradients") ? "gradients go" : "keys go");
   }
+  void await_rows() override {}
   void await_passed() override { calls_.push_back("wait"); }
   void await_sent() override { calls_.push_back("wait for sends"); }
 

@@ -42,10 +42,20 @@ class Noting final : public model::Collectives {
     note(Kind::kReduceScatterPositions, what, x);
     inner_.reduce_scatter_positions(what, x, out);
   }
+  void gather_counts(const char* what, const Tensor& x) override {
+    note(Kind::kGatherCounts, what, x);
+    inner_.gather_counts(what, x);
+  }
+  void exchange_rows(const char* what, const Tensor& from, const std::vector<ElementRange>& sends,
+                     const Tensor& to, const std::vector<ElementRange>& receives) override {
+    note(Kind::kExchangeRows, what, from);
+    inner_.exchange_rows(what, from, sends, to, receives);
+  }
   void pass_on(const char* what, const Tensor& from, const Tensor& to) override {
     note(Kind::kPassOn, what, from);
     inner_.pass_on(what, from, to);
   }
+  void await_rows() override { inner_.await_rows(); }
   void await_passed() override { inner_.await_passed(); }
   void await_sent() override { inner_.await_sent(); }
   /// Calls by kind, name, type and size.

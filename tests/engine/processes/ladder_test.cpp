@@ -91,6 +91,22 @@ TEST_F(Ladder, SumsThatAreFormedOnMachinesFirstDifferInTheirLastDigits) {
   EXPECT_NE(final_state(folder_, "processes"), final_state(folder_, "threads"));
 }
 
+// Experts' rows travel between processes.
+TEST_F(Ladder, ExpertRanksInProcessesHaveTheBitsOfThreadsWithWholeExperts) {
+  TrainingRun run = run_of({{2, 2}, 3, true});
+  run.model = ", bias: false";
+  run.more = "moe: {num_experts: 8, ffn_hidden_size: 16, shared_ffn_hidden_size: 12}";
+  train_in(folder_, "threads", run);
+  for (const int degree : {2, 4}) {
+    run.mesh = fmt::format("expert_parallel_degree: {}", degree);
+    const std::string name = fmt::format("processes{}", degree);
+    const auto outcome = train_in_processes(folder_, name, run, {2, 2});
+    ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+    EXPECT_EQ(numbers_of(folder_, name), numbers_of(folder_, "threads")) << degree;
+    EXPECT_EQ(final_state(folder_, name), final_state(folder_, "threads")) << degree;
+  }
+}
+
 // Muon's owners broadcast, which no other optimizer does.
 TEST_F(Ladder, ProcessesHaveTheBitsOfThreadsWithMuon) {
   TrainingRun run = run_of({{2, 1}, 2});

@@ -85,7 +85,6 @@ TEST(RecipeSuggestions, SayWhatOfOtherEnginesThereIsnt) {
         << error;
   };
   starts("zero_optimization.offload_optimizer", "state isn't offloaded");
-  starts("parallelism.expert_parallel_degree", "experts aren't divided among ranks yet");
   starts("wandb_project", "figures go to metrics.jsonl");
   starts("training.compile", "there is nothing to compile");
   EXPECT_EQ(error_of(tiny_with("wandb:\n  project: x\n")),

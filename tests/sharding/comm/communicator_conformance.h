@@ -261,6 +261,43 @@ TEST_P(CommunicatorConformance, AllToAllGivesEveryRankItsSliceOfAll) {
   });
 }
 
+// Rank a sends (a + 2 b) % 4 pieces of `count` to rank b, so some nothing, from the end of its buffer to the beginning.
+TEST_P(CommunicatorConformance, AllToAllVGivesEveryRankTheRangesThatAreForIt) {
+  constexpr int kMost = 3;
+  const auto pieces = [](int from, int to) { return (from + 2 * to) % (kMost + 1); };
+  run([&](Member& member) {
+    for (const DType dtype : {DType::kF32, DType::kBF16, DType::kI32}) {
+      for (const std::int64_t count : {std::int64_t{1}, std::int64_t{37}}) {
+        const std::int64_t room = world() * kMost * count;
+        const auto first_for = [&](int from, int to) {
+          std::int64_t before = 0;
+          for (int rank = 0; rank <= to; ++rank) before += pieces(from, rank) * count;
+          return room - before;
+        };
+        std::vector<ElementRange> sends, receives;
+        Values expected(static_cast<std::size_t>(room), 99.0);
+        std::int64_t at = 0;
+        for (int peer = 0; peer < world(); ++peer) {
+          sends.push_back({first_for(member.rank(), peer), pieces(member.rank(), peer) * count});
+          receives.push_back({at, pieces(peer, member.rank()) * count});
+          const Values brought = contribution(peer, room, dtype);
+          std::copy_n(brought.begin() + first_for(peer, member.rank()), receives.back().count,
+                      expected.begin() + at);
+          at += receives.back().count;
+        }
+        const Values mine = contribution(member.rank(), room, dtype);
+        const test::OwnedTensor from(dtype, mine),
+            to(dtype, Values(static_cast<std::size_t>(room), 99.0));
+        member.communicator.all_to_all_v(member.stream, "x", from.tensor(), sends, to.tensor(),
+                                         receives);
+        member.stream.synchronize();
+        EXPECT_TRUE(holds(to, expected)) << name_of(dtype) << " x " << count;
+        EXPECT_TRUE(holds(from, mine)) << "the input was changed";
+      }
+    }
+  });
+}
+
 TEST_P(CommunicatorConformance, BroadcastGivesEveryRankWhatTheRootHolds) {
   run([&](Member& member) {
     for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16, DType::kF64, DType::kI32}) {

@@ -48,7 +48,7 @@ TEST(Placement, TheSlicesOfAPartAreThoseOfTheReplicasThatDivideIt) {
   const Placement divided = placement_of(3, GradSync::kEveryMicroStep, Replicas::kDivideOptimizer);
   EXPECT_EQ(divided.parameters, copies.parameters);
   EXPECT_EQ(divided.gradients, copies.gradients);
-  EXPECT_EQ(divided.optimizer, (AxisSet{"context", "replicate", "shard"}));
+  EXPECT_EQ(divided.optimizer, (AxisSet{"context", "expert", "replicate", "shard"}));
   std::vector<int> of_copies, of_divided;
   for (int rank = 0; rank < 6; ++rank) {
     of_copies.push_back(slice_of(mesh, rank, copies));

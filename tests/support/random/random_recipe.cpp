@@ -29,6 +29,16 @@ void leave_copies_at_stage_0(Settings& settings) {
   if (whole(settings, "zero_optimization.stage") == 0) settings.erase(std::string(kOverReplicas));
 }
 
+// Ranks that divide the experts, of a recipe with its data ranks.
+void choose_expert_ranks(Settings& settings, Random& random) {
+  const std::int64_t experts = whole(settings, "moe.num_experts");
+  const std::int64_t ranks = whole(settings, "parallelism.data_parallel_shard_degree");
+  std::int64_t degree = experts == 0 || random.chance(0.4) ? 1 : ranks;
+  while (ranks % degree != 0 || experts % degree != 0) --degree;
+  settings["parallelism.expert_parallel_degree"] = std::to_string(degree);
+  if (degree > 1) settings["zero_optimization.grad_sync"] = "every_micro_step";
+}
+
 class LegalRecipe {
  public:
   LegalRecipe(const test::TempFolder& folder, Random& random) : folder_(folder), random_(random) {}
@@ -172,6 +182,7 @@ class LegalRecipe {
                      whole(settings_, "parallelism.context_parallel_degree") > 1;
     leave("moe.layers");
     set("moe.num_experts", "0");
+    set("parallelism.expert_parallel_degree", 1);
     if (cut || is("parallelism.sum_order", "canonical") || has_adapter_ || !random_.chance(0.3))
       return;
     const std::int64_t groups = random_.whole(1, 2), experts = groups * random_.whole(1, 4);
@@ -192,6 +203,7 @@ class LegalRecipe {
     maybe("moe.z_loss", random_.one_of({"0", "0.001"}));
     maybe("moe.buffer_rows", random_.whole(0, 2000));
     set("model.mlp_bias", "false");
+    choose_expert_ranks(settings_, random_);
   }
 
   void rotary(std::int64_t heads) {
@@ -478,6 +490,7 @@ Settings elsewhere(const Settings& settings, Random& random) {
   changed.erase("training.gradient_accumulation_steps");
   changed["zero_optimization.stage"] = std::to_string(random.whole(0, 3));
   leave_copies_at_stage_0(changed);
+  choose_expert_ranks(changed, random);
   return changed;
 }
 

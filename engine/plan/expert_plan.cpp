@@ -1,0 +1,52 @@
+#include "engine/plan/expert_plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "core/human_text.h"
+#include "engine/model/mlp/expert_rounds.h"
+#include "engine/train/layout/sharding_plan.h"
+
+namespace sherd::engine {
+
+std::optional<ExpertPlan> expert_plan(const TrainingOptions& options, const sharding::Mesh& mesh,
+                                      const std::vector<sharding::Sent>& sent) {
+  const model::ModelShape shape = rank_model(options, mesh, 0);
+  if (!shape.expert.is_cut()) return std::nullopt;
+  const kernels::ExpertsShape owned = shape.owned_experts();
+  ExpertPlan plan{.ranks = shape.expert.degree,
+                  .layers = shape.num_mixtures(0, shape.num_layers),
+                  .rows = shape.tokens() * shape.moe.per_token,
+                  .buffer_rows = owned.buffer_rows};
+  const std::int64_t most = owned.tokens * owned.per_token;
+  for (const double imbalance : {1.0, 2.0, 4.0, 8.0}) {
+    if (imbalance * static_cast<double>(plan.rows) > static_cast<double>(most)) break;
+    plan.rounds.push_back({imbalance, model::planned_rounds(owned, plan.rows, imbalance)});
+  }
+  plan.rounds.push_back({0.0, model::planned_rounds(owned, most, 1.0)});
+  for (const sharding::Sent& each : sent) {
+    if (each.collective == sharding::Collective::kAllToAllV) plan.balanced_bytes += each.bytes;
+  }
+  plan.worst_bytes = plan.balanced_bytes / (plan.ranks - 1) * plan.ranks;
+  return plan;
+}
+
+std::string expert_plan_text(const ExpertPlan& plan) {
+  std::string text = fmt::format(
+      "experts on {} ranks: {} of a micro-batch's rows in each of {} layers, buffers of {}\n"
+      "{:<34}",
+      plan.ranks, plan.rows, plan.layers, plan.buffer_rows, "rows of the fullest rank / mean");
+  for (const ExpertPlan::Rounds& each : plan.rounds) {
+    text += fmt::format(
+        "{:>8}", each.imbalance > 0.0 ? fmt::format("{:g}", each.imbalance) : std::string("worst"));
+  }
+  text += fmt::format("\n{:<34}", "rounds at most");
+  for (const ExpertPlan::Rounds& each : plan.rounds) text += fmt::format("{:>8}", each.rounds);
+  return text + fmt::format(
+                    "\nrows that a rank sends in a step: {} if all ranks are chosen equally, at "
+                    "most {}\n",
+                    human_bytes(plan.balanced_bytes), human_bytes(plan.worst_bytes));
+}
+
+}  // namespace sherd::engine

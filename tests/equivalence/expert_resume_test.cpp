@@ -1,0 +1,59 @@
+// Runs of experts that are saved with one number of expert ranks and go on with another.
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "checkpoint/format/manifest.h"
+#include "tests/support/runs/small_run.h"
+
+namespace sherd::testing {
+namespace {
+
+namespace fs = std::filesystem;
+
+TrainingRun run_with_experts(int stage, int degree, const char* optimizer) {
+  return {
+      .stage = stage,
+      .world = 4,
+      .precision = "mixed_precision: {param_dtype: bf16}",
+      .optimizer = optimizer,
+      .accumulation = "micro_batch_size: 1",
+      .more =
+          "moe: {num_experts: 8, ffn_hidden_size: 16, shared_ffn_hidden_size: 12, z_loss: 0.01}\n"
+          "gradient_clipping: {max_norm: 0.5}",
+      .mesh = fmt::format("expert_parallel_degree: {}", degree),
+      .zero = "grad_sync: every_micro_step",
+      .model = ", bias: false"};
+}
+
+TEST(ExpertRanks, GoOnAtAnotherDegreeAsIfTheyHadBeenThereAllAlong) {
+  for (const char* optimizer : {"adamw", "muon"}) {
+    const test::TempFolder folder;
+    write_data(folder);
+    train_in(folder, "whole", run_with_experts(3, 1, optimizer));
+    for (const auto& [stage, degree] : {std::pair(0, 2), {1, 4}, {2, 2}, {3, 4}}) {
+      const std::string again = fmt::format("again{}", stage), back = fmt::format("back{}", stage);
+      fs::copy(folder.file("whole"), folder.file(again), fs::copy_options::recursive);
+      const auto forget_the_last = [&](const std::string& run) {
+        fs::remove_all(
+            folder.file(run + "/checkpoints/" + checkpoint::step_directory_name(kSteps)));
+      };
+      forget_the_last(again);
+      train_in(folder, again, run_with_experts(stage, degree, optimizer));
+      const std::string what = fmt::format("stage {}, degree {}, {}", stage, degree, optimizer);
+      EXPECT_EQ(numbers_of(folder, "whole"), numbers_of(folder, again)) << what;
+      EXPECT_EQ(final_state(folder, "whole"), final_state(folder, again)) << what;
+      // And what expert ranks have saved, with whole experts.
+      train_in(folder, back, run_with_experts(stage, degree, optimizer));
+      EXPECT_EQ(final_state(folder, "whole"), final_state(folder, back)) << what;
+      forget_the_last(back);
+      train_in(folder, back, run_with_experts(3 - stage, 1, optimizer));
+      EXPECT_EQ(numbers_of(folder, "whole"), numbers_of(folder, back)) << what << ", back";
+      EXPECT_EQ(final_state(folder, "whole"), final_state(folder, back)) << what << ", back";
+    }
+  }
+}
+
+}  // namespace
+}  // namespace sherd::testing
