@@ -27,6 +27,8 @@
 /// Device    CPU.
 #pragma once
 
+#include <vector>
+
 #include "core/stream.h"
 #include "core/tensor.h"
 #include "kernels/documents.h"
@@ -70,6 +72,16 @@ struct RouterTotals {
   Tensor totals;  ///< f64 [E + 2]
 };
 void router_totals(Stream& stream, const RouterTotals& args);
+
+/// bias[e] += rate if expert first + e has fewer rows than the mean, -= rate if it has more, by integers: the sum of
+/// `counts` against E times one.
+struct RouterCorrection {
+  std::vector<std::int64_t> counts;  ///< [E], of a whole step
+  std::int64_t first = 0;
+  float rate = 0.0f;
+  Tensor bias;  ///< f32, some of the E
+};
+void router_correction(Stream& stream, const RouterCorrection& args);
 
 struct RouterBackward {
   RouterShape shape;

@@ -43,6 +43,8 @@ struct Module {
   /// In files of transformers 5 that keep its form in memory: the name of the tensor of all experts (gate and up in
   /// one), or of a router whose name differs there.
   std::string_view stacked{};
+  /// The whole name of its bias, where that isn't "NAME.bias"; and in files with stacked experts.
+  std::string_view bias{}, stacked_bias{};
   /// Its name in memory in some versions of transformers; files use `theirs`.
   std::string_view in_memory{};
 };

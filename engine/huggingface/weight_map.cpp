@@ -46,8 +46,13 @@ class ParameterLinks {
   /// The tensor "MODULE.KIND" of theirs, or one for each head.
   void add(const Module& module, const std::string& name, const std::string& kind) {
     if (is_of_experts(module.part)) return add_experts(module, name, kind);
-    if (model_.stacks_experts && !module.stacked.empty()) {  // a router
-      add_theirs(stacked_name(module, name), {rows_, columns_});
+    const bool stacks = model_.stacks_experts && !module.stacked.empty();
+    if (kind == "bias" && !module.bias.empty()) {
+      add_theirs(other_name(module, name, stacks ? module.stacked_bias : module.bias), {rows_});
+      return plain(0, 0, rows_);
+    }
+    if (stacks) {  // a router
+      add_theirs(other_name(module, name, module.stacked), {rows_, columns_});
       return plain(0, 0, rows_);
     }
     const Rows rows = rows_of(module.part);
@@ -93,7 +98,7 @@ class ParameterLinks {
       return add_stack(name + "." + kind);
     }
     if (model_.stacks_experts && !module.stacked.empty()) {
-      if (module.part != Part::kExpertUp) add_stack(stacked_name(module, name));
+      if (module.part != Part::kExpertUp) add_stack(other_name(module, name, module.stacked));
       return;
     }
     const bool whole = module.part == Part::kExpertDown;
@@ -110,14 +115,15 @@ class ParameterLinks {
     plain(0, 0, rows_);
   }
 
-  // "model.layers.3.mlp.experts.{}.gate_proj" says the number of the layer.
-  static std::string stacked_name(const Module& module, const std::string& name) {
+  // "model.layers.3.mlp.experts.{}.gate_proj" says the number of the layer for a name of another pattern.
+  static std::string other_name(const Module& module, const std::string& name,
+                                std::string_view other) {
     const std::string_view pattern = module.theirs;
     const std::size_t number =
         name.find(pattern.substr(0, pattern.find("{}"))) + pattern.find("{}");
     const std::size_t end = name.find('.', number);
     return name.substr(0, name.find(pattern.substr(0, pattern.find("{}")))) +
-           with_number(module.stacked, std::stoll(name.substr(number, end - number)));
+           with_number(other, std::stoll(name.substr(number, end - number)));
   }
 
   Rows rows_of(Part part) const {

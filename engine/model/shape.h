@@ -68,6 +68,8 @@ struct MoeShape {
   double scale = 1.0;
   double least_sum = 0.0, added_sum = 0.0;
   int groups = 1, kept_groups = 1, group_scores = 1;
+  bool correction_bias = false;   ///< the router has a bias that only the choice of experts sees
+  double bias_update_rate = 0.0;  ///< by which an update moves it towards balance
   kernels::BalanceScope scope = kernels::BalanceScope::kSequence;
   double balance = 0.0, z = 0.0;  ///< the losses' coefficients
   std::int64_t buffer_rows = 0;   ///< of a round; 0: as many as a micro-batch has tokens

@@ -122,7 +122,8 @@ void add_experts(const ModelShape& shape, std::int64_t layer, std::vector<Site>&
                    .weight = Weight::kMatrix,
                    .of_experts = true,
                    .rows = moe.experts,
-                   .columns = shape.width});
+                   .columns = shape.width,
+                   .bias = moe.correction_bias});
   if (moe.shared_gate) {
     sites.push_back({.id = SiteId::kSharedGate,
                      .name = "moe.shared_gate",

@@ -57,6 +57,9 @@ void derive_training(Resolution& recipe) {
   recipe.derive("data.documents", values.data.documents,
                 values.data.format == DataFormat::kChat ? DocumentChoice::kSeparate
                                                         : DocumentChoice::kJoined);
+  const bool draws = values.checkpoint.init_from.empty();
+  recipe.derive("moe.bias_update_rate", values.moe.bias_update_rate,
+                values.moe.correction_bias && draws ? 0.001 : 0.0);
   recipe.derive("checkpoint.on_interrupt", values.checkpoint.on_interrupt,
                 values.checkpoint.interval > 0);
   derive_steps(recipe);

@@ -121,6 +121,8 @@ constexpr ForeignKey kKeys[] = {
     {"router_aux_loss_coef", "moe.balance_loss", "a coefficient c of transformers is as strong as c x experts_per_token / (layers with experts) here."},
     {"moe_aux_loss_coeff aux_loss_alpha aux_loss_coef load_balance_loss_weight", "moe.balance_loss"},
     {"router_z_loss_coef moe_z_loss_coeff", "moe.z_loss"},
+    {"moe_router_enable_expert_bias", "moe.correction_bias"},
+    {"moe_router_bias_update_rate load_balance_coeff bias_update_speed", "moe.bias_update_rate"},
     {"moe_expert_capacity_factor moe_token_drop_policy capacity_factor", "", "no token is dropped; moe.buffer_rows bounds memory."},
     {"expert_model_parallel_size expert_parallel_size ep_size ep_degree moe_ep_size", "parallelism.expert_parallel_degree", "it divides data_parallel_shard_degree."},
     {"wandb_project wandb_log wandb_entity enable_wandb", "", "figures go to metrics.jsonl and tensorboard/ in run.output_dir, and to no service."},

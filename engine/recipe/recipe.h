@@ -150,6 +150,8 @@ struct Recipe {
     bool normalize_weights = false;
     double weight_scale = 0;
     std::int64_t num_groups = 0, kept_groups = 0;
+    bool correction_bias = false;
+    double bias_update_rate = 0;
     BalanceScope balance_scope = BalanceScope::kSequence;
     double balance_loss = 0, z_loss = 0;  ///< coefficients
     std::int64_t buffer_rows = 0;         ///< 0: as many as a micro-batch has tokens

@@ -156,6 +156,11 @@ const Use kUses[] = {
     {"moe.num_groups", kWithExperts, has_experts},
     {"moe.kept_groups", "with num_groups above kept_groups",
      [](R r) { return has_experts(r) && r.moe.num_groups > r.moe.kept_groups; }},
+    {"moe.correction_bias", kWithExperts, has_experts},
+    {"moe.bias_update_rate", "with correction_bias, where the router is trained",
+     [](R r) {
+       return has_experts(r) && r.moe.correction_bias && r.adapter.type == AdapterChoice::kNone;
+     }},
     {"moe.balance_scope", "with num_experts and balance_loss or z_loss",
      [](R r) { return has_experts(r) && (r.moe.balance_loss > 0.0 || r.moe.z_loss > 0.0); }},
     {"moe.balance_loss", kWithExperts, has_experts},

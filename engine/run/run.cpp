@@ -38,6 +38,31 @@ std::string model_line(const TrainingOptions& options, const Recipe& recipe) {
                      options.tokens_per_step(mesh_of(recipe).degree(sharding::data_axes())));
 }
 
+// "8 experts, 2 for each token; balance: loss 0.01 by the counts of each micro-batch".
+std::string experts_line(const Recipe& recipe) {
+  const Recipe::Moe& moe = recipe.moe;
+  constexpr const char* kScopes[] = {"each sequence", "each micro-batch", "the previous step"};
+  std::string balance;
+  const auto add = [&balance](const std::string& part) {
+    balance += (balance.empty() ? "" : ", ") + part;
+  };
+  if (moe.balance_loss > 0.0) {
+    add(fmt::format("loss {:g} by the counts of {}", moe.balance_loss,
+                    kScopes[static_cast<std::size_t>(moe.balance_scope)]));
+  }
+  if (moe.z_loss > 0.0) add(fmt::format("z-loss {:g}", moe.z_loss));
+  if (moe.correction_bias) {
+    add(moe.bias_update_rate > 0.0 ? fmt::format("bias +-{:g} per step", moe.bias_update_rate)
+                                   : std::string("a bias that stays as it is"));
+  }
+  return fmt::format("{} experts, {} for each token{}; balance: {}", moe.num_experts,
+                     moe.experts_per_token,
+                     recipe.parallelism.expert_parallel_degree > 1
+                         ? fmt::format(", on {} ranks", recipe.parallelism.expert_parallel_degree)
+                         : "",
+                     balance.empty() ? "none" : balance);
+}
+
 // Errors of a wrong request: if a run ends with one before it has begun, nothing is kept.
 bool is_refusal(const Error& error) {
   return dynamic_cast<const UsageError*>(&error) || dynamic_cast<const DataError*>(&error) ||
@@ -140,6 +165,7 @@ void say_what_runs(Progress& progress, const PreparedRun& run, const LaunchOptio
                    checkpoint::Disk& disk) {
   const Recipe& recipe = run.resolved.values;
   progress.message(model_line(run.options, recipe));
+  if (recipe.moe.num_experts > 0) progress.message(experts_line(recipe));
   for (const std::string& note : run.resolved.notes) progress.message(note);
   if (const std::string text = export_note(recipe); !text.empty()) progress.message(text);
   if (const std::string text = unlike_folder(disk, recipe); !text.empty()) progress.message(text);

@@ -30,6 +30,21 @@ class CounterReader {
     }
     return value.get<std::int64_t>();
   }
+  /// Numbers from 0 to 2^31 - 1; none where there is no such list.
+  std::vector<std::int64_t> list(const char* key) const {
+    constexpr std::uint64_t kMost = 0x7fffffff;
+    if (!has(key)) return {};
+    const json& value = at(key);
+    if (!value.is_array()) refuse(key, "expected a list");
+    std::vector<std::int64_t> numbers;
+    for (const json& number : value) {
+      if (!number.is_number_unsigned() || number.get<std::uint64_t>() > kMost) {
+        refuse(key, "expected whole numbers below 2^31");
+      }
+      numbers.push_back(number.get<std::int64_t>());
+    }
+    return numbers;
+  }
   double scale(const char* key) const {
     constexpr double kMost = 0x1p127;
     const json& value = at(key);
@@ -62,12 +77,14 @@ class CounterReader {
 }  // namespace
 
 json to_json(const TrainingStep::Counters& counters) {
-  return {{"num_updates", counters.num_updates},
-          {"loss_scale", counters.scaler.scale},
-          {"clean_steps", counters.scaler.clean_steps},
-          {"credit", counters.scaler.credit},
-          {"skips_in_a_row", counters.scaler.skips_in_a_row},
-          {"total_skips", counters.scaler.total_skips}};
+  json saved = {{"num_updates", counters.num_updates},
+                {"loss_scale", counters.scaler.scale},
+                {"clean_steps", counters.scaler.clean_steps},
+                {"credit", counters.scaler.credit},
+                {"skips_in_a_row", counters.scaler.skips_in_a_row},
+                {"total_skips", counters.scaler.total_skips}};
+  if (!counters.expert_counts.empty()) saved["expert_counts"] = counters.expert_counts;
+  return saved;
 }
 
 TrainingStep::Counters counters_of(const checkpoint::Checkpoint& checkpoint) {
@@ -78,7 +95,8 @@ TrainingStep::Counters counters_of(const checkpoint::Checkpoint& checkpoint) {
       reader.whole("num_updates", step),
       {reader.scale("loss_scale"), reader.whole("clean_steps", step),
        reader.whole("credit", kMostCredit), reader.whole("skips_in_a_row", optim::kMaxSkipsInARow),
-       reader.whole("total_skips", step)}};
+       reader.whole("total_skips", step)},
+      reader.list("expert_counts")};
   if (counters.num_updates + counters.scaler.total_skips != step) {
     throw DataError("{}: {} updates and {} skips aren't the {} steps that it says are done.",
                     reader.file(), counters.num_updates, counters.scaler.total_skips, step);

@@ -1,6 +1,10 @@
 #include "engine/train/expert_statistics.h"
 
+#include <algorithm>
+#include <numeric>
+
 #include "kernels/pointwise.h"
+#include "kernels/router.h"
 
 namespace sherd::engine {
 namespace {
@@ -16,12 +20,29 @@ BufferSpec totals_buffer(const TrainingOptions& options) {
           kAlways,         Home::kMirrored};
 }
 
+bool needs_previous(const TrainingOptions& options) {
+  return options.model.moe.active() &&
+         options.model.moe.scope == kernels::BalanceScope::kPreviousStep;
+}
+
+BufferSpec previous_buffer(const TrainingOptions& options) {
+  return {"expert_counts_before",
+          Category::kWorkspace,
+          DType::kI32,
+          options.model.num_layers * (options.model.moe.experts + 1),
+          kAlways,
+          Home::kMirrored};
+}
+
 }  // namespace
 
 std::vector<BufferSpec> ExpertStatistics::buffers(const TrainingOptions& options, int world_size) {
   if (!options.model.moe.active()) return {};
-  return {totals_buffer(options),
-          sharding::exchange_buffer(kName, static_cast<int>(numel_of(options)), world_size)};
+  std::vector<BufferSpec> buffers = {
+      totals_buffer(options),
+      sharding::exchange_buffer(kName, static_cast<int>(numel_of(options)), world_size)};
+  if (needs_previous(options)) buffers.push_back(previous_buffer(options));
+  return buffers;
 }
 
 sharding::Traffic ExpertStatistics::traffic(const TrainingOptions& options,
@@ -36,10 +57,60 @@ ExpertStatistics::ExpertStatistics(const TrainingOptions& options, const shardin
   if (!options.model.moe.active()) return;
   totals_.emplace(rank, totals_buffer(options));
   exchange_.emplace(rank, kName, static_cast<int>(numel_of(options)));
+  if (needs_previous(options)) previous_.emplace(rank, previous_buffer(options));
 }
 
 void ExpertStatistics::begin() {
   if (totals_) kernels::fill_zero(rank_.compute(), totals_->device());
+}
+
+void ExpertStatistics::correct_router(const sharding::UnitState& unit,
+                                      const ExpertReport& report) const {
+  const float rate = static_cast<float>(options_.model.moe.bias_update_rate);
+  if (rate == 0.0f) return;
+  const auto layer =
+      std::ranges::find(report.layers, unit.spec().id.layer, &ExpertReport::Layer::layer);
+  for (const int slice_index : unit.updated_slices()) {
+    const Tensor slice = unit.fp32_slice(slice_index);
+    for (const sharding::Piece& piece : unit.layout().pieces(slice_index)) {
+      if (!unit.spec().parameters[piece.parameter].name.ends_with(".moe.router.bias")) continue;
+      kernels::router_correction(rank_.compute(),
+                                 {.counts = layer->counts,
+                                  .first = piece.first_element,
+                                  .rate = rate,
+                                  .bias = slice.part(piece.position, piece.count)});
+    }
+  }
+}
+
+ConstTensor ExpertStatistics::previous() const {
+  return previous_ && !previous_counts_.empty() ? ConstTensor(previous_->device()) : ConstTensor{};
+}
+
+void ExpertStatistics::set_previous(std::vector<std::int64_t> counts) {
+  if (!previous_ || counts.empty()) return;
+  if (std::ssize(counts) != previous_->host().numel) {
+    throw DataError("the checkpoint counts tokens of {} experts, layers and sums, not of {}.",
+                    counts.size(), previous_->host().numel);
+  }
+  previous_counts_ = std::move(counts);
+  std::ranges::transform(previous_counts_, previous_->host().as<std::int32_t>(),
+                         [](std::int64_t count) { return static_cast<std::int32_t>(count); });
+  previous_->to_device(rank_.compute());
+}
+
+void ExpertStatistics::set_previous(const ExpertReport& report) {
+  if (!previous_) return;
+  const auto per_layer = static_cast<std::size_t>(options_.model.moe.experts) + 1;
+  std::vector<std::int64_t> counts(static_cast<std::size_t>(previous_->host().numel), 0);
+  for (const ExpertReport::Layer& layer : report.layers) {
+    const auto first = counts.begin() + layer.layer * static_cast<std::ptrdiff_t>(per_layer);
+    std::ranges::copy(layer.counts, first);
+    first[static_cast<std::ptrdiff_t>(per_layer) - 1] =
+        std::accumulate(layer.counts.begin(), layer.counts.end(), std::int64_t{0}) /
+        options_.model.moe.per_token;
+  }
+  set_previous(std::move(counts));
 }
 
 std::shared_ptr<const ExpertReport> ExpertStatistics::add_up() {

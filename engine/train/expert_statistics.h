@@ -39,11 +39,25 @@ class ExpertStatistics {
   /// Adds up over all ranks. A collective, at the end of the step; null and nothing for a model without experts.
   std::shared_ptr<const ExpertReport> add_up();
 
+  /// After the optimizer's update of a unit: its router's bias, if it has one, moves towards balance
+  /// (MoeShape::bias_update_rate). The optimizer has left it as it was, since it has no gradient.
+  void correct_router(const sharding::UnitState& unit, const ExpertReport& report) const;
+  /// For Pass::previous_counts: what the last step with an update counted, if losses need it; else
+  /// empty.
+  ConstTensor previous() const;
+  /// The same as numbers, for checkpoints: [L, E + 1], each expert's count and then the tokens.
+  const std::vector<std::int64_t>& previous_counts() const { return previous_counts_; }
+  /// Errors   DataError: numbers of another model.
+  void set_previous(std::vector<std::int64_t> counts);
+  void set_previous(const ExpertReport& report);
+
  private:
   const TrainingOptions& options_;
   const sharding::Rank& rank_;
   std::optional<sharding::MirroredBuffer> totals_;
   std::optional<sharding::Exchange> exchange_;
+  std::optional<sharding::MirroredBuffer> previous_;  // if losses count the previous step's choices
+  std::vector<std::int64_t> previous_counts_;
 };
 
 }  // namespace sherd::engine

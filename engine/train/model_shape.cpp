@@ -71,6 +71,8 @@ model::MoeShape experts_of(const Recipe::Moe& moe) {
           .groups = static_cast<int>(moe.num_groups),
           .kept_groups = static_cast<int>(moe.kept_groups),
           .group_scores = by_sigmoid ? 2 : 1,
+          .correction_bias = moe.correction_bias,
+          .bias_update_rate = moe.bias_update_rate,
           .scope = moe.balance_scope,
           .balance = moe.balance_loss,
           .z = moe.z_loss,

@@ -102,12 +102,26 @@ void ShardedModel::train(const std::function<model::Pass(int)>& pass_of) {
   pipeline_->train([&](int micro_batch) {
     model::Pass pass = pass_of(micro_batch);
     pass.expert_totals = experts_->totals();
+    pass.previous_counts = experts_->previous();
     return pass;
   });
 }
 
 std::shared_ptr<const ExpertReport> ShardedModel::expert_report() {
   return experts_->add_up();
+}
+
+void ShardedModel::correct_router(int unit, const ExpertReport& report) {
+  experts_->correct_router(units()[static_cast<std::size_t>(unit)], report);
+}
+void ShardedModel::remember(const ExpertReport& report) {
+  experts_->set_previous(report);
+}
+const std::vector<std::int64_t>& ShardedModel::expert_counts() const {
+  return experts_->previous_counts();
+}
+void ShardedModel::set_expert_counts(const std::vector<std::int64_t>& counts) {
+  experts_->set_previous(counts);
 }
 
 int ShardedModel::passes_at_once() const {

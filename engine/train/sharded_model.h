@@ -84,6 +84,13 @@ class ShardedModel {
   /// What routers have decided in the last step, over all ranks (expert_statistics.h). A collective; null and nothing
   /// for a model without experts.
   std::shared_ptr<const ExpertReport> expert_report();
+  /// After an update with these counts: routers with a bias for their choice correct it, and losses
+  /// that count the previous step's choices get them.
+  void correct_router(int unit, const ExpertReport& report);
+  void remember(const ExpertReport& report);
+  /// ExpertStatistics::previous_counts, for checkpoints.
+  const std::vector<std::int64_t>& expert_counts() const;
+  void set_expert_counts(const std::vector<std::int64_t>& counts);
   /// Passes without a backward, at most passes_at_once() in one call; Pipeline::evaluate.
   int passes_at_once() const;
   void evaluate(int num_passes, const std::function<model::Pass(int pass)>& pass_of,

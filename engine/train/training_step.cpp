@@ -38,6 +38,16 @@ TrainingStep::TrainingStep(const TrainingOptions& options, ShardedModel& model)
       diagnosis_reports_(rank_, "diagnosis"),
       scaler_(options.loss_scaling) {}
 
+TrainingStep::Counters TrainingStep::counters() const {
+  return {num_updates_, scaler_.state(), model_.expert_counts()};
+}
+
+void TrainingStep::restore(const Counters& counters) {
+  num_updates_ = counters.num_updates;
+  scaler_.restore(counters.scaler);
+  model_.set_expert_counts(counters.expert_counts);
+}
+
 StepResult TrainingStep::run(std::int64_t step, const NextBatch& next_batch, StopRequest asked) {
   accumulate_gradients(step, next_batch);
   const StepStats stats = reduce_step_stats(step, asked);
@@ -46,7 +56,7 @@ StepResult TrainingStep::run(std::int64_t step, const NextBatch& next_batch, Sto
   result.loss_scale = scaler_.scale();
   if (stats.finite && result.num_targets == 0) return result;
   if (stats.finite) {
-    update(step, stats.gradient_scale);
+    update(step, stats.gradient_scale, result.experts.get());
     scaler_.clean_step();
   } else if (scaler_.active()) {
     skip(result);
@@ -162,16 +172,18 @@ TrainingStep::StepStats TrainingStep::reduce_step_stats(std::int64_t step, StopR
   return stats;
 }
 
-void TrainingStep::update(std::int64_t step, float gradient_scale) {
+void TrainingStep::update(std::int64_t step, float gradient_scale, const ExpertReport* experts) {
   if (before_update) before_update();
   TraceSpan span(rank_.compute(), "update");
   const optim::UpdateStep how{
       .lr = static_cast<float>(optim::learning_rate(options_.lr_schedule, step)),
       .update_number = ++num_updates_,
       .gradient_scale = gradient_scale};
+  if (experts) model_.remember(*experts);
   optimizer_->prepare(rank_.compute(), how);
   for (std::size_t unit = 0; unit < model_.units().size(); ++unit) {
     optimizer_->update(rank_.compute(), static_cast<int>(unit), how);
+    if (experts) model_.correct_router(static_cast<int>(unit), *experts);
     model_.publish(static_cast<int>(unit), optimizer_->rounds_parameters());
   }
 }

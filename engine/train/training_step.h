@@ -85,13 +85,11 @@ class TrainingStep {
   struct Counters {
     std::int64_t num_updates = 0;  ///< steps that weren't skipped: Adam's t
     optim::LossScaler::State scaler;
+    std::vector<std::int64_t> expert_counts{};  ///< ExpertStatistics::previous_counts
     bool operator==(const Counters&) const = default;
   };
-  Counters counters() const { return {num_updates_, scaler_.state()}; }
-  void restore(const Counters& counters) {
-    num_updates_ = counters.num_updates;
-    scaler_.restore(counters.scaler);
-  }
+  Counters counters() const;
+  void restore(const Counters& counters);
   const optim::Optimizer& optimizer() const { return *optimizer_; }
 
  private:
@@ -120,7 +118,7 @@ class TrainingStep {
   void accumulate_gradients(std::int64_t step, const NextBatch& next_batch);
   RankStats own_stats(StopRequest asked);
   StepStats reduce_step_stats(std::int64_t step, StopRequest asked);
-  void update(std::int64_t step, float gradient_scale);
+  void update(std::int64_t step, float gradient_scale, const ExpertReport* experts);
   void skip(StepResult& result);
   [[noreturn]] void explain_non_finite(std::int64_t step, const NextBatch& next_batch,
                                        const StepStats& stats);

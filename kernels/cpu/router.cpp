@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <vector>
 
 #include "kernels/cpu/round_up.h"
@@ -325,6 +326,17 @@ void router_totals(const RouterTotals& args) {
     for (int which = 0; which < 2; ++which) {
       totals[E + which] += static_cast<double>(losses[which]);
     }
+  }
+}
+
+void router_correction(const RouterCorrection& args) {
+  const auto experts = std::ssize(args.counts);
+  const std::int64_t sum = std::accumulate(args.counts.begin(), args.counts.end(), std::int64_t{0});
+  auto* bias = args.bias.as<float>();
+  for (std::int64_t i = 0; i < args.bias.numel; ++i) {
+    const std::int64_t own = experts * args.counts[static_cast<std::size_t>(args.first + i)];
+    if (own < sum) bias[i] += args.rate;
+    if (own > sum) bias[i] -= args.rate;
   }
 }
 

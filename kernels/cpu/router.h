@@ -8,6 +8,7 @@ namespace sherd::kernels::cpu {
 
 void router_forward(ThreadTeam& team, const RouterForward& args);
 void router_totals(const RouterTotals& args);
+void router_correction(const RouterCorrection& args);
 void router_backward(ThreadTeam& team, const RouterBackward& args);
 
 }  // namespace sherd::kernels::cpu

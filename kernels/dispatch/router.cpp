@@ -43,6 +43,14 @@ void router_totals(Stream& stream, const RouterTotals& args) {
   stream.run("router_totals", [args] { cpu::router_totals(args); });
 }
 
+void router_correction(Stream& stream, const RouterCorrection& args) {
+  SHERD_CHECK(!is_cuda(stream), "a router's correction on a GPU");
+  SHERD_CHECK(args.first >= 0 && args.first + args.bias.numel <= std::ssize(args.counts),
+              "a router's bias of experts {} to {}, of {}", args.first,
+              args.first + args.bias.numel, args.counts.size());
+  stream.run("router_correction", [args] { cpu::router_correction(args); });
+}
+
 void router_backward(Stream& stream, const RouterBackward& args) {
   const RouterShape& shape = args.shape;
   check_shape(stream, shape);

@@ -15,16 +15,9 @@ import time
 import torch
 import transformers
 
-LAYERS, D, HEADS, F, E, K, V, SEQUENCES, LENGTH = 4, 512, 8, 192, 32, 4, 1024, 8, 256
+from experts_recipe import D, E, F, HEADS, K, LAYERS, LENGTH, SEQUENCES, V, recipe_in
+
 STEPS = 6
-RECIPE = f"""
-model: {{num_layers: {LAYERS}, hidden_size: {D}, num_attention_heads: {HEADS}, vocab_size: {V}, qk_norm: head}}
-moe: {{num_experts: {E}, experts_per_token: {K}, ffn_hidden_size: {F}, balance_loss: 0.001}}
-data: {{path: tokens.bin, format: bin, validation_fraction: 0}}
-training: {{seq_length: {LENGTH}, global_batch_size: {SEQUENCES}, max_steps: {STEPS}}}
-checkpoint: {{interval: 0}}
-metrics: {{tensorboard: false}}
-"""
 
 
 def ours(program, folder, dtype, threads):
@@ -67,9 +60,7 @@ def main():
     threads = torch.get_num_threads()
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        (folder / "recipe.yaml").write_text(RECIPE)
-        tokens = torch.randint(0, V, (200_000,), dtype=torch.int16)
-        (folder / "tokens.bin").write_bytes(tokens.numpy().tobytes())
+        recipe_in(folder, STEPS)
         for dtype, theirs in (("f32", torch.float32), ("bf16", torch.bfloat16)):
             peers = {"eager": Theirs(theirs, False)}
             try:

@@ -130,6 +130,18 @@ TEST(ExpertRanks, HaveTheBitsOfWholeExpertsInPipelinesWithHalvesOfBackwards) {
   }
 }
 
+TEST(ExpertRanks, HaveTheBitsOfWholeExpertsWithAdaptersOnFrozenOnes) {
+  for (int stage = 0; stage <= 3; ++stage) {
+    engine::TrainingOptions options = tiny_training(form("sandwich_experts"));
+    options.model.adapter = {.rank = 2, .targets = {"attention.query", "mlp.down"}};
+    expect_same_bits(options, {.world_size = 4,
+                               .axes = stage % 2 == 0 ? axes(4, 1) : axes(2, 2),
+                               .num_micro_steps = 2,
+                               .stage = stage,
+                               .delay_seed = 41});
+  }
+}
+
 TEST(ExpertRanks, HaveTheBitsOfWholeExpertsIn16BitsAndUnderEveryOptimizer) {
   int run = 0;
   for (const auto type : {optim::OptimizerType::kAdamW, optim::OptimizerType::kLamb,
@@ -146,6 +158,40 @@ TEST(ExpertRanks, HaveTheBitsOfWholeExpertsIn16BitsAndUnderEveryOptimizer) {
     }
     ++run;
   }
+}
+
+// Everything with everything, on eight ranks.
+TEST(ExpertRanksSlow, HaveTheBitsOfWholeExpertsInTheFullProduct) {
+  int runs = 0;
+  for (const ModelForm& each : divisible_forms()) {
+    for (int stage = 0; stage <= 3; ++stage) {
+      for (const auto recompute :
+           {model::Recompute::kNone, model::Recompute::kSelective, model::Recompute::kFull}) {
+        for (const int threads : {1, 2}) {
+          engine::TrainingOptions options = tiny_training(each.shape, 0.05f);
+          options.model.tied = false;
+          options.model.recompute = recompute;
+          const RunShape one{.world_size = 8,
+                             .axes = axes(1, 8),
+                             .num_micro_steps = 2,
+                             .stage = stage,
+                             .threads_per_rank = threads};
+          const Outcome expected = train(options, one, 3);
+          for (const int degree : {2, 4, 8}) {
+            for (const int pipeline : {1, 2}) {
+              RunShape setup = one;
+              setup.axes = axes(degree, 8 / degree, 1, pipeline);
+              setup.world_size = 8 * pipeline;
+              setup.delay_seed = static_cast<std::uint64_t>(++runs);
+              options.model.moe.buffer_rows = runs % 2 == 0 ? 0 : 1;
+              EXPECT_EQ(difference(expected, train(options, setup, 3)), "") << name_of(setup);
+            }
+          }
+        }
+      }
+    }
+  }
+  EXPECT_EQ(runs, 3 * 4 * 3 * 2 * 3 * 2);
 }
 
 // Tokens in all, pieces and rounds: every expert gets every token.

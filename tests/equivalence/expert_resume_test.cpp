@@ -55,5 +55,23 @@ TEST(ExpertRanks, GoOnAtAnotherDegreeAsIfTheyHadBeenThereAllAlong) {
   }
 }
 
+// The bias and the previous step's counts are in checkpoints.
+TEST(ExpertRanks, GoOnWithTheBiasAndTheCountsOfTheStepBefore) {
+  const test::TempFolder folder;
+  write_data(folder);
+  TrainingRun run = run_with_experts(3, 1, "adamw");
+  run.more =
+      "moe: {num_experts: 8, ffn_hidden_size: 16, score: sigmoid, correction_bias: true, "
+      "bias_update_rate: 0.01, balance_scope: previous_step, balance_loss: 0.5}";
+  train_in(folder, "whole", run);
+  fs::copy(folder.file("whole"), folder.file("again"), fs::copy_options::recursive);
+  fs::remove_all(folder.file("again/checkpoints/" + checkpoint::step_directory_name(kSteps)));
+  run.mesh = "expert_parallel_degree: 4";
+  run.stage = 1;
+  train_in(folder, "again", run);
+  EXPECT_EQ(numbers_of(folder, "whole"), numbers_of(folder, "again"));
+  EXPECT_EQ(final_state(folder, "whole"), final_state(folder, "again"));
+}
+
 }  // namespace
 }  // namespace sherd::testing

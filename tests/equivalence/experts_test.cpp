@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <numeric>
 
 #include "engine/train/expert_statistics.h"
@@ -115,6 +116,87 @@ TEST(Experts, LossesOfBalanceDontDependOnHowBatchesAreDealt) {
   engine::TrainingOptions without = options;
   without.model.moe.balance = without.model.moe.z = 0.0;
   EXPECT_NE(difference(train(without, {.num_micro_steps = 4}, 3), one), "");
+}
+
+// The bias that corrects an expert's choice: integers decide its sign, after each update, and nothing else touches it.
+engine::TrainingOptions corrected(engine::TrainingOptions options, float rate) {
+  options.model.moe.correction_bias = true;
+  options.model.moe.bias_update_rate = rate;
+  return options;
+}
+
+TEST(Experts, AreCorrectedByTheSignOfWhatTheStepCounted) {
+  const engine::TrainingOptions options =
+      corrected(tiny_training(form("sandwich_experts"), 0.05f), 0.125f);
+  const RunShape setup{.world_size = 2, .num_micro_steps = 2, .stage = 2};
+  constexpr int kSteps = 10;
+  const auto found = reports(options, setup, kSteps, true);  // evaluations count nothing
+  const Outcome outcome = train(options, setup, kSteps);
+  for (const auto& [layer, counts] : found[0].layers) {
+    std::vector<float> expected(counts.size(), 0.0f);
+    for (const engine::ExpertReport& step : found) {
+      const auto at = std::ranges::find(step.layers, layer, &engine::ExpertReport::Layer::layer);
+      const std::int64_t sum =
+          std::accumulate(at->counts.begin(), at->counts.end(), std::int64_t{0});
+      for (std::size_t e = 0; e < expected.size(); ++e) {
+        const std::int64_t own = at->counts[e] * std::ssize(expected);
+        expected[e] += own < sum ? 0.125f : own > sum ? -0.125f : 0.0f;
+      }
+    }
+    EXPECT_EQ(outcome.parameters.at(fmt::format("block.{}.moe.router.bias", layer)), expected)
+        << layer;
+  }
+}
+
+TEST(Experts, AreCorrectedAlikeAtEveryStageInEveryWorldUnderEveryOptimizer) {
+  for (const auto type : {optim::OptimizerType::kAdamW, optim::OptimizerType::kLion,
+                          optim::OptimizerType::kLamb, optim::OptimizerType::kMuon}) {
+    engine::TrainingOptions options = corrected(tiny_training(form("sandwich_experts")), 0.25f);
+    options.optimizer.type = type;
+    const Outcome expected = train(options, {.world_size = 2, .stage = 0}, 4);
+    for (int stage = 1; stage <= 3; ++stage) {
+      options.model.recompute = static_cast<model::Recompute>(stage % 3);
+      EXPECT_EQ(difference(expected, train(options, {.world_size = 2, .stage = stage}, 4)), "");
+    }
+    options.model.recompute = model::Recompute::kNone;
+    const RunShape divided{.world_size = 2, .axes = {{"expert", 2}}, .stage = 3};
+    EXPECT_EQ(difference(expected, train(options, divided, 4)), "");
+    for (const auto& [name, values] : expected.parameters) {
+      if (!name.ends_with(".router.bias")) continue;
+      for (const float value : values) EXPECT_EQ(value, 0.25f * std::round(value / 0.25f)) << name;
+    }
+  }
+}
+
+TEST(Experts, AreCorrectedInPipelinesWithHalvesOfBackwards) {
+  engine::TrainingOptions options = corrected(tiny_training(form("sandwich_experts")), 0.25f);
+  options.model.tied = false;
+  const Outcome expected = train(options, {.num_micro_steps = 4}, 3);
+  options.pipeline.order = schedule::Order::kZbH1;
+  EXPECT_EQ(
+      difference(
+          expected,
+          train(options, {.world_size = 3, .axes = {{"pipeline", 3}}, .num_micro_steps = 4}, 3)),
+      "");
+}
+
+// The previous step's counts are sums over all its micro-batches: another way of dealing them gives the same losses.
+TEST(Experts, LossesThatCountThePreviousStepDontDependOnHowBatchesAreDealt) {
+  engine::TrainingOptions options = tiny_training(form("experts"));
+  options.model.moe.scope = kernels::BalanceScope::kPreviousStep;
+  options.model.moe.balance = 3.0;
+  const Outcome one = train(options, {.num_micro_steps = 4}, 4);
+  for (const RunShape& setup : {RunShape{.world_size = 4, .stage = 3, .delay_seed = 5},
+                                RunShape{.world_size = 2, .num_micro_steps = 2, .stage = 1}}) {
+    Outcome dealt = train(options, setup, 4);
+    dealt.grad_norms = one.grad_norms;  // added in another order
+    EXPECT_EQ(difference(one, dealt), "") << name_of(setup);
+  }
+  engine::TrainingOptions own = options;
+  own.model.moe.scope = kernels::BalanceScope::kMicroBatch;
+  const Outcome by_micro_batch = train(own, {.num_micro_steps = 4}, 4);
+  EXPECT_EQ(by_micro_batch.grad_norms[0], one.grad_norms[0]) << "no step was before the first";
+  EXPECT_NE(by_micro_batch.grad_norms[1], one.grad_norms[1]);
 }
 
 // One of 64 experts for each of 18 tokens: most have none.

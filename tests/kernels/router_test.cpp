@@ -298,5 +298,19 @@ TEST(Router, LossesOfSequencesDontDependOnTheMicroBatch) {
   }
 }
 
+// 5 experts, 17 rows in all: five times 3 is below, five times 4 above. Doubling the batch changes nothing.
+TEST(Router, IsCorrectedByTheSignOfIntegerDifferences) {
+  const auto stream = test::compute_stream();
+  for (const std::int64_t batch : {1, 2}) {
+    const std::vector<std::int64_t> counts = {3 * batch, 4 * batch, 0, 10 * batch, 0};
+    OwnedTensor bias(DType::kF32, test::Values{0.5, 0.5, 0.5, 0.5, 0.5});
+    router_correction(*stream, {counts, 0, 0.25f, bias});
+    router_correction(*stream, {counts, 2, 0.25f, Tensor(bias).part(2, 2)});
+    router_correction(*stream, {std::vector<std::int64_t>(5, 7 * batch), 0, 0.25f, bias});
+    stream->synchronize();
+    EXPECT_EQ(bias.values(), (test::Values{0.75, 0.25, 1.0, 0.0, 0.75}));
+  }
+}
+
 }  // namespace
 }  // namespace sherd::kernels

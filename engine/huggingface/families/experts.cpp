@@ -1,4 +1,4 @@
-// Mixtures of experts in the form of Llama: Mixtral, Qwen 2 and 3, OLMoE, Granite.
+// Mixtures of experts in the form of Llama: Mixtral, Qwen 2 and 3, OLMoE, Granite, MiniMax M2.
 #include <nlohmann/json.hpp>
 
 #include "engine/huggingface/families/common.h"
@@ -26,6 +26,14 @@ constexpr auto kMixtralExperts = separate_experts({.ours = "block.{}.moe.router"
                                                   "layers.{}.block_sparse_moe.experts.{}.w1",
                                                   "layers.{}.block_sparse_moe.experts.{}.w3",
                                                   "layers.{}.block_sparse_moe.experts.{}.w2");
+constexpr auto kMinimaxExperts = separate_experts(
+    {.ours = "block.{}.moe.router",
+     .theirs = "layers.{}.block_sparse_moe.gate",
+     .stacked = "layers.{}.mlp.gate.weight",
+     .bias = "layers.{}.block_sparse_moe.e_score_correction_bias",
+     .stacked_bias = "layers.{}.mlp.e_score_correction_bias"},
+    "layers.{}.block_sparse_moe.experts.{}.w1", "layers.{}.block_sparse_moe.experts.{}.w3",
+    "layers.{}.block_sparse_moe.experts.{}.w2");
 constexpr auto kQwenExperts = separate_experts(
     {"block.{}.moe.router", "layers.{}.mlp.gate"}, "layers.{}.mlp.experts.{}.gate_proj",
     "layers.{}.mlp.experts.{}.up_proj", "layers.{}.mlp.experts.{}.down_proj");
@@ -45,6 +53,8 @@ constexpr auto kAroundExperts = [] {
 }();
 constexpr std::span<const Module> kMixtralModules[] = {kAroundExperts, kSecondNorm,
                                                        kMixtralExperts};
+constexpr std::span<const Module> kMinimaxModules[] = {kAroundExperts, kSecondNorm,
+                                                       kMinimaxExperts};
 constexpr std::span<const Module> kQwenModules[] = {kUsualModules, kSecondNorm, kQwenExperts};
 constexpr std::span<const Module> kGraniteModules[] = {kAroundExperts, kSecondNorm,
                                                        kGraniteExperts};
@@ -61,6 +71,10 @@ constexpr ConfigKey kMixtralChoice[] = {
     {"num_local_experts", "moe.num_experts", "8"},
     {"num_experts_per_tok", "moe.experts_per_token", "2"},
 };
+constexpr ConfigKey kMinimaxChoice[] = {
+    {"num_local_experts", "moe.num_experts", "256"},
+    {"num_experts_per_tok", "moe.experts_per_token", "8"},
+};
 constexpr ConfigKey kQwen3Choice[] = {
     {"num_local_experts", "moe.num_experts", "128"},
     {"num_experts_per_tok", "moe.experts_per_token", "8"},
@@ -74,11 +88,17 @@ constexpr ConfigKey kOlmoeChoice[] = {
 };
 constexpr std::span<const ConfigKey> kMixtralKeys[] = {kUsualSizes, kTenthNormAndHead,
                                                        kMixtralChoice};
+constexpr std::span<const ConfigKey> kMinimaxKeys[] = {kUsualSizes, kNormAndHead, kMinimaxChoice};
 constexpr std::span<const ConfigKey> kQwen3Keys[] = {kUsualSizes, kNormAndHead, kQwen3Choice};
 constexpr std::span<const ConfigKey> kOlmoeKeys[] = {kUsualSizes, kTenthNormAndHead, kOlmoeChoice};
 constexpr std::span<const ConfigKey> kGraniteKeys[] = {kUsualSizes, kNormAndHead, kMixtralChoice};
 constexpr Fixed kNormalised[] = {{"model.norm", "rmsnorm"}, {"moe.normalize_weights", "true"}};
 constexpr Fixed kOlmoe[] = {{"model.norm", "rmsnorm"}, {"model.qk_norm", "projection"}};
+constexpr Fixed kMinimax[] = {{"model.norm", "rmsnorm"},
+                              {"model.qk_norm", "projection"},
+                              {"moe.score", "sigmoid"},
+                              {"moe.normalize_weights", "true"},
+                              {"moe.correction_bias", "true"}};
 constexpr Fixed kSoftmaxOfChosen[] = {{"model.norm", "rmsnorm"},
                                       {"moe.score", "softmax_of_chosen"}};
 // The recipe says how experts are kept in balance.
@@ -174,6 +194,16 @@ void olmoe(ConfigReader& config) {
   attention_biases(config);
 }
 
+// Released folders say how many numbers of a head are rotated, in a key of their own.
+void minimax_m2(ConfigReader& config) {
+  kv_heads(config, 8);
+  config.head_width(128);
+  const double width = config.number("head_dim").value_or(128.0);
+  const std::optional<double> rotated = config.number("rotary_dim");
+  config.rotary({.theta = 5000000.0, .fraction = rotated ? *rotated / width : 1.0});
+  without_noise(config);
+}
+
 void granitemoe(ConfigReader& config) {
   kv_heads(config);
   config.head_width();
@@ -228,6 +258,13 @@ void write_olmoe(FamilyWriter& config) {
   config.attention_bias();
 }
 
+void write_minimax_m2(FamilyWriter& config) {
+  if (!is_of_one_width(config)) return;
+  config.kv_heads();
+  config.head_width();
+  config.rotary_of_part();
+}
+
 void write_granitemoe(FamilyWriter& config) {
   if (!is_of_one_width(config)) return;
   config.kv_heads();
@@ -259,6 +296,8 @@ constexpr Family kFamilies[] = {
     family_of_form(kQwen3Form, "qwen3_moe", "Qwen3MoeForCausalLM", qwen3_moe, write_qwen3_moe),
     family_of_form(expert_form(kQwenModules, kOlmoe, kOlmoeKeys, kUnclamped), "olmoe",
                    "OlmoeForCausalLM", olmoe, write_olmoe),
+    family_of_form(expert_form(kMinimaxModules, kMinimax, kMinimaxKeys), "minimax_m2",
+                   "MiniMaxM2ForCausalLM", minimax_m2, write_minimax_m2),
     family_of_form(expert_form(kGraniteModules, kSoftmaxOfChosen, kGraniteKeys), "granitemoe",
                    "GraniteMoeForCausalLM", granitemoe, write_granitemoe),
 };

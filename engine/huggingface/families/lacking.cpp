@@ -29,7 +29,6 @@ constexpr Lacking kLacking[] = {
     {"deepseek_v3", "low-rank queries and keys"},
     {"dbrx", "queries, keys and values that are clamped"},
     {"ernie4_5_moe", "a router with a bias for balance"},
-    {"minimax_m2", "a router with a bias for balance"},
     {"glm4_moe", "a router with a bias for balance"},
     {"hunyuan_v1_moe", "norms of queries and keys after their rotation"},
     {"jamba", "layers without attention"},

@@ -48,14 +48,25 @@ void Mixture::decide(std::int64_t block, const BlockParameters& parameters, cons
                                      .bias = {},
                                      .y = decides.logits,
                                      .workspace = activations_.workspace});
-  kernels::router_forward(compute_, {.shape = shape_.router(),
+  kernels::RouterShape shape = shape_.router();
+  ConstTensor previous;
+  if (shape.scope == kernels::BalanceScope::kPreviousStep) {
+    const std::int64_t per_layer = shape.experts + 1;
+    if (pass.previous_counts) {
+      previous = pass.previous_counts.part(block * per_layer, per_layer);
+    } else {
+      shape.scope = kernels::BalanceScope::kMicroBatch;
+    }
+  }
+  kernels::router_forward(compute_, {.shape = shape,
                                      .logits = decides.logits,
-                                     .bias = {},
+                                     .bias = parameters[SiteId::kRouter].bias,
                                      .documents = pass.documents,
                                      .chosen = decides.chosen,
                                      .weights = decides.weights,
                                      .counts = decides.counts,
-                                     .balance = decides.balance});
+                                     .balance = decides.balance,
+                                     .previous_counts = previous});
   if (shape_.expert.is_cut()) exchange_.begin(decides, x_TD(block));
   if (!pass.expert_totals) return;
   const std::int64_t per_layer = shape_.moe.experts + 2;
@@ -228,6 +239,8 @@ Tensor Mixture::gate_backward(std::int64_t block, const BlockParameters& paramet
 void Mixture::router_weight_gradient(std::int64_t block, const BlockParameters& gradients,
                                      const Tensor& d_logits_TE) {
   const Affine& router = gradients[SiteId::kRouter];
+  // A choice has no gradient; the bias is corrected after the update (engine/train/training_step.cpp).
+  if (router.bias && !router.adds) kernels::fill_zero(compute_, router.bias);
   if (!router.weight) return;
   kernels::linear_backward_weight(compute_, {{shape_.tokens(), shape_.width, shape_.moe.experts},
                                              d_logits_TE,

@@ -153,6 +153,10 @@ TEST(ExpertCounts, AreThoseOfThePublishedModels) {
           "num_local_experts":40,"num_experts_per_tok":8,"tie_word_embeddings":true,
           "max_position_embeddings":4096})",
        3'298'793'472, 882'874'368},
+      {R"({"model_type":"minimax_m2","vocab_size":200064,"hidden_size":3072,"num_hidden_layers":62,
+          "num_attention_heads":48,"num_key_value_heads":8,"head_dim":128,"rotary_dim":64,
+          "intermediate_size":1536,"max_position_embeddings":196608})",
+       228'689'764'864, 11'030'553'088},
   };
   test::TempFolder folder;
   for (const Case& one : cases) {

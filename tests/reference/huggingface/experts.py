@@ -44,16 +44,26 @@ MODELS = {
     "granitemoe": transformers.GraniteMoeConfig(**SIZES, intermediate_size=20, num_local_experts=6,
                                                 num_experts_per_tok=3, attention_multiplier=0.25,
                                                 embedding_multiplier=3.0, residual_multiplier=0.5, logits_scaling=2.0),
+    "minimax_m2": transformers.MiniMaxM2Config(**SIZES, intermediate_size=20, num_local_experts=6,
+                                               num_experts_per_tok=3, head_dim=16,
+                                               rope_parameters=dict(rope_type="default", rope_theta=10000.0,
+                                                                    partial_rotary_factor=0.5)),
 }
-STACKED = ["mixtral", "qwen3_moe"]
+STACKED = ["mixtral", "qwen3_moe", "minimax_m2"]
+
+
+def mlp_of(layer):
+    return getattr(layer, "mlp", None) or layer.block_sparse_moe
 
 
 def choices_of(model, router_logits):
     """Per layer and token, ascending; asserts that no choice is close."""
     all_layers = []
-    for logits in router_logits:
+    for layer, logits in zip([layer for layer in model.model.layers if hasattr(mlp_of(layer), "gate")
+                              or hasattr(mlp_of(layer), "router")], router_logits):
         k = model.config.num_experts_per_tok
-        scores = torch.softmax(logits.double(), -1)
+        bias = getattr(mlp_of(layer), "e_score_correction_bias", None)
+        scores = torch.softmax(logits.double(), -1) if bias is None else torch.sigmoid(logits.double()) + bias
         top = torch.topk(scores, k + 1, -1)
         assert (top.values[:, k - 1] - top.values[:, k]).min() > MARGIN
         all_layers.append(top.indices[:, :k].sort(-1).values.tolist())
@@ -81,6 +91,9 @@ def case_of(config, stacked):
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.copy_(parameter.grad if parameter.grad is not None else torch.zeros_like(parameter))
+        for name, buffer in model.named_buffers():
+            if name.endswith("e_score_correction_bias"):
+                buffer.zero_()  # a choice has no gradient
     gradients = {}
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder, save_original_format=not stacked)

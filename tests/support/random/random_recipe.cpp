@@ -199,6 +199,11 @@ class LegalRecipe {
       maybe("moe.layers", random_.one_of({"\"1\"", "\"01\"", "\"10\""}));
     }
     maybe("moe.weight_scale", random_.one_of({"1", "2.5"}));
+    maybe("moe.balance_scope", random_.one_of({"sequence", "micro_batch", "previous_step"}));
+    const bool corrected = random_.chance(0.4);
+    set("moe.correction_bias", corrected ? "true" : "false");
+    corrected ? maybe("moe.bias_update_rate", random_.one_of({"0", "0.001", "0.5"}))
+              : leave("moe.bias_update_rate");
     maybe("moe.balance_loss", random_.one_of({"0", "0.01", "1"}));
     maybe("moe.z_loss", random_.one_of({"0", "0.001"}));
     maybe("moe.buffer_rows", random_.whole(0, 2000));
