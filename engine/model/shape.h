@@ -72,7 +72,7 @@ struct MoeShape {
   double bias_update_rate = 0.0;  ///< by which an update moves it towards balance
   kernels::BalanceScope scope = kernels::BalanceScope::kSequence;
   double balance = 0.0, z = 0.0;  ///< the losses' coefficients
-  std::int64_t buffer_rows = 0;   ///< of a round; 0: as many as a micro-batch has tokens
+  std::int64_t buffer_rows = 0;   ///< of a round; 0: see experts(), owned_experts()
 
   bool active() const { return experts > 0; }
 };

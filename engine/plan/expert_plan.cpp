@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "core/human_text.h"
 #include "engine/model/mlp/expert_rounds.h"
@@ -22,13 +23,20 @@ std::optional<ExpertPlan> expert_plan(const TrainingOptions& options, const shar
   const std::int64_t most = owned.tokens * owned.per_token;
   for (const double imbalance : {1.0, 2.0, 4.0, 8.0}) {
     if (imbalance * static_cast<double>(plan.rows) > static_cast<double>(most)) break;
-    plan.rounds.push_back({imbalance, model::planned_rounds(owned, plan.rows, imbalance)});
+    const auto rows = std::llround(static_cast<double>(plan.rows) * imbalance);
+    plan.rounds.push_back({imbalance, model::most_rounds(owned, rows)});
   }
-  plan.rounds.push_back({0.0, model::planned_rounds(owned, most, 1.0)});
+  plan.rounds.push_back({0.0, model::most_rounds(owned, most)});
   for (const sharding::Sent& each : sent) {
-    if (each.collective == sharding::Collective::kAllToAllV) plan.balanced_bytes += each.bytes;
+    if (each.collective != sharding::Collective::kAllToAllV) continue;
+    plan.balanced_bytes += each.bytes;
+    const bool returns = each.label.find(" from experts") != std::string::npos ||
+                         each.label == "gradients of weights";
+    const std::int64_t all_rows = each.bytes * plan.ranks / (plan.ranks - 1);
+    // Home sends all its rows away; an owner may have to return those of all other ranks.
+    plan.worst_bytes +=
+        returns ? each.bytes * plan.ranks * owned.per_token / shape.moe.per_token : all_rows;
   }
-  plan.worst_bytes = plan.balanced_bytes / (plan.ranks - 1) * plan.ranks;
   return plan;
 }
 

@@ -22,7 +22,7 @@ struct ExpertPlan {
   std::int64_t buffer_rows = 0;
   std::vector<Rounds> rounds{};     ///< at imbalances 1, 2, 4, 8, and at worst
   std::int64_t balanced_bytes = 0;  ///< rows and weights that a rank sends in a step
-  std::int64_t worst_bytes = 0;     ///< if all of them go to other ranks
+  std::int64_t worst_bytes = 0;     ///< the most: all rows leave, and it gets all rows
 };
 
 /// None unless ranks divide the experts. `sent`: what a rank sends in a step.

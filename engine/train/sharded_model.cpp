@@ -154,7 +154,9 @@ ShardedModel::Waits ShardedModel::waits() const {
   const ModelCollectives* collectives = runner_->collectives();
   Waits waits{.all = compute.waited()};
   for (const std::string_view axis : sharding::kWaitAxes) {
-    if (rank().mesh.degree(axis) == 1) continue;
+    const bool is_zero_group =
+        axis == sharding::kShardAxis && rank().mesh.degree(sharding::kExpertAxis) > 1;
+    if (rank().mesh.degree(axis) == 1 && !is_zero_group) continue;
     std::chrono::nanoseconds waited = compute.waited_for(sharding::wait_kind(axis));
     if (collectives != nullptr) {
       waited += collectives->time_spent(axis);

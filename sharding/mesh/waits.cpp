@@ -15,6 +15,8 @@ std::size_t wait_kind(const Mesh& mesh, const AxisSet& axes) {
   for (const std::string& axis : axes) {
     if (mesh.degree(axis) > 1) several.insert(axis);
   }
+  // Experts' rows count for the expert axis; the ZeRO group that contains it, as shards.
+  if (several == AxisSet{std::string(kExpertAxis)} && axes.size() > 1) return wait_kind(kShardAxis);
   if (several.size() == 1) return wait_kind(*several.begin());
   const bool within_zero_group = several.size() > 1 && std::ranges::includes(zero_axes(), several);
   return within_zero_group ? wait_kind(kShardAxis) : kNoAxis;

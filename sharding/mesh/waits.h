@@ -1,7 +1,8 @@
 /// Attributes each wait of the compute stream to the mesh axis whose ranks communicate.
 ///
 ///   a group along one axis that has several ranks     that axis
-///   several axes of the ZeRO group                    shard
+///   several axes of the ZeRO group, or it has         shard
+///     several ranks along the expert axis alone
 ///   any other group                                   none: exchanges between all ranks of a mesh
 #pragma once
 

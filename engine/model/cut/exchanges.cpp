@@ -6,8 +6,8 @@
 
 #include "engine/model/activations.h"
 #include "engine/model/adapter.h"
-#include "engine/model/mlp/expert_rounds.h"
 #include "engine/model/sites.h"
+#include "kernels/experts.h"
 #include "kernels/qk_norm.h"
 #include "kernels/token_groups.h"
 
@@ -166,17 +166,18 @@ void add_attention(const ModelShape& part, PassKind pass, const PassCounts& coun
   add("gradients of queries, keys and values", part.qkv_width(), backwards);
 }
 
-// With as many rows for each owner, a round takes all of them or as many whole pieces as its buffer holds.
+// With as many rows for each owner.
 void add_experts(const ModelShape& part, PassKind pass, const PassCounts& counts, List& list) {
   const kernels::ExpertsShape owned = part.owned_experts();
   const std::int64_t T = part.tokens(), k = part.moe.per_token, rows = T * k;
-  const std::int64_t rounds = planned_rounds(owned, rows, 1.0);
+  const std::int64_t rounds = (rows + owned.buffer_rows - 1) / owned.buffer_rows;
   const std::int64_t forwards = counts.mixtures + counts.mixtures_again;
   list.add(Kind::kGatherCounts, "counts of experts", DType::kI32,
            part.expert.degree * part.moe.experts, counts.mixtures);
   const auto add = [&](const char* what, DType dtype, std::int64_t width, std::int64_t passes) {
-    // Each round with its share of the rows.
-    list.add(Kind::kExchangeRows, what, dtype, rows * width / rounds, rounds * passes);
+    // All rows in one call, and the others' calls.
+    list.add(Kind::kExchangeRows, what, dtype, rows * width, passes);
+    list.add(Kind::kExchangeRows, what, dtype, 0, (rounds - 1) * passes);
   };
   add("rows for experts", part.dtype, part.width, forwards);
   add("rows from experts", part.dtype, part.width, forwards);

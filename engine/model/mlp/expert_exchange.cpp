@@ -1,5 +1,6 @@
 #include "engine/model/mlp/expert_exchange.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "kernels/expert_rows.h"
@@ -42,6 +43,11 @@ class LinkWriter {
       run(compute, std::move(call));
       begin = end;
     }
+  }
+  /// All owners have had the rows of so many sources: ranks of other groups may wait for their gradients.
+  void complete(Stream& compute, const kernels::ExpertRowsGradients& of_round, int sources) {
+    const int source = std::min(sources, part_.degree - 1);
+    if (writes() && source > source_) finish_until(compute, of_round, source);
   }
   /// All sources that are left have no more rows.
   void finish(Stream& compute, const kernels::ExpertRowsGradients& of_round) {
@@ -239,6 +245,7 @@ void ExpertExchange::backward(const Backward& args) {
   for (const ExpertRound& round : rounds(args.decided)) {
     backward_round(args, round);
     links.add(compute_, of_round, round.pieces);
+    links.complete(compute_, of_round, round.complete_sources);
   }
   links.finish(compute_, of_round);
   collectives_.await_rows();

@@ -1,7 +1,8 @@
 #include "engine/model/mlp/expert_rounds.h"
 
 #include <algorithm>
-#include <cmath>
+#include <numeric>
+#include <utility>
 
 #include "core/error.h"
 
@@ -19,55 +20,112 @@ ExpertRound empty_round(int ranks) {
   return {std::vector<kernels::RowRange>(size), std::vector<kernels::RowRange>(size), {}};
 }
 
+// What is left of an owner's rows, in their order.
+class OwnersRows {
+ public:
+  /// `counts` [R, E]; `home`: where the source's rows for this owner begin, by source.
+  OwnersRows(std::span<const std::int32_t> counts, int ranks, int owner,
+             std::vector<std::int64_t> home)
+      : counts_(counts),
+        experts_(std::ssize(counts) / ranks),
+        held_(experts_ / ranks),
+        owner_(owner),
+        ranks_(ranks),
+        home_(std::move(home)) {
+    skip_empty();
+  }
+
+  int source() const { return source_; }  ///< of the next piece; R: there is none
+  std::int64_t next_count() const { return std::min(kernels::kExpertPiece, rows() - first_); }
+  /// The next piece, at `place` of a buffer, and the home row at which it begins.
+  kernels::ExpertPiece take(std::int64_t place, std::int64_t& home_row) {
+    const std::int64_t count = next_count();
+    const kernels::ExpertPiece piece{static_cast<int>(expert_), source_, place, count, first_ == 0};
+    home_row = home_[static_cast<std::size_t>(source_)];
+    home_[static_cast<std::size_t>(source_)] += count;
+    first_ += count;
+    skip_empty();
+    return piece;
+  }
+
+ private:
+  std::int64_t rows() const {
+    return counts_[static_cast<std::size_t>(source_ * experts_ + owner_ * held_ + expert_)];
+  }
+  void skip_empty() {
+    while (source_ < ranks_ && first_ == rows()) {
+      first_ = 0;
+      if (++expert_ < held_) continue;
+      expert_ = 0;
+      ++source_;
+    }
+  }
+
+  std::span<const std::int32_t> counts_;
+  std::int64_t experts_, held_;
+  int owner_, ranks_;
+  std::vector<std::int64_t> home_;
+  int source_ = 0;
+  std::int64_t expert_ = 0, first_ = 0;
+};
+
+std::vector<OwnersRows> rows_of_owners(std::span<const std::int32_t> counts, int ranks) {
+  const std::int64_t experts = std::ssize(counts) / ranks, held = experts / ranks;
+  std::vector<OwnersRows> owners;
+  std::vector<std::int64_t> home(static_cast<std::size_t>(ranks), 0);
+  for (int owner = 0; owner < ranks; ++owner) {
+    owners.emplace_back(counts, ranks, owner, home);
+    for (int source = 0; source < ranks; ++source) {
+      const auto first = counts.begin() + source * experts + owner * held;
+      home[static_cast<std::size_t>(source)] =
+          std::accumulate(first, first + held, home[static_cast<std::size_t>(source)]);
+    }
+  }
+  return owners;
+}
+
 }  // namespace
 
 std::vector<ExpertRound> expert_rounds(std::span<const std::int32_t> counts, int ranks, int rank,
                                        std::int64_t buffer_rows) {
-  const std::int64_t experts = std::ssize(counts) / ranks, held = experts / ranks;
-  const auto count_of = [&](int source, std::int64_t expert) {
-    return std::int64_t{counts[static_cast<std::size_t>(source * experts + expert)]};
+  std::vector<OwnersRows> owners = rows_of_owners(counts, ranks);
+  const auto complete = [&owners] {
+    return std::ranges::min(owners, {}, &OwnersRows::source).source();
   };
   std::vector<ExpertRound> rounds;
-  std::int64_t home = 0;  // the first of this rank's rows for the owner's next expert
-  for (int owner = 0; owner < ranks; ++owner) {
-    std::size_t number = 0;
-    std::int64_t filled = 0;
-    for (int source = 0; source < ranks; ++source) {
-      const bool of_rank = source == rank;
-      for (std::int64_t e = 0; e < held; ++e) {
-        const std::int64_t rows = count_of(source, owner * held + e);
-        for (std::int64_t first = 0; first < rows; first += kernels::kExpertPiece) {
-          const std::int64_t count = std::min(kernels::kExpertPiece, rows - first);
-          SHERD_CHECK(count <= buffer_rows, "a piece of {} rows in a buffer of {}", count,
-                      buffer_rows);
-          if (filled + count > buffer_rows) {
-            ++number;
-            filled = 0;
+  while (complete() < ranks) {
+    ExpertRound& round = rounds.emplace_back(empty_round(ranks));
+    std::vector<std::int64_t> filled(owners.size(), 0);
+    // An owner goes on when the others have caught up within the round.
+    for (int before = -1; before < complete();) {
+      before = complete();
+      for (std::size_t o = 0; o < owners.size(); ++o) {
+        OwnersRows& owner = owners[o];
+        while (owner.source() < std::min(ranks, before + 2) &&
+               filled[o] + owner.next_count() <= buffer_rows) {
+          const int source = owner.source();
+          std::int64_t home_row = 0;
+          const kernels::ExpertPiece piece = owner.take(filled[o], home_row);
+          if (source == rank) extend(round.sends[o], home_row, piece.count);
+          if (static_cast<int>(o) == rank) {
+            extend(round.receives[static_cast<std::size_t>(source)], filled[o], piece.count);
+            round.pieces.push_back(piece);
           }
-          if (number == rounds.size()) rounds.push_back(empty_round(ranks));
-          ExpertRound& round = rounds[number];
-          if (of_rank) extend(round.sends[static_cast<std::size_t>(owner)], home + first, count);
-          if (owner == rank) {
-            extend(round.receives[static_cast<std::size_t>(source)], filled, count);
-            round.pieces.push_back({static_cast<int>(e), source, filled, count, first == 0});
-          }
-          filled += count;
+          filled[o] += piece.count;
         }
-        if (of_rank) home += rows;
       }
     }
+    SHERD_CHECK(std::ranges::any_of(filled, [](std::int64_t rows) { return rows > 0; }),
+                "no piece fits a buffer of {} rows", buffer_rows);
+    round.complete_sources = complete();
   }
   return rounds;
 }
 
-std::int64_t planned_rounds(const kernels::ExpertsShape& owned, std::int64_t rows_of_rank,
-                            double imbalance) {
-  const auto rows = static_cast<std::int64_t>(
-      std::ceil(static_cast<double>(rows_of_rank) * std::max(1.0, imbalance)));
-  // A round may leave room for almost a piece.
-  const std::int64_t used = std::max<std::int64_t>(
-      1, owned.buffer_rows >= rows ? rows : owned.buffer_rows - (kernels::kExpertPiece - 1));
-  return std::max<std::int64_t>(1, (rows + used - 1) / used);
+// The rows of two rounds that follow one another are more than a buffer's.
+std::int64_t most_rounds(const kernels::ExpertsShape& owned, std::int64_t rows) {
+  if (rows <= owned.buffer_rows) return 1;
+  return 2 * rows / owned.buffer_rows + 1;
 }
 
 }  // namespace sherd::model

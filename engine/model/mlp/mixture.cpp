@@ -269,7 +269,9 @@ void Mixture::weight_gradients(std::int64_t block, const BlockParameters& parame
   } else {
     compute_again(block, parameters);
   }
-  experts_backward(block, parameters, gradients, rows(waiting.d_experts, T, D), false);
+  if (gradients[SiteId::kExpertsUp].weight) {
+    experts_backward(block, parameters, gradients, rows(waiting.d_experts, T, D), false);
+  }
   router_weight_gradient(block, gradients, rows(waiting.d_router, T, shape_.moe.experts));
   if (shape_.moe.shared_gate) gate_weight_gradient(block, gradients, rows(waiting.d_gate, T, 1));
 }

@@ -101,6 +101,10 @@ sharding::Traffic exchange_traffic(const model::ModelShape& shape,
       continue;
     }
     const Call call = call_of(one.kind, shape);
+    if (one.numel == 0) {  // further rounds, whose rows are counted with the first one
+      traffic.add_silent(one.what, call.collective, one.dtype, call.callers, one.calls);
+      continue;
+    }
     // An all-reduce takes as many elements for each rank: ModelCollectives::sum_over.
     const bool sums = call.collective == sharding::Collective::kAllReduce;
     const std::int64_t left = sums ? one.numel % call.callers.count : 0;

@@ -29,7 +29,7 @@ sharding::Traffic exchange_traffic(const model::ModelShape& shape,
 class ModelCollectives final : public model::Collectives {
  public:
   /// `ranks`: the tensor ranks in order. `copies`: those that hold the same key/value heads, or
-  /// null if none do. Everything runs on `compute`, where nothing else uses these communicators.
+  /// null if none do. All calls run on `compute`, where nothing else uses these communicators.
   ModelCollectives(const model::TensorPart& part, Allocator& memory, Stream& compute,
                    sharding::Communicator& ranks, sharding::Communicator* copies);
   /// For a rank of a run, with its own communicators.

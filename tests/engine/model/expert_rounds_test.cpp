@@ -24,6 +24,42 @@ std::vector<std::vector<ExpertRound>> of_all(const Counts& counts, int ranks, st
   return all;
 }
 
+// No owner begins a source before all owners have had, by the end of that round, the source two places ahead; and
+// `complete_sources` says which they have had.
+void expect_owners_close_together(const std::vector<std::vector<ExpertRound>>& all,
+                                  const Counts& counts, int ranks) {
+  const std::int64_t held = std::ssize(counts) / ranks / ranks;
+  std::map<std::pair<int, int>, std::int64_t> left;  // rows, by owner and source
+  for (int owner = 0; owner < ranks; ++owner) {
+    for (int source = 0; source < ranks; ++source) {
+      const auto first = counts.begin() + (source * ranks + owner) * held;
+      left[{owner, source}] = std::accumulate(first, first + held, std::int64_t{0});
+    }
+  }
+  for (std::size_t n = 0; n < all[0].size(); ++n) {
+    for (int owner = 0; owner < ranks; ++owner) {
+      for (const ExpertPiece& piece : all[static_cast<std::size_t>(owner)][n].pieces) {
+        left[{owner, piece.source}] -= piece.count;
+      }
+    }
+    int complete = 0;
+    const auto all_had = [&](int source) {
+      for (int owner = 0; owner < ranks; ++owner) {
+        if (left[{owner, source}] > 0) return false;
+      }
+      return true;
+    };
+    while (complete < ranks && all_had(complete)) ++complete;
+    EXPECT_EQ(all[0][n].complete_sources, complete) << "round " << n;
+    for (int owner = 0; owner < ranks; ++owner) {
+      for (const ExpertPiece& piece : all[static_cast<std::size_t>(owner)][n].pieces) {
+        EXPECT_LE(piece.source, complete + 1) << "round " << n << ", owner " << owner;
+      }
+    }
+  }
+  EXPECT_TRUE(all[0].empty() || all[0].back().complete_sources == ranks);
+}
+
 // What must hold of every plan: each row is sent once, to its owner, who expects it at the same place of the same order;
 // nothing lies beyond the buffer.
 void expect_whole(const Counts& counts, int ranks, std::int64_t rows) {
@@ -57,8 +93,10 @@ void expect_whole(const Counts& counts, int ranks, std::int64_t rows) {
         before += piece.count;
       }
       EXPECT_EQ(at, filled);
+      EXPECT_EQ(round.complete_sources, all[0][n].complete_sources);
     }
   }
+  expect_owners_close_together(all, counts, ranks);
   for (int source = 0; source < ranks; ++source) {
     const auto first = counts.begin() + source * experts;
     EXPECT_EQ(sent[static_cast<std::size_t>(source)],
@@ -93,6 +131,46 @@ TEST(ExpertRounds, AreAsManyAsTheFullestOwnerNeeds) {
   EXPECT_TRUE(all[1][0].pieces.empty());
   EXPECT_EQ(all[1][1].sends[0], (RowRange{0, 900}));
   EXPECT_TRUE(of_all({0, 0, 0, 0}, 2, 512)[0].empty());
+}
+
+// Two groups of ranks whose rows are spread in opposite ways: in one, owner 0 could be far ahead of owner 1.
+TEST(ExpertRounds, KeepOwnersTogetherHoweverUnevenTheyAre) {
+  Counts counts;
+  for (int source = 0; source < 4; ++source) counts.insert(counts.end(), {10, 600, 0, 30});
+  const auto all = of_all(counts, 4, 640);
+  ASSERT_EQ(all[0].size(), 4u) << "owner 1 needs a round for each source";
+  for (int n = 0; n < 4; ++n) {
+    EXPECT_EQ(all[0][static_cast<std::size_t>(n)].complete_sources, n + 1);
+    for (const ExpertPiece& piece : all[0][static_cast<std::size_t>(n)].pieces) {
+      EXPECT_LE(piece.source, n + 2) << "source two places ahead of owner 1";
+    }
+  }
+  expect_whole(counts, 4, 640);
+}
+
+TEST(ExpertRounds, AreNoMoreThanPlannedForTheFullestOwner) {
+  for (std::uint64_t seed = 1; seed < 60; ++seed) {
+    const int ranks = 1 << (seed % 3);
+    kernels::ExpertsShape owned{.tokens = 1};
+    owned.buffer_rows = 512 + static_cast<std::int64_t>(seed * 37 % 900);
+    // One owner has most rows of every source.
+    Counts counts = test::random_tokens(ranks * ranks * 2, 1500, seed);
+    for (int source = 0; source < ranks; ++source) {
+      for (int owner = 1; owner < ranks; ++owner) {
+        for (int e = 0; e < 2; ++e) {
+          auto& other = counts[static_cast<std::size_t>((source * ranks + owner) * 2 + e)];
+          other = std::min(other, counts[static_cast<std::size_t>(source * ranks * 2 + e)]);
+        }
+      }
+    }
+    std::int64_t rows = 0;
+    for (int source = 0; source < ranks; ++source) {
+      for (int e = 0; e < 2; ++e) rows += counts[static_cast<std::size_t>(source * ranks * 2 + e)];
+    }
+    EXPECT_LE(std::ssize(expert_rounds(counts, ranks, 0, owned.buffer_rows)),
+              most_rounds(owned, rows))
+        << seed;
+  }
 }
 
 TEST(ExpertRounds, ThatFitAreOne) {
