@@ -21,12 +21,15 @@ std::optional<ExpertPlan> expert_plan(const TrainingOptions& options, const shar
                   .rows = shape.tokens() * shape.moe.per_token,
                   .buffer_rows = owned.buffer_rows};
   const std::int64_t most = owned.tokens * owned.per_token;
+  const auto add = [&](double imbalance, std::int64_t rows) {
+    plan.rounds.push_back({imbalance, model::fewest_rounds(owned, rows),
+                           model::most_rounds(owned, rows, plan.ranks)});
+  };
   for (const double imbalance : {1.0, 2.0, 4.0, 8.0}) {
     if (imbalance * static_cast<double>(plan.rows) > static_cast<double>(most)) break;
-    const auto rows = std::llround(static_cast<double>(plan.rows) * imbalance);
-    plan.rounds.push_back({imbalance, model::most_rounds(owned, rows)});
+    add(imbalance, std::llround(static_cast<double>(plan.rows) * imbalance));
   }
-  plan.rounds.push_back({0.0, model::most_rounds(owned, most)});
+  add(0.0, most);
   for (const sharding::Sent& each : sent) {
     if (each.collective != sharding::Collective::kAllToAllV) continue;
     plan.balanced_bytes += each.bytes;
@@ -42,18 +45,21 @@ std::optional<ExpertPlan> expert_plan(const TrainingOptions& options, const shar
 
 std::string expert_plan_text(const ExpertPlan& plan) {
   std::string text = fmt::format(
-      "experts on {} ranks: {} of a micro-batch's rows in each of {} layers, buffers of {}\n"
-      "{:<34}",
-      plan.ranks, plan.rows, plan.layers, plan.buffer_rows, "rows of the fullest rank / mean");
-  for (const ExpertPlan::Rounds& each : plan.rounds) {
-    text += fmt::format(
-        "{:>8}", each.imbalance > 0.0 ? fmt::format("{:g}", each.imbalance) : std::string("worst"));
-  }
-  text += fmt::format("\n{:<34}", "rounds at most");
-  for (const ExpertPlan::Rounds& each : plan.rounds) text += fmt::format("{:>8}", each.rounds);
+      "experts on {} ranks: a micro-batch has {} rows in each of {} layers, buffers have {}\n",
+      plan.ranks, plan.rows, plan.layers, plan.buffer_rows);
+  const auto line = [&](const char* label, const auto& value) {
+    text += fmt::format("{:<34}", label);
+    for (const ExpertPlan::Rounds& each : plan.rounds) text += fmt::format("{:>8}", value(each));
+    text += '\n';
+  };
+  line("rows of the fullest rank / mean", [](const ExpertPlan::Rounds& each) {
+    return each.imbalance > 0.0 ? fmt::format("{:g}", each.imbalance) : std::string("worst");
+  });
+  line("rounds, at least", [](const ExpertPlan::Rounds& each) { return each.fewest; });
+  line("rounds, at most", [](const ExpertPlan::Rounds& each) { return each.most; });
   return text + fmt::format(
-                    "\nrows that a rank sends in a step: {} if all ranks are chosen equally, at "
-                    "most {}\n",
+                    "rows that a rank sends in a step: {} if all ranks are chosen equally, at most "
+                    "{}\n",
                     human_bytes(plan.balanced_bytes), human_bytes(plan.worst_bytes));
 }
 

@@ -12,9 +12,10 @@
 namespace sherd::engine {
 
 struct ExpertPlan {
+  /// Of each layer and pass of a micro-batch, if one rank is the fullest for every rank's rows.
   struct Rounds {
-    double imbalance = 1.0;   ///< rows of the fullest owner / mean; 0: as many rows as there can be
-    std::int64_t rounds = 0;  ///< in each layer and pass of a micro-batch, at most
+    double imbalance = 1.0;  ///< rows of the fullest owner / mean; 0: as many rows as there can be
+    std::int64_t fewest = 0, most = 0;
   };
   int ranks = 1;            ///< that divide the experts
   std::int64_t layers = 0;  ///< with experts, on all pipeline ranks

@@ -96,7 +96,8 @@ Json experts_json(const ExpertPlan& plan) {
   for (const ExpertPlan::Rounds& each : plan.rounds) {
     rounds.push_back(
         {{"max_over_mean", each.imbalance > 0.0 ? Json(each.imbalance) : Json("worst")},
-         {"rounds", each.rounds}});
+         {"fewest_rounds", each.fewest},
+         {"most_rounds", each.most}});
   }
   return {{"ranks", plan.ranks},
           {"layers", plan.layers},

@@ -1,7 +1,7 @@
 #include "kernels/expert_rows.h"
 
 #include "kernels/check_tensor.h"
-#include "kernels/cpu/expert_rows.h"
+#include "kernels/cpu/experts/expert_rows.h"
 #include "kernels/device.h"
 
 namespace sherd::kernels {

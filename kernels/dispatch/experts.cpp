@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "kernels/check_tensor.h"
-#include "kernels/cpu/experts.h"
+#include "kernels/cpu/experts/experts.h"
 #include "kernels/device.h"
 
 namespace sherd::kernels {

@@ -1,7 +1,7 @@
 #include "kernels/router.h"
 
 #include "kernels/check_tensor.h"
-#include "kernels/cpu/router.h"
+#include "kernels/cpu/experts/router.h"
 #include "kernels/device.h"
 
 namespace sherd::kernels {

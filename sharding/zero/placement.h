@@ -35,7 +35,7 @@
 /// `GradSync::kEveryMicroStep` at stages 0-1 gradients are reduced in every micro-step.
 ///
 /// A placement names, for each kind of state, the mesh axes over which it is sharded; along every
-/// other axis ranks hold copies. Each unit has one; today all units have the same.
+/// other axis ranks hold copies, or other boxes. Units of experts have one of their own.
 ///
 /// A flat buffer is divided into one *slice* for each rank along `slice_axes`. If replicas divide
 /// the optimizer states, a *part* consists of their slices, in order. A rank of the ZeRO group

@@ -23,10 +23,7 @@ std::vector<ModelForm> divisible_forms() {
 }
 
 model::ModelShape form(const std::string& name) {
-  for (const ModelForm& one : divisible_forms()) {
-    if (one.name == name) return one.shape;
-  }
-  throw std::out_of_range(name);
+  return shape_named(divisible_forms(), name);
 }
 
 std::vector<sharding::MeshAxis> axes(int expert, int shard, int replicate = 1, int pipeline = 1) {

@@ -14,10 +14,7 @@ namespace sherd::testing {
 namespace {
 
 model::ModelShape form(const std::string& name) {
-  for (const ModelForm& one : expert_forms()) {
-    if (one.name == name) return one.shape;
-  }
-  throw std::out_of_range(name);
+  return shape_named(expert_forms(), name);
 }
 
 // What rank 0 learns of `steps` steps.

@@ -44,7 +44,7 @@ class LinkWriter {
       begin = end;
     }
   }
-  /// All owners have had the rows of so many sources: ranks of other groups may wait for their gradients.
+  /// Closes the gradients of the first `sources` sources, since ranks of other groups may wait for them.
   void complete(Stream& compute, const kernels::ExpertRowsGradients& of_round, int sources) {
     const int source = std::min(sources, part_.degree - 1);
     if (writes() && source > source_) finish_until(compute, of_round, source);
@@ -124,9 +124,8 @@ void ExpertExchange::begin(const Routing& decided, const ConstTensor& x_TD) {
   collectives_.gather_counts("counts of experts", decided.rank_counts);
   collectives_.await_rows();
   compute_.synchronize();  // the host reads the counts
-  begun_ = true;
-  const std::vector<ExpertRound> all = rounds(decided);
-  if (!all.empty()) begin_round(x_TD, all.front());
+  begun_ = rounds(decided);
+  if (!begun_->empty()) begin_round(x_TD, begun_->front());
 }
 
 void ExpertExchange::begin_round(const ConstTensor& x_TD, const ExpertRound& round) {
@@ -164,12 +163,11 @@ void ExpertExchange::bring_back(const char* what, const Tensor& rows, std::int64
 void ExpertExchange::forward(const Forward& args) {
   const kernels::ExpertsShape owned = shape_.owned_experts();
   const std::int64_t D = shape_.width;
-  const bool begun = std::exchange(begun_, false);
+  const auto begun = std::exchange(begun_, std::nullopt);
   if (!begun) sort(args.decided);  // a recompute comes after other layers
-  bool is_first = true;
-  for (const ExpertRound& round : rounds(args.decided)) {
-    if (!(is_first && begun)) begin_round(args.x_TD, round);
-    is_first = false;
+  const std::vector<ExpertRound> all = begun ? *begun : rounds(args.decided);
+  for (const ExpertRound& round : all) {
+    if (!begun || &round != &all.front()) begin_round(args.x_TD, round);
     collectives_.await_rows();
     kernels::expert_rows_forward(compute_,
                                  {.shape = owned,
@@ -190,7 +188,7 @@ void ExpertExchange::forward(const Forward& args) {
                                      .y = args.out_TD});
 }
 
-// Up to the gradients of matrices: what has to be brought is on its way when it returns.
+// All of a round but the gradients of matrices. When it returns, results are on their way home.
 void ExpertExchange::backward_round(const Backward& args, const ExpertRound& round) {
   const ExpertsBuffers& own = activations_.experts;
   const kernels::ExpertsShape owned = shape_.owned_experts();

@@ -7,8 +7,8 @@
 ///               experts_backward does -> gradients of x and of weights back, while the owner forms the gradients of
 ///               its matrices, for one source rank after another (Affine::next)
 ///
-/// Overlap     the first round's rows travel while the shared expert is computed, and what the backward has brought
-///             as above. A round's rows wait for those of the round before.
+/// Overlap     the shared expert is computed while the first round's rows travel; in the backward, what is listed above.
+///             A round's rows wait for the computation of the round before.
 ///
 /// Memory      is the same for every routing: of the owner's rows only one round is there at a time, and nothing of a
 ///             row is kept. At home there are the rows of all choices, once.
@@ -16,6 +16,9 @@
 /// Order       all expert ranks run the same layer of their micro-batches at the same time.
 /// Waits       the host waits for the counts in the forward; it enqueues the rounds that follow from them.
 #pragma once
+
+#include <optional>
+#include <vector>
 
 #include "engine/model/computation.h"
 #include "engine/model/mlp/expert_rounds.h"
@@ -66,7 +69,7 @@ class ExpertExchange : protected Part {
   Tensor home_rows() const;
   Tensor home_numbers() const;
 
-  bool begun_ = false;  // the forward's first round is under way
+  std::optional<std::vector<ExpertRound>> begun_;  // of a forward whose first round is under way
 };
 
 }  // namespace sherd::model

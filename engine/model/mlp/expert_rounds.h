@@ -32,8 +32,9 @@ struct ExpertRound {
 std::vector<ExpertRound> expert_rounds(std::span<const std::int32_t> counts, int ranks, int rank,
                                        std::int64_t buffer_rows);
 
-/// For plans: no more rounds than this if one owner has `rows` rows, and no other has more of any
-/// source.
-std::int64_t most_rounds(const kernels::ExpertsShape& owned, std::int64_t rows);
+/// For plans: bounds of the number of rounds if one owner has `rows` rows and no other has more of
+/// any of the R sources.
+std::int64_t fewest_rounds(const kernels::ExpertsShape& owned, std::int64_t rows);
+std::int64_t most_rounds(const kernels::ExpertsShape& owned, std::int64_t rows, int ranks);
 
 }  // namespace sherd::model

@@ -280,14 +280,13 @@ TEST_P(CommunicatorConformance, AllToAllVGivesEveryRankTheRangesThatAreForIt) {
         for (int peer = 0; peer < world(); ++peer) {
           sends.push_back({first_for(member.rank(), peer), pieces(member.rank(), peer) * count});
           receives.push_back({at, pieces(peer, member.rank()) * count});
+          const std::int64_t expects = receives.back().count;
           const Values brought = contribution(peer, room, dtype);
-          std::copy_n(brought.begin() + first_for(peer, member.rank()), receives.back().count,
-                      expected.begin() + at);
-          at += receives.back().count;
+          std::copy_n(brought.begin() + first_for(peer, member.rank()), expects, &expected[0] + at);
+          at += expects;
         }
-        const Values mine = contribution(member.rank(), room, dtype);
-        const test::OwnedTensor from(dtype, mine),
-            to(dtype, Values(static_cast<std::size_t>(room), 99.0));
+        const Values mine = contribution(member.rank(), room, dtype), empty(expected.size(), 99.0);
+        const test::OwnedTensor from(dtype, mine), to(dtype, empty);
         member.communicator.all_to_all_v(member.stream, "x", from.tensor(), sends, to.tensor(),
                                          receives);
         member.stream.synchronize();

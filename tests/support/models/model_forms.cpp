@@ -208,11 +208,15 @@ std::vector<ModelForm> cuttable_forms() {
   return forms;
 }
 
-model::ModelShape cuttable_form(const std::string& name) {
-  for (const ModelForm& form : cuttable_forms()) {
+model::ModelShape shape_named(const std::vector<ModelForm>& forms, const std::string& name) {
+  for (const ModelForm& form : forms) {
     if (form.name == name) return form.shape;
   }
   throw std::out_of_range(name);
+}
+
+model::ModelShape cuttable_form(const std::string& name) {
+  return shape_named(cuttable_forms(), name);
 }
 
 }  // namespace sherd::testing

@@ -20,6 +20,9 @@ std::vector<ModelForm> model_forms();
 std::vector<ModelForm> expert_forms();
 /// Both.
 std::vector<ModelForm> forms_on_cpus();
+/// The shape of the form of that name.
+/// Errors   std::out_of_range: there is none.
+model::ModelShape shape_named(const std::vector<ModelForm>& forms, const std::string& name);
 
 /// Models of two layers that 2, 4 and 8 tensor ranks can share, with uneven parts of the
 /// vocabulary: the forms above and others, with as many key/value heads as ranks, or fewer.

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "kernels/cpu/blocks.h"
-#include "kernels/cpu/experts.h"
+#include "kernels/cpu/experts/experts.h"
 #include "kernels/cpu/lane_sum.h"
 #include "kernels/cpu/vector_math.h"
 #include "kernels/dispatch_float.h"

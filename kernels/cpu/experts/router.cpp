@@ -1,4 +1,4 @@
-#include "kernels/cpu/router.h"
+#include "kernels/cpu/experts/router.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "kernels/cpu/expert_round.h"
+#include "kernels/cpu/experts/expert_round.h"
 
 #include <algorithm>
 

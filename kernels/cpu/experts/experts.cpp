@@ -1,10 +1,10 @@
-#include "kernels/cpu/experts.h"
+#include "kernels/cpu/experts/experts.h"
 
 #include <algorithm>
 #include <vector>
 
 #include "kernels/cpu/activation.h"
-#include "kernels/cpu/expert_round.h"
+#include "kernels/cpu/experts/expert_round.h"
 #include "kernels/dispatch_float.h"
 
 namespace sherd::kernels::cpu {

@@ -9,7 +9,7 @@
 #include "kernels/activation.h"
 #include "kernels/cpu/blocks.h"
 #include "kernels/cpu/convert.h"
-#include "kernels/cpu/expert_order.h"
+#include "kernels/cpu/experts/expert_order.h"
 #include "kernels/cpu/lane_sum.h"
 #include "kernels/cpu/matmul/matmul.h"
 #include "kernels/expert_rows.h"

@@ -1,10 +1,10 @@
-#include "kernels/cpu/expert_rows.h"
+#include "kernels/cpu/experts/expert_rows.h"
 
 #include <algorithm>
 #include <cstring>
 
 #include "kernels/cpu/activation.h"
-#include "kernels/cpu/expert_round.h"
+#include "kernels/cpu/experts/expert_round.h"
 #include "kernels/dispatch_float.h"
 
 namespace sherd::kernels::cpu {

@@ -9,7 +9,7 @@ namespace sherd::kernels::cpu {
 void experts_forward(ThreadTeam& team, const ExpertsForward& args);
 void experts_backward(ThreadTeam& team, const ExpertsBackward& args);
 void experts_input_gradient(ThreadTeam& team, const ExpertsInputGradient& args);
-/// In kernels/cpu/gate.cpp, as the next three.
+/// In kernels/cpu/experts/gate.cpp, as the next three.
 void gate_logits(ThreadTeam& team, const GateLogits& args);
 void gate_forward(ThreadTeam& team, const GateForward& args);
 void gate_backward(ThreadTeam& team, const GateBackward& args);
