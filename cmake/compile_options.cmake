@@ -75,7 +75,7 @@ function(sherd_isa_options)
   endforeach()
 endfunction()
 
-# Bits: multiply and add are never contracted behind our back, so an element gets the same result in
+# Bits: multiply and add are never contracted by the compiler, so an element gets the same result in
 # a vector's body and in its tail, and on a GPU. Neither errno nor floating-point traps are used;
 # saying so lets loops vectorise. `#pragma omp simd` is read, OpenMP's runtime isn't used.
 sherd_compile_options(-ffp-contract=off -fno-math-errno -fno-trapping-math -fopenmp-simd)

@@ -1,9 +1,9 @@
-"""Prints what failed in a run of ctest, in a few lines behind everything that its tests printed.
+"""Prints what failed in a run of ctest, in a few lines after everything that its tests printed.
 
     tests/failures.py build/cpu/Testing/Temporary/LastTest.log
 
-A test of GoogleTest is named with the first things that it expected in vain; of another program that failed, or of one
-that ended in the middle of a test, the last lines are shown.
+It names each failed GoogleTest with its first failed expectations. For another program that failed, or one that ended
+in the middle of a test, it shows the last lines.
 """
 
 import re
@@ -40,7 +40,7 @@ def tests(printed):
 
 
 def expectations(lines):
-    """What was expected in vain: a list of lines for each."""
+    """The failed expectations: a list of lines for each."""
     found = []
     for line in lines:
         if re.search(r":\d+: Failure$|^unknown file: Failure$", line):

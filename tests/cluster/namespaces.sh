@@ -12,7 +12,7 @@
 #                                    computation at RATE: what a step waits for with prefetch and without
 #   failures                         processes on other nodes killed, stopped and cut off: who is named, with
 #                                    which code, and whether anybody is left
-#   restarts                         the last node dies behind step 3: does the run go on without it?
+#   restarts                         the last node dies after step 3: does the run continue without it?
 #
 # ROUNDS=N: of compare and overlap (3). FORMS='direct free': of compare (all five). SHERD names the program
 # (build/cpu/sherd). Everything is removed at the end.
@@ -188,7 +188,7 @@ overlap() {
   done
 }
 
-# WHAT NODE: does it to the process on that node behind step 2, and says how the run ends.
+# WHAT NODE: does WHAT to the process on that node after step 2, and prints how the run ends.
 failure() {
   local what=$1 node=$2 folder=$work/$1-$2 code=0 pid started
   recipe "$folder"

@@ -6,10 +6,10 @@ METRICS  metrics.jsonl of the same run without a limit on the link: how long a s
 RATE     of a machine's link, bits per second; BLOCKS of the model, MICRO_STEPS of a step, DEPTH of prefetch (1)
 
 The step without a limit is divided among the uses of blocks, a backward taking twice a forward. The link's transfers
-are put beside it as the engine asks for them (sharding/zero/slot_schedule.h): gathers one after another, up to DEPTH
-uses ahead and into DEPTH + 1 slots, the one that is needed latest being filled; reductions one after another, each
-behind its backward, between replicas in the last micro-step only. While both kinds are under way they share the link.
-What doesn't fit beside the computation is what the step waits for. Prints JSON: seconds and tokens_per_s of a step,
+overlap it as the engine asks for them (sharding/zero/slot_schedule.h): gathers one after another, up to DEPTH uses
+ahead and into DEPTH + 1 slots, filling the slot that is needed latest; reductions one after another, each after its
+backward, between replicas in the last micro-step only. While both kinds are under way they share the link. The step
+waits for the transfers that the computation doesn't cover. Prints JSON: seconds and tokens_per_s of a step,
 free_s without a limit, link_s if nothing else were done, planned_bytes from one machine.
 """
 import json
@@ -62,7 +62,7 @@ def fills(uses, depth):
     """For each use: the gathers asked for when it begins, and when it has ended, as numbers of uses."""
     slots = [None] * (depth + 1)  # of blocks
     pins = [0] * len(slots)
-    begins, behind, promised = [[] for _ in uses], [[] for _ in uses], 0
+    begins, ends, promised = [[] for _ in uses], [[] for _ in uses], 0
 
     def next_use(block, after):
         return next((k for k in range(after, len(uses)) if uses[k] == block), len(uses))
@@ -84,16 +84,16 @@ def fills(uses, depth):
     for use, block in enumerate(uses):
         promise(use + depth + 1, begins[use])
         pins[slots.index(block)] -= 1
-        promise(use + 1 + depth, behind[use])
-    return begins, behind
+        promise(use + 1 + depth, ends[use])
+    return begins, ends
 
 
 def simulate(free_s, gathered_s, reduced_s, between_s, last_s, blocks, micro_steps, depth):
-    """`between_s`: of replicas' sums, in the last micro-step; `last_s`: behind everything."""
+    """`between_s`: of replicas' sums, in the last micro-step; `last_s`: after everything else."""
     order = list(range(blocks)) + list(reversed(range(blocks)))
     uses = order * micro_steps
-    begins, behind = fills(uses, min(depth, blocks - 1))
-    gather = gathered_s / max(1, sum(map(len, begins + behind)))
+    begins, ends = fills(uses, min(depth, blocks - 1))
+    gather = gathered_s / max(1, sum(map(len, begins + ends)))
     share = free_s / (3 * blocks * micro_steps)
     link, now, reductions, asked = Link(), 0.0, 0, set()
     for use in range(len(uses)):
@@ -106,7 +106,7 @@ def simulate(free_s, gathered_s, reduced_s, between_s, last_s, blocks, micro_ste
         backward = use % (2 * blocks) >= blocks
         now += share * (2 if backward else 1)
         link.run_until(now)
-        for number in behind[use]:
+        for number in ends[use]:
             asked.add(number)
             link.ask("gather", number, gather)
         if backward:

@@ -179,7 +179,7 @@ TEST(WorkerStream, CountsTheProcessorTimeOfItsOwnThread) {
 }
 
 TEST(Stream, FailureReachesWhoeverWaitsForALaterEvent) {
-  const auto broken = worker("broken"), behind = worker("behind");
+  const auto broken = worker("broken"), second = worker("second");
   const auto stream = compute();
   const auto event = make_cpu_event(), next = make_cpu_event();
   bool dropped = true;
@@ -189,9 +189,9 @@ TEST(Stream, FailureReachesWhoeverWaitsForALaterEvent) {
   EXPECT_THROW(stream->wait(*event), PeerError);
 
   // Through a second worker: it fails in turn.
-  behind->wait(*event);
-  behind->run("later", [&] { dropped = false; });
-  behind->record(*next);
+  second->wait(*event);
+  second->run("later", [&] { dropped = false; });
+  second->record(*next);
   try {
     stream->wait(*next);
     ADD_FAILURE() << "the wait returned";
@@ -199,7 +199,7 @@ TEST(Stream, FailureReachesWhoeverWaitsForALaterEvent) {
     EXPECT_STREQ(error.what(), "rank 3 is gone");
   }
   EXPECT_THROW(broken->synchronize(), PeerError);
-  EXPECT_THROW(behind->synchronize(), PeerError);
+  EXPECT_THROW(second->synchronize(), PeerError);
   EXPECT_TRUE(dropped) << "work after the failure ran";
 }
 

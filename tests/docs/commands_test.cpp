@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 const fs::path kRoot = SHERD_SOURCE_DIR;
 
 enum class How {
-  kRun,     ///< as it stands, with `extra` behind it
+  kRun,     ///< unchanged, followed by `extra`
   kShown,   ///< ./dev shows what it would do
   kRecipe,  ///< its recipe and --set are resolved (`sherd recipe` instead of `sherd train`)
 };

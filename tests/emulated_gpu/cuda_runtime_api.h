@@ -67,7 +67,7 @@ void enqueue(cudaStream_t stream, const char* name, std::function<std::vector<To
 std::vector<Touched> run(Launch launch, dim3 grid, dim3 block, const std::function<void()>& thread);
 /// The pieces of the device's memory, ascending; none: all memory is.
 std::vector<Piece> device_memory();
-/// Behind each launch (kernels/cuda/launch.cuh's check_launch), with the name of its kernel: counted.
+/// Counts a launch under its kernel's name. kernels/cuda/launch.cuh's check_launch calls it after each.
 void launched(const char* kernel);
 void wait_for_block();
 void wait_for_warp();

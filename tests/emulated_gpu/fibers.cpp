@@ -51,7 +51,7 @@ struct Warp {
 };
 
 std::vector<Fiber> fibers;
-// Of all fibers, one behind the other.
+// The stacks of all fibers, one after the other.
 const std::unique_ptr<unsigned char[]> stacks(new unsigned char[kMostThreads * kStackBytes]);
 std::vector<Warp> warps;
 std::vector<unsigned char> turn;  // of each fiber's next exchange

@@ -1,4 +1,4 @@
-// What the ledger says that a step launches, beside what it launches on the emulated GPU.
+// Compares what the ledger says that a step launches with what it launches on the emulated GPU.
 #include <gtest/gtest.h>
 
 #include "engine/schedule/order.h"
@@ -57,7 +57,7 @@ TEST(Launches, OfAStepIn16BitsAreThoseInTheLedger) {
 }
 
 // The emulated matmul forms its sum from zero before it adds it, as cuBLASLt needn't.
-TEST(AddingInMatmuls, GivesTheBitsOfAddingBehindThem) {
+TEST(AddingInMatmuls, GivesTheBitsOfAddingAfterThem) {
   for (const bool tied : {false, true}) {
     for (const int world : {1, 2}) {
       SCOPED_TRACE(fmt::format("tied {}, {} ranks", tied, world));
@@ -78,7 +78,7 @@ TEST(AddingInMatmuls, GivesTheBitsOfAddingBehindThem) {
 
 // Each form has its own gaps between what matmuls form and what not; a zero-bubble pipeline forms weights' gradients apart;
 // a graph of the first micro-step isn't that of the second.
-TEST(AddingInMatmuls, GivesTheBitsOfAddingBehindThemInEveryForm) {
+TEST(AddingInMatmuls, GivesTheBitsOfAddingAfterThemInEveryForm) {
   std::vector<std::pair<std::string, engine::TrainingOptions>> trainings;
   for (const ModelForm& form : model_forms()) {
     trainings.emplace_back(form.name, tiny_training(form.shape, 1.0f));
@@ -97,7 +97,7 @@ TEST(AddingInMatmuls, GivesTheBitsOfAddingBehindThemInEveryForm) {
   }
 }
 
-TEST(AddingInMatmuls, GivesTheBitsOfAddingBehindThemInAPipelineWithoutBubbles) {
+TEST(AddingInMatmuls, GivesTheBitsOfAddingAfterThemInAPipelineWithoutBubbles) {
   model::ModelShape shape = tiny_model(true);
   shape.num_layers = 4;
   engine::TrainingOptions options = tiny_training(shape, 1.0f);

@@ -1,4 +1,4 @@
-// What ranks with a GPU each launch in a step, beside their ledgers.
+// What ranks with a GPU each launch in a step, compared with their ledgers.
 
 #include "tests/emulated_gpu/ledger_counts.h"
 #include "tests/emulated_gpu/on_machine.h"
@@ -7,7 +7,7 @@
 namespace sherd::testing {
 namespace {
 
-// What stands behind collectives, and the kernels around a ring's blocks. In 16 bits attention itself is a library's.
+// The kernels that collectives launch, and those around a ring's blocks. In 16 bits a library computes attention.
 TEST(NcclLaunches, OfMeshesAreThoseInTheLedger) {
   constexpr auto kRing = model::ContextMethod::kRing;
   const std::vector<GpuMesh> meshes = {

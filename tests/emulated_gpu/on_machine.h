@@ -1,4 +1,4 @@
-/// A run on the fake CUDA machine, which has to end without races and with nothing left behind.
+/// A run on the fake CUDA machine, which has to end without races and with everything released.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -9,7 +9,8 @@ namespace {
 
 using Place = RunShape::Place;
 
-// What streams do at the same time at stages 2 and 3: gathers ahead, gradients of micro-steps one behind another, updates, copies.
+// What streams do at the same time at stages 2 and 3: gathers ahead, gradients of one micro-step after another, updates,
+// copies.
 void expect_the_same_bits_in_orders(int count) {
   const auto on = [&](Place place, int stage) {
     const GpuMesh each{.shards = 2, .stage = stage, .micro_steps = 3, .dtype = DType::kBF16};

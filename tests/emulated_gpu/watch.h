@@ -12,10 +12,11 @@
 ///   - an access to the device's memory outside of the tensors that the front was given, a write to those
 ///     that it was given to be read (kernels/launches/operands.h)
 ///
-/// Behind the launch, what it has read and written of the device's memory goes to the machine's race detector
-/// (tests/fake_cuda), which compares it with what other streams do. Of each kernel in each form one launch is
-/// watched, 300,000 accesses of it; what is behind them runs at full speed, and the detector is told
-/// its operands, as the watched launch has read and written them. With SHERD_WATCH_ALL in the environment everything is watched, which takes several times as long.
+/// After the launch, its reads and writes of the device's memory go to the machine's race detector
+/// (tests/fake_cuda), which compares them with what other streams do. One launch of each kernel in each form is
+/// watched, for 300,000 accesses. Later accesses run at full speed, and the detector gets the operands that
+/// the watched launch has read and written. With SHERD_WATCH_ALL in the environment everything is watched, which
+/// takes several times as long.
 #pragma once
 
 #include <cstddef>

@@ -112,8 +112,8 @@ TEST(Pipeline, ReplicasOfAPipelineAddTheirGradientsOnce) {
                {.ranks = 2, .micro_batches = 2, .stage = 2, .shards = 1, .replicas = 2});
 }
 
-// Kernels behind the host's back, and delays: whoever forgets to wait for a message, or overwrites one,
-// computes something else. Messages are delayed more than anything.
+// Kernels run after the host has moved on, and work is delayed: a missing wait for a message, or an
+// overwritten one, changes the result. Messages are delayed more than anything.
 TEST(Pipeline, WaitsForEveryMessageAndSlot) {
   const engine::TrainingOptions options = options_of();
   for (const Case& each :

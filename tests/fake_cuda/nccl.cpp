@@ -72,8 +72,8 @@ Scheduler& scheduler() {
 
 std::map<std::string, std::shared_ptr<Group>> groups;
 std::map<ncclComm_t, std::shared_ptr<ncclComm>> communicators;
-/// Of each device: the calls of NCCL that nobody waits behind any more left out, in the host's order, and which has
-/// the place for kernels.
+/// Each device's NCCL calls that later ones still wait for, in the host's order; and the call whose kernels have the
+/// device's place for kernels.
 struct Call {
   ncclComm_t communicator;
   std::int64_t number;
@@ -105,7 +105,7 @@ std::size_t size_of(ncclDataType_t type) {
 template <class T>
 void add(const std::vector<const T*>& inputs, std::size_t first, std::size_t count, T* out) {
   for (std::size_t i = 0; i < count; ++i) {
-    // A ring begins with the rank behind the one that ends up with the sum.
+    // A ring begins with the rank after the one that ends up with the sum.
     T sum = inputs[(first + 1) % inputs.size()][i];
     for (std::size_t hop = 2; hop <= inputs.size(); ++hop) {
       const T next = inputs[(first + hop) % inputs.size()][i];

@@ -213,7 +213,7 @@ TEST_F(Nccl, AConnectionThatIsNeverMadeIsGivenUp) {
     }
     for (std::thread& rank : ranks) rank.join();
   }
-  // Whoever was left behind ends what it has made, once both have come so far.
+  // Each rank that was left waiting ends what it has made, once both have come so far.
   while (fake_cuda::left_behind() != "2 communicators") std::this_thread::yield();
   fake_cuda::let_connect();
   while (!fake_cuda::left_behind().empty()) std::this_thread::yield();

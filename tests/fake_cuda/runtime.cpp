@@ -59,7 +59,7 @@ void free_memory(void* data) {
   scheduler().memory.erase(found);
   std::free(data);
 }
-// Device memory or page-locked: what a copy can use behind the caller's back.
+// Device memory or page-locked: what a copy can use after the call has returned.
 bool is_known(const void* data) {
   const auto next = scheduler().memory.upper_bound(data);
   if (next == scheduler().memory.begin()) return false;

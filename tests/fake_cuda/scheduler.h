@@ -1,4 +1,4 @@
-/// What stands behind machine.h: streams, points in them, and who executes what next. One lock for all.
+/// The implementation of machine.h: streams, points in them, and who executes what next. One lock for all.
 #pragma once
 
 #include <cuda_runtime_api.h>

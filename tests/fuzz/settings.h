@@ -1,4 +1,4 @@
-/// An input as what stands behind --set, one setting a line, on a recipe that is right.
+/// Reads an input as arguments of --set, one setting per line, for a correct recipe.
 #pragma once
 
 #include <algorithm>

@@ -111,7 +111,7 @@ TEST_P(AttentionBlocks, StayInsideOfDocuments) {
 }
 
 // Scores so large that exponentials of a block alone would overflow f32.
-TEST_P(AttentionBlocks, OfLargeScoresAreMergedBehindTheLargerMaximum) {
+TEST_P(AttentionBlocks, OfLargeScoresAreMergedAfterTheLargerMaximum) {
   AttentionShape shape{
       .sequences = 1, .positions = 60, .query_heads = 1, .kv_heads = 1, .head_width = 8};
   shape.scale = 30.0f;

@@ -24,7 +24,7 @@ using test::Values;
 class CudaParts : public test::OnGpuInEveryType {};
 INSTANTIATE_TEST_SUITE_P(Types, CudaParts, test::compute_types(), test::type_name);
 
-// Columns on multiples of 16 bytes, which move as such, and beside them.
+// Columns on multiples of 16 bytes, which move as such, and columns next to them.
 TEST_P(CudaParts, ColumnsAreStoredClearedAndMovedWithTheCpusBits) {
   for (const auto& [from, to] : {std::pair{Columns{1, 1, 0, 1}, Columns{1, 3, 2, 1}},
                                  {{9, 24, 16, 8}, {9, 40, 8, 8}},
@@ -142,8 +142,8 @@ TEST_P(CudaParts, EmbeddingsOfACutVocabularyHaveTheCpusBitsAndAddUpToTheWhole) {
   static_assert(kRanks * kRows > V);
 }
 
-// Of whole rows, a rank has the positions from 100 on: the documents that begin before, end behind or aren't there. Or two
-// runs of positions, with documents or without.
+// A rank has the positions of whole rows from 100 on: some documents begin before, end after or lie elsewhere. Or it has
+// two runs of positions, with documents or without.
 TEST_P(CudaParts, PositionsOnSeveralRanksHaveTheCpusGradients) {
   struct Runs {
     std::int64_t first, second = 0;

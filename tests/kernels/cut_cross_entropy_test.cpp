@@ -148,7 +148,7 @@ TEST_P(CutCrossEntropies, WithoutGradientLogitsStayAndATokenWithoutATargetHasNoL
   EXPECT_EQ(Values(gradients.begin() + 20, gradients.begin() + 30), Values(10, 0.0));
 }
 
-// A logit that dwarfs the others', before and behind its target's rank, and the same on all ranks.
+// A logit that dwarfs the others, before and after its target's rank, and the same on all ranks.
 TEST_P(CutCrossEntropies, DontOverflow) {
   const double large = test::rounded(GetParam(), GetParam() == DType::kF16 ? 6e4 : 1e30);
   const Values logits{large, 0.0, -large, 1.0,    1.0,    -large,

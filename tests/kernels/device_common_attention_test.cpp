@@ -82,7 +82,7 @@ TEST(AttentionLayout, EveryTileOfEveryHeadIsOneBlocksAndTheLongestComeFirst) {
     }
     EXPECT_EQ(static_cast<std::int64_t>(seen.size()), 3 * heads * 3);
   };
-  // A tile of queries sees the keys before it, a tile of keys is seen by the queries behind it.
+  // A tile of queries sees the keys before it, a tile of keys is seen by the queries after it.
   check(
       6, at.num_query_tasks(), [&](std::int64_t i) { return at.query_task(i); },
       [](std::int64_t tile) { return tile + 1; });

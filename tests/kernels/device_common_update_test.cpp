@@ -179,7 +179,7 @@ TEST(JoinNeighbours, JoinsStretchesOfOneParameterAndNothingElse) {
       {150, 50, 0.1f, 1, 190},             // one stretch
       {200, 100, 0.1f, 2, 0},              // another parameter
       {300, 100, 0.0f, 2, 100},            // another decay
-      {408, 100, 0.0f, 2, 200},            // behind padding
+      {408, 100, 0.0f, 2, 200},            // after padding
       {508, 92, 0.0f, 2, 301},             // not the next element
       {600, 300, 0.1f, 2, 300}, shifted};  // other random bits
   const auto joined = device_common::join_neighbours(segments);

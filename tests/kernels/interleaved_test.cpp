@@ -35,7 +35,8 @@ class Interleaved : public ::testing::TestWithParam<DType> {
 INSTANTIATE_TEST_SUITE_P(Types, Interleaved, ::testing::Values(DType::kF32, DType::kBF16),
                          test::type_name);
 
-// Rows of the header's picture: units of 32 bits, sixteen rows side by side, and those behind whole 32s as they were.
+// Rows as in the header's picture: units of 32 bits, sixteen rows side by side; rows after the last whole 32 are
+// unchanged.
 TEST_P(Interleaved, StandsAsTheHeaderSays) {
   constexpr std::int64_t kOutputs = 91, kInputs = 22;
   const std::int64_t units = kInputs * static_cast<std::int64_t>(size_of(GetParam())) / 4;

@@ -200,7 +200,7 @@ std::vector<Inputs> random_inputs() {
         }
         Inputs in{shape, test::random_values(shape.tokens() * shape.experts, seed, 3.0)};
         if (score == RouterScore::kSigmoid) in.bias = test::random_values(shape.experts, seed + 99);
-        if (seed % 2 == 0) {  // padding behind the second row's document, and a third row of two
+        if (seed % 2 == 0) {  // padding after the second row's document, and a third row of two
           in.starts = {0, 37, 74, 90, 111};
           in.lengths = {37, 11, 16, 5};
         }

@@ -23,7 +23,7 @@ std::vector<std::string> command(const test::TempFolder& folder,
   return words;
 }
 
-// The last number behind `before_number` in whole lines that begin with `begin`; -1: none.
+// The last number after `before_number` in whole lines that begin with `begin`; -1: none.
 std::int64_t last_number(const std::string& text, const std::string& begin,
                          const std::string& before_number) {
   std::int64_t last = -1;

@@ -1,5 +1,5 @@
-// All processes run all tests; process 0 prints, and any other only what fails on it. Behind a failure
-// processes may not be in step any more, so the first one ends the program.
+// All processes run all tests; process 0 prints, and any other only what fails on it. After a failure
+// processes may not be in step any more, so the first failure ends the program.
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -24,7 +24,7 @@ class OnlyFailures : public ::testing::EmptyTestEventListener {
   std::string test_;
 };
 
-class EndsBehindAFailure : public ::testing::EmptyTestEventListener {
+class EndsAfterAFailure : public ::testing::EmptyTestEventListener {
   void OnTestEnd(const ::testing::TestInfo& test) override {
     if (!test.result()->Failed()) return;
     std::fflush(nullptr);
@@ -52,7 +52,7 @@ int main(int argc, char** argv) {
   // Listeners hear of a test's end in reverse: it is printed first.
   auto& listeners = ::testing::UnitTest::GetInstance()->listeners();
   auto* printer = listeners.Release(listeners.default_result_printer());
-  listeners.Append(new sherd::testing::EndsBehindAFailure);
+  listeners.Append(new sherd::testing::EndsAfterAFailure);
   if (printer) listeners.Append(printer);
   const int result = RUN_ALL_TESTS();
   sherd::sharding::finish_mpi();

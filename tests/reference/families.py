@@ -222,13 +222,13 @@ def parts_of(name, recipe, sherd):
     x = f"model.layers.{i}."
     sandwich, post = recipe.get("norm_placement") == "sandwich", recipe.get("norm_placement") == "post"
     norm2 = "pre_feedforward_layernorm" if sandwich else "post_attention_layernorm"
-    behind = {"attention.norm": "post_attention_layernorm", "mlp.norm": "post_feedforward_layernorm"}
+    after = {"attention.norm": "post_attention_layernorm", "mlp.norm": "post_feedforward_layernorm"}
     if name == "glm4":
         norm2 = "post_attention_layernorm"
-        behind = {"attention.norm": "post_self_attn_layernorm", "mlp.norm": "post_mlp_layernorm"}
+        after = {"attention.norm": "post_self_attn_layernorm", "mlp.norm": "post_mlp_layernorm"}
     if site in ("norm1", "norm2", "attention.norm", "mlp.norm"):
         assert not (post and site in ("norm1", "norm2"))
-        return [(x + {"norm1": "input_layernorm", "norm2": norm2, **behind}[site] + "." + which, "rows")]
+        return [(x + {"norm1": "input_layernorm", "norm2": norm2, **after}[site] + "." + which, "rows")]
     attention, mlp = x + "self_attn.", x + "mlp."
     if site == "attention.qkv":
         if name.startswith("phi"):

@@ -7,7 +7,7 @@ namespace sherd::kernels::cpu {
 MatmulTask MatmulSchedule::task(std::int64_t i) const {
   if (i < packs_) return {true, 0, i};
   const std::int64_t of_block = packs_ + groups_;
-  // Behind the last block's groups none is packed, so they end the list.
+  // Nothing is packed after the last block's groups, so they end the list.
   const std::int64_t block = std::min((i - packs_) / of_block, blocks_ - 1);
   const std::int64_t part = i - begin_of_groups(block);
   if (part < half_ || block + 1 == blocks_) return {false, block, part};

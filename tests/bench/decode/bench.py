@@ -3,7 +3,7 @@
 A Hugging Face folder's model continues one text (batch 1, the likeliest tokens), by sherd and by transformers with its
 dynamic cache, turn by turn; with --compile also by its static cache, whose step of one token torch.compile has compiled
 before (in f32 and bf16 some minutes; how long is printed). Printed are medians over the rounds, and medians of the
-ratios within a round: tokens per second behind the first token, and seconds until the first one. The share of the read rate is the bytes that a token reads, weights with or without the keys and values of earlier
+ratios within a round: tokens per second after the first token, and seconds until the first one. The share of the read rate is the bytes that a token reads, weights with or without the keys and values of earlier
 positions, times tokens per second, over what torch reads with as many threads.
 Needs `./dev deps oracle`.
 """
@@ -20,7 +20,7 @@ from sherd import TEXT, generate
 
 
 def theirs(model, ids, tokens, **options):
-    """Seconds until the first token, and tokens per second behind it."""
+    """Seconds until the first token, and tokens per second after it."""
     def seconds(count):
         begin = time.perf_counter()
         with torch.no_grad():

@@ -56,7 +56,7 @@ class LlamaCpp:
         self.server = xllamacpp.Server(params)
 
     def generate(self, text, tokens):
-        """Seconds of the prompt, tokens per second behind it, by llama.cpp's own clock."""
+        """Seconds of the prompt, and tokens per second after it, by llama.cpp's own clock."""
         answer = self.server.handle_completions({
             "prompt": text, "n_predict": tokens, "temperature": 0.0, "ignore_eos": True, "cache_prompt": False})
         times = answer["timings"]

@@ -7,7 +7,7 @@ TEXT = ("It was the best of times, it was the worst of times, it was the age of 
 
 
 def generate(program, folder, text, tokens, dtype):
-    """Seconds of the prompt, tokens per second behind it."""
+    """Seconds of the prompt, and tokens per second after it."""
     said = subprocess.run([program, "sample", folder, "--prompt", text, "--temperature", "0", "--tokens", str(tokens),
                            "--ignore-end", "--speed", "--set", f"mixed_precision.param_dtype={dtype}"],
                           check=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True).stderr

@@ -213,7 +213,7 @@ TEST_F(BatcherTest, ValidatesAllWholeWindowsInOrder) {
   add_file("a", 11);  // windows at 0 and 5
   add_file("b", 5);   // none of its own
   add_file("c", 6);   // one
-  add_file("d", 4);   // joined with b: one, and three tokens behind it
+  add_file("d", 4);   // joined with b: one, and three tokens after it
   folder_.write("train.txt", std::string(100, '\0'));
   const auto data = open_dataset({.path = folder_.file("train.txt"),
                                   .format = Format::kBin,
@@ -291,7 +291,7 @@ TEST_F(BatcherTest, SamplesValidationFromEveryStart) {
     append_rows(inputs, targets, 5, rows);
     for (const Ids& row : rows) starts.insert(row.front());
   }
-  std::set<std::int32_t> expected;  // of tokens 20-39 and 55-69, those with 5 more behind them
+  std::set<std::int32_t> expected;  // of tokens 20-39 and 55-69, those with 5 more after them
   for (std::int32_t id = 20; id < 35; ++id) expected.insert(id);
   for (std::int32_t id = 55; id < 65; ++id) expected.insert(id);
   EXPECT_EQ(starts, expected);

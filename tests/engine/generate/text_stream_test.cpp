@@ -45,7 +45,7 @@ TEST(TextStream, ShowsWhatOnlyLookedLikeTheBeginningOfAStopString) {
   EXPECT_EQ(pieces(stream_of({"END"}), "EN"), "||EN");
 }
 
-TEST(TextStream, LooksForStopStringsBehindThePromptOnly) {
+TEST(TextStream, LooksForStopStringsAfterThePromptOnly) {
   EXPECT_EQ(pieces(stream_of({"ab"}, "xab"), "cab"), "c|||");
 }
 

@@ -285,7 +285,7 @@ TEST(RunRanks, StopsWithARankThatDoesntCome) {
 }
 
 // Whichever thread it is, of a rank, a stream or a team: the ranks that have started don't wait for
-// those that never will, and none is left behind.
+// those that never will, and all of them end.
 TEST(RunRanks, AThreadThatTheMachineRefusesEndsAllRanksWithASentence) {
   for (const int allowed : {0, 1, 4, 7, 10, 20}) {
     EXPECT_EXIT(

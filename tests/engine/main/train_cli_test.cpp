@@ -1,4 +1,4 @@
-// `sherd train` from outside: what a run leaves behind, and that cutting it up differently changes
+// `sherd train` from outside: the files that a run leaves, and that cutting it up differently changes
 // nothing.
 #include <signal.h>
 
@@ -141,7 +141,7 @@ TEST_F(TrainCliTest, TracesEveryStreamOfEveryRankInTheStepsAskedFor) {
   ASSERT_EQ(streams.size(), 2u);
   for (const auto& [rank, of_rank] : streams) {
     EXPECT_EQ(of_rank, (std::set<std::string>{"compute", "gather", "reduce"})) << "rank " << rank;
-    // Rank 0 turns the trace on and off; another rank may be a little ahead or behind.
+    // Rank 0 turns the trace on and off; another rank may be a little earlier or later.
     EXPECT_NEAR(updates[rank], 2, rank == 0 ? 0 : 1) << "rank " << rank;
   }
 }

@@ -77,19 +77,19 @@ std::int64_t predicted(const ModelShape& shape, std::int64_t element_bytes) {
   const std::int64_t before = shape.norm_placement == NormPlacement::kPost      ? 0
                               : shape.block_form == BlockForm::kParallelOneNorm ? 1
                                                                                 : 2;
-  const std::int64_t behind = shape.norm_placement == NormPlacement::kPre ? 0 : 2;
+  const std::int64_t after = shape.norm_placement == NormPlacement::kPre ? 0 : 2;
   const std::int64_t raw = shape.qk_norm == QkNorm::kNone ? 0 : (H + G) * K;
   const std::int64_t rows = shape.qk_norm == QkNorm::kNone         ? 0
                             : shape.qk_norm == QkNorm::kProjection ? 2
                                                                    : H + G;
   // What selective recompute keeps: qkv and its queries and keys before their norm, attention's
-  // output H K, the middle of a sequential block D, up U, what goes into norms behind branches.
+  // output H K, the middle of a sequential block D, up U, the inputs of norms after branches.
   const auto most = [&](std::int64_t F) -> PerToken {
     const std::int64_t U = gated ? 2 * F : F, of_mlp = F > 0 ? 1 : 0;
     const std::int64_t norms =
-        (before > 0 ? 1 : 0) + (before > 1 ? of_mlp : 0) + (behind > 0 ? 1 + of_mlp : 0);
+        (before > 0 ? 1 : 0) + (before > 1 ? of_mlp : 0) + (after > 0 ? 1 + of_mlp : 0);
     return {
-        E + raw + H * K + (sequential ? of_mlp * D : 0) + U + (behind > 0 ? (1 + of_mlp) * D : 0),
+        E + raw + H * K + (sequential ? of_mlp * D : 0) + U + (after > 0 ? (1 + of_mlp) * D : 0),
         (norms + rows) * norm_statistics + H};
   };
   // And the outputs of norms before branches, and of the activation.

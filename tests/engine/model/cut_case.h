@@ -291,7 +291,7 @@ inline ValuesByName whole_gradients(const model::ModelShape& whole,
 
 /// How far results may differ that are the same but for rounding: as far as the whole model's move when
 /// every weight moves by one unit in the last place, up or down, times kRoundings. A matrix product rounds
-/// each of its terms about so much, and a model has some products behind one another.
+/// each of its terms by about one unit, and a model has some products in sequence.
 struct Noise {
   static constexpr double kRoundings = 4.0;
   double losses = 0.0;

@@ -174,7 +174,7 @@ TEST(Ledger, KernelsThatTheHostCantLaunchInTimeLeaveTheGpuIdle) {
   EXPECT_NEAR(step.seconds, launches * kHostSecondsOfACall, 0.2 * step.seconds);
 }
 
-TEST(Ledger, GathersThatArePrefetchedAreHiddenBehindTheComputation) {
+TEST(Ledger, GathersThatArePrefetchedOverlapTheComputation) {
   const Strings sharded = {"model.hidden_size=4096",
                            "model.ffn_hidden_size=8192",
                            "training.seq_length=2048",

@@ -1,5 +1,5 @@
-// Processes that disagree, die, stop or are asked to stop: the others end, say why, and leave nobody
-// behind.
+// Processes that disagree, die, stop or are asked to stop: the others end and say why, and no
+// process is left.
 #include <signal.h>
 
 #include <chrono>

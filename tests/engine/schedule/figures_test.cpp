@@ -151,7 +151,7 @@ TEST(Figures, KeptActivationsAreTheFormulasOnEveryRank) {
   EXPECT_EQ(peaks(request(Order::k1F1B, 8, 3))[0].kept, 3);  // fewer micro-batches than ranks
 }
 
-// zb_h1's rank r has r weight gradients behind, and is about to add one when it makes one up.
+// zb_h1's rank r has postponed r weight gradients, and is about to postpone another when it computes one.
 TEST(Figures, WeightGradientsWaitInSlotsOfTheirOwn) {
   for (const int p : {2, 4, 8}) {
     const std::vector<Peak> zb_h1 = peaks(request(Order::kZbH1, p, 4 * p));

@@ -28,7 +28,7 @@ TEST(Forwards, NobodyWaitsForEverWithOneSlot) {
   }
 }
 
-// One chunk per rank: behind the first micro-batch, every rank has one at a time.
+// One chunk per rank: after the first micro-batch, every rank has one at a time.
 TEST(Forwards, RanksFollowOneAnotherAMicroBatchApart) {
   const Schedule schedule = with_messages(forwards_only(layout_of(3, 1, Placement::kLooped), 2));
   EXPECT_EQ(text_of(schedule),

@@ -29,12 +29,12 @@ TEST(Passes, MessagesStandBesideWhatNeedsAndMakesThem) {
             "1SEND_B1");
 }
 
-TEST(Passes, APairReceivesBeforeAndSendsBehindBoth) {
+TEST(Passes, APairReceivesBeforeAndSendsAfterBoth) {
   const std::string list = list_text(executable(request(Order::kDualPipeV, 3, 8)), 1);
   EXPECT_NE(list.find("4RECV_F3 1RECV_B0 (4F3+1B0) 4SEND_F3 1SEND_B0"), std::string::npos) << list;
 }
 
-TEST(Passes, AChunkIsGatheredOncePerStepAndReleasedBehindItsLastUse) {
+TEST(Passes, AChunkIsGatheredOncePerStepAndReleasedAfterItsLastUse) {
   EXPECT_EQ(list_text(executable(request(Order::kZbH1, 2, 2), {.gathers = true}), 1),
             "1GATHER 1RECV_F0 1F0 1I0 1SEND_B0 1RECV_F1 1F1 1I1 1SEND_B1 1RELEASE 1W0 1W1");
   for (const Order order : all_orders()) {
@@ -106,7 +106,7 @@ TEST(Passes, AnOrderThatRunsTwoChunksAtOnceNeedsBoth) {
       executable(request(Order::kZbV, 2, 4), {.gathers = true, .most_gathered = 1})));
 }
 
-TEST(Passes, GradientsAreReducedBehindTheLastMicroBatchOrBehindEach) {
+TEST(Passes, GradientsAreReducedAfterTheLastMicroBatchOrAfterEach) {
   const OrderRequest one_rank = request(Order::kLayerParallel, 1, 2);
   EXPECT_EQ(list_text(executable(one_rank, {.reduces = Reduces::kPerStep}), 0),
             "0F0 0B0 0F1 0B1 0REDUCE");

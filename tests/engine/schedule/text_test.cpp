@@ -90,7 +90,7 @@ TEST(ChunkLayout, PutsChunksOnRanksRoundOrAsAV) {
   EXPECT_EQ(v.chunks_of(2), (std::vector<int>{2, 3}));
   EXPECT_TRUE(looped.crosses_after(2));
   EXPECT_FALSE(v.crosses_after(2));  // the turn
-  EXPECT_FALSE(v.crosses_after(5));  // nothing comes behind
+  EXPECT_FALSE(v.crosses_after(5));  // no chunk follows
 }
 
 }  // namespace

@@ -231,7 +231,7 @@ TEST(NonFiniteStep, OnEveryRankNamesTheFirst) {
 
 // Squares of 1e30 overflow, so the norms divide by infinity: every logit is zero, the loss that of
 // guessing evenly, and only the gradient shows that something is wrong.
-TEST(NonFiniteStep, NamesAGradientBehindAFiniteLoss) {
+TEST(NonFiniteStep, NamesAGradientOfAFiniteLoss) {
   const std::string message = message_with([](ValuesByName& values) {
     for (auto& [name, tensor] : values) std::fill(tensor.begin(), tensor.end(), 1e30f);
   });
@@ -242,9 +242,9 @@ TEST(NonFiniteStep, NamesAGradientBehindAFiniteLoss) {
   EXPECT_EQ(message.find("after a loss"), std::string::npos) << message;
 }
 
-// Logits of up to 3e38 are finite and so are their gradients, but not the loss, their difference. What
-// enters the last norm is large, so that the gradient behind it, and with it the norm, is small.
-TEST(NonFiniteStep, NamesTheRankOfALossBehindFiniteGradients) {
+// Logits of up to 3e38 are finite and so are their gradients, but not the loss, their difference. The
+// last norm's input is large, so that its gradient, and with it the gradient norm, is small.
+TEST(NonFiniteStep, NamesTheRankOfALossThatHasFiniteGradients) {
   const std::string message = message_with([](ValuesByName& values) {
     for (float& weight : values.at("head.weight")) weight = weight > 0 ? 2e37f : -2e37f;
     for (float& weight : values.at("embedding.token.weight")) weight *= 1000.0f;

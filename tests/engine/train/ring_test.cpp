@@ -111,7 +111,7 @@ TEST(Ring, APlaceIsNotWrittenBeforeItHasBeenSent) {
   });
 }
 
-TEST(Ring, BehindTheWaitForSendsAPlaceMayBeWritten) {
+TEST(Ring, AfterTheWaitForSendsAPlaceMayBeWritten) {
   run_ring(3, std::make_shared<SlowStream>(1, "ring.out"), [&](sharding::Rank& rank, Ring& ring) {
     OwnedTensor a(DType::kF32, filled(rank.rank)), b(DType::kF32, filled(-1));
     ring.pass_on("numbers", a, b);
@@ -122,7 +122,7 @@ TEST(Ring, BehindTheWaitForSendsAPlaceMayBeWritten) {
   });
 }
 
-// The compute stream is behind when it asks; what it waits counts for the axis.
+// The transfer is late when the compute stream asks for it; the wait counts for the axis.
 TEST(Ring, WaitingForItCountsAsWaitingForContextRanks) {
   run_ring(2, std::make_shared<SlowStream>(0, "ring.in"), [&](sharding::Rank& rank, Ring& ring) {
     OwnedTensor a(DType::kF32, filled(rank.rank)), b(DType::kF32, filled(-1));

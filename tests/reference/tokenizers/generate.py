@@ -174,7 +174,7 @@ def trained(corpus):
 
 
 def letters(bytes_model):
-    """The 256 bytes, and merges that join each new letter with an "a", a "b", a "1" or a "2" beside it."""
+    """The 256 bytes, and merges that join each new letter with an "a", a "b", a "1" or a "2" next to it."""
     oracle = tokenizers.Tokenizer.from_str(json.dumps({"model": {"type": "BPE", **bytes_model}}))
     oracle.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokens, merges = [t for t in bytes_model["vocab"] if len(t) == 1], []
@@ -191,8 +191,8 @@ def letters(bytes_model):
         whole = spelled[0]
         for byte in spelled[1:]:
             whole = join(whole, byte)
-        for before, behind in ("ab", "12", "Ġa"):
-            join(join(before, whole), behind)
+        for before, after in ("ab", "12", "Ġa"):
+            join(join(before, whole), after)
     return {"vocab": {token: index for index, token in enumerate([*tokens, "zzz"])}, "merges": merges}
 
 

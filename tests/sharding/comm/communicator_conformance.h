@@ -53,7 +53,7 @@ struct CommunicatorKind {
   int num_ranks_here = 0;
   bool has_trees = true;    ///< of 2^n ranks
   bool has_kernels = true;  ///< else only what needs no kernel of ours works
-  /// Else ranks that call different things go wrong as the library behind it does.
+  /// Else calls that differ between ranks fail as they do in the underlying library.
   bool compares_calls = true;
   /// Calls with that many counters, zero at first, which all ranks of the next `run` share. None where
   /// ranks are threads of one process.

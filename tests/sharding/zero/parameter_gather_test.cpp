@@ -225,7 +225,7 @@ TEST(ParameterGather, GathersABlockOnlyIfItIsInNoSlot) {
 }
 
 // The first uses of a step, with nothing in any slot: what is asked for is the unit in use and the
-// `depth` uses behind it. At depth 0 nobody gathers before the use.
+// `depth` uses after it. At depth 0 nothing is gathered before the use.
 TEST(ParameterGather, AsksForAsManyUsesAheadAsItsDepthAndNoMore) {
   constexpr int kBlocks = 4;
   for (int depth = 0; depth <= 3; ++depth) {
@@ -234,7 +234,7 @@ TEST(ParameterGather, AsksForAsManyUsesAheadAsItsDepthAndNoMore) {
       bench.gather.plan(bench.uses(1));
       EXPECT_EQ(bench.communicator.gathers.size(), 0u) << "depth " << depth;
       for (int use = 0; use <= kBlocks; ++use) {
-        // Behind the head come blocks that stand in slots.
+        // The blocks after the head are in slots already.
         const auto asked_for = static_cast<std::size_t>(std::min(use + depth, kBlocks + 1) + 1);
         bench.gather.get(use);
         EXPECT_EQ(bench.communicator.gathers.size(), asked_for) << "depth " << depth;

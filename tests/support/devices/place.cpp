@@ -42,7 +42,7 @@ ArenaMemory& arena_on(int device) {
   return *arena;
 }
 
-// All tensors of one run, one behind the other in an arena; copies go through page-locked memory.
+// All tensors of one run, one after the other in an arena; copies go through page-locked memory.
 class GpuPlace final : public Place {
  public:
   explicit GpuPlace(CudaStreamOptions options)
@@ -61,7 +61,7 @@ class GpuPlace final : public Place {
   }
   Tensor scratch(std::int64_t num_bytes) override {
     std::vector<unsigned char> fill(static_cast<std::size_t>(num_bytes), 0xff);
-    // Behind its fence it begins at a multiple of 256, as an arena's buffers do: cuBLASLt asks for
+    // After its fence it begins at a multiple of 256, as an arena's buffers do: cuBLASLt requires
     // it.
     return {send(fill.data(), num_bytes, 256 - kFence), DType::kU8, num_bytes};
   }

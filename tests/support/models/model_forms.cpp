@@ -29,7 +29,7 @@ model::ModelShape sandwich() {
   return shape;
 }
 
-// Norms behind the branches, norms of whole projections, a layer that isn't turned.
+// Norms after the branches, norms of whole projections, a layer without rotation.
 model::ModelShape post() {
   model::ModelShape shape = tiny_model(false);
   shape.norm_placement = model::NormPlacement::kPost;
@@ -39,7 +39,7 @@ model::ModelShape post() {
   return shape;
 }
 
-// Branches side by side, biases everywhere, a part of each head turned.
+// Parallel branches, biases everywhere, rotation of a part of each head.
 model::ModelShape parallel() {
   model::ModelShape shape = tiny_model(true);
   shape.tied = false;

@@ -144,7 +144,7 @@ TEST_F(TokenizeTest, SpecialTokensAreTextUnlessAskedOtherwise) {
   EXPECT_EQ(documents("other.bin"), (std::vector<Ids>{{'a', 258}}));
 }
 
-TEST_F(TokenizeTest, ShardsEndBehindTheDocumentThatReachesTheirSize) {
+TEST_F(TokenizeTest, ShardsEndAfterTheDocumentThatReachesTheirSize) {
   folder_.write("a.jsonl", lines(100));
   TokenizeOptions request = options({"a.jsonl"}, "whole.bin");
   tokenize(request);
@@ -165,7 +165,7 @@ TEST_F(TokenizeTest, ShardsEndBehindTheDocumentThatReachesTheirSize) {
   EXPECT_EQ(joined, documents("whole.bin"));
 }
 
-// A run is stopped behind every batch in turn, and goes on; the result is the run's that wasn't.
+// A run is stopped after every batch in turn and resumed; the result equals that of a run without stops.
 TEST_F(TokenizeTest, ARunThatWasStoppedGoesOnAndWritesTheSameBytes) {
   folder_.write("a.jsonl", lines(60));
   for (const std::int64_t shard_tokens : {0, 200}) {

@@ -107,7 +107,7 @@ TEST(TokenizerErrors, FoldersWithoutAUsableFileAreNamed) {
   EXPECT_FALSE(Tokenizer::open(folder.path())->beginning());
 }
 
-// transformers 5.23 and 4.57 add such a token behind all others, whatever id the file says.
+// transformers 5.23 and 4.57 add such a token after all others, whatever id the file gives.
 TEST(TokenizerErrors, TokensThatOnlyAddedTokensJsonNamesAreRefused) {
   const test::TempFolder folder;
   const auto error = [&] {
@@ -202,7 +202,7 @@ TEST(TokenizerErrors, DeeplyNestedFilesAreRefused) {
 
 void survive_mutations(int count) {
   std::mt19937 draw(7);
-  // The vocabulary first: mutations aim behind it.
+  // The vocabulary first: mutations mostly change what follows it.
   json file = test::small_tokenizer();
   const json model = file["model"];
   file.erase("model");
@@ -215,7 +215,7 @@ void survive_mutations(int count) {
   int num_good = 0;
   for (int i = 0; i < count; ++i) {
     try {
-      // Mostly behind the vocabulary, where there is more to break.
+      // Mostly after the vocabulary, where there is more to break.
       const std::size_t first = draw() % 4 == 0 ? 0 : text.size() / 2;
       const auto tokenizer = Tokenizer::parse(test::mutated_text(text, first, draw), "t.json");
       std::vector<std::int32_t> ids;
