@@ -85,7 +85,7 @@ proxies=$(env | grep -iE '^(http|https|no)_proxy=' || true)
 compiled=()
 [ -z "$ccache" ] || compiled=(CCACHE_DIR=/ccache CCACHE_READONLY=1
   ${LANG:+LANG=$LANG} ${SHERD_WERROR:+SHERD_WERROR=1})
-# in_system USER COMMAND…: as somebody logs in: an environment of its own.
+# in_system USER COMMAND…: as at a login: an environment of its own.
 in_system() {
   local user=$1 home=/root variables
   shift

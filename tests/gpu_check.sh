@@ -3,7 +3,7 @@
 # is a build folder or a bundle; REPORT is a Markdown file, written as it goes. Ends with 0 if all of it passed, 3 where
 # there is no GPU.
 # --tune: instead, which of cuBLASLt's algorithms is the fastest for each matmul of the recipes (those for GPUs that need
-# nothing else, if none is named), written beside sherd, where it finds them.
+# nothing else, if none is named), written next to sherd, where it finds them.
 set -uo pipefail
 programs=$(realpath "$1")
 report=$(realpath -m "$2")

@@ -1,6 +1,6 @@
 // Kernels at the sizes of a 124 M parameter model (1024 tokens) against this machine's own bounds.
 // Matmuls, of each type: against the tiles of the instruction set in use on panels in the first cache
-// (kernels/cpu/matmul/tile.h), and beside them OpenBLAS on large matrices, a thread each. What writes
+// (kernels/cpu/matmul/tile.h), and against OpenBLAS on large matrices, a thread each. What writes
 // elsewhere than it reads against a copy, what works in place against scaling a buffer in place (a
 // copy's target is first read into the caches, which nobody counts). All threads, buffers larger than
 // the caches, read and written bytes counted. `share` is the part of the bound that is reached. A bound

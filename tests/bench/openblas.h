@@ -4,7 +4,7 @@
 ///
 ///   0 <= i < rows, 0 <= j < columns, 0 <= k < depth
 ///
-/// It is told once to use one thread. The engine doesn't use it: the bits of its rows follow how
+/// It is set once to use one thread. The engine doesn't use it: the bits of its rows follow how
 /// many rows there are.
 #pragma once
 

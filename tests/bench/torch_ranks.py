@@ -1,4 +1,4 @@
-"""PyTorch's ranks in a bench that takes turns: processes over gloo that take a step each time one is told to.
+"""PyTorch's ranks in a bench that takes turns: processes over gloo that take a step each time they are asked to.
 
 Rank 0 is started by the bench, starts the others with the same arguments and passes turns on to them: "step" on
 stdin, answered in JSON with what all ranks took together.

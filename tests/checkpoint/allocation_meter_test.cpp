@@ -30,7 +30,7 @@ void note(void* memory, int sign) {
 }  // namespace
 }  // namespace sherd::test
 
-// Not inlined: g++ would see malloc beside delete, and new beside free.
+// Not inlined: g++ would see malloc paired with delete, and new with free.
 [[gnu::noinline]] void* operator new(std::size_t bytes) {
   sherd::test::raise(sherd::test::largest_allocation, bytes);
   void* memory = std::malloc(bytes ? bytes : 1);

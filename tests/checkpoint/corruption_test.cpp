@@ -288,7 +288,7 @@ TEST(Corruption, SwappedRenamedDuplicatedAndForeignFilesAreRefusedOrHarmless) {
     examiner.examine("", name + " duplicated", count);
   }
   EXPECT_EQ(count.wrong, 0) << count.first_wrong;
-  EXPECT_EQ(count.harmless, 4) << "a copy beside is never opened";
+  EXPECT_EQ(count.harmless, 4) << "a copy next to it is never opened";
 }
 
 TEST(Corruption, AShallowVerifySeesSizesButNotBits) {

@@ -259,7 +259,7 @@ void expect_next_save_works(const std::string& directory) {
   EXPECT_EQ(check_all(directory), 2);
 }
 
-// Rank 1 dies. Rank 0 then commits although nobody told it to: there is no checkpoint unless rank 1
+// Rank 1 dies. Rank 0 then commits without being asked to: there is no checkpoint unless rank 1
 // had finished its part.
 TEST(Crash, ARankThatDiesAloneNeverBecomesPartOfACheckpoint) {
   int num_committed = 0;

@@ -183,7 +183,7 @@ TEST(Fault, ADiskThatStaysBrokenLosesNothing) {
       }
       if (!outcome.committed) {
         EXPECT_TRUE(outcome.failure);
-        EXPECT_FALSE(outcome.warning.empty()) << "what couldn't be removed is to be named";
+        EXPECT_FALSE(outcome.warning.empty()) << "what couldn't be removed must be named";
       }
       const Leftovers leftovers = remove_leftovers(posix_disk(), folder.path());
       EXPECT_EQ(leftovers.failures, Names{});

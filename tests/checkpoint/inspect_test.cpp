@@ -1,4 +1,4 @@
-// What people and programs are told of a checkpoint, and digests that don't depend on who saved it.
+// What `inspect` prints for people and programs, and digests that don't depend on who saved the checkpoint.
 #include "checkpoint/inspect.h"
 
 #include <gtest/gtest.h>

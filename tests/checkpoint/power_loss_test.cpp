@@ -30,7 +30,7 @@ using test::Node;
 
 struct Event {
   DiskCall call;
-  std::int64_t acknowledged = 0;  ///< instead of a call: this step was said to be saved
+  std::int64_t acknowledged = 0;  ///< instead of a call: this step was reported as saved
   std::int64_t released = 0;      ///< instead of a call: from here on this step may be gone
   std::size_t version = 0;        ///< of what was acknowledged, in Recording::steps
 };
@@ -42,7 +42,7 @@ struct Recording {
   /// What a committed directory of this name may hold: what was saved there, and what damage made
   /// of it, in the order in which these came to be.
   std::map<std::string, std::vector<Files>> steps;
-  Files damaged;  ///< if not empty: nobody may lose it
+  Files damaged;  ///< if not empty: it must not be lost
 };
 
 Files files_in(const std::string& directory) {
@@ -111,7 +111,7 @@ Recording record(int world) {
   return recorder.recording();
 }
 
-/// A resume has fallen back from a damaged step 2 to step 1, and saves step 2 anew.
+/// A resume has fallen back from a damaged step 2 to step 1, and saves step 2 again.
 Recording record_over_damage(int world) {
   Recorder recorder(world);
   recorder.save(1);

@@ -22,7 +22,7 @@ namespace {
 constexpr std::int64_t kMiB = 1 << 20;
 constexpr int kWorld = 8;
 
-/// Sixteen matrices with two moments each, of so many bytes together.
+/// Sixteen matrices with two moments each, `bytes` together.
 std::vector<sharding::StateTensor> tensors_of(std::int64_t bytes) {
   std::vector<sharding::StateTensor> tensors;
   for (const char* kind : {"param", "exp_avg", "exp_avg_sq"}) {
@@ -71,7 +71,7 @@ TEST(SaveMemorySlow, EightRanksWritingAGibibyteNeedTheirRingsOnly) {
     save.touch_rings();
     EXPECT_GE(memory_line("VmRSS") - before, kWorld * ring * 9 / 10);
   }
-  std::ofstream("/proc/self/clear_refs") << 5;  // the high-water mark begins anew
+  std::ofstream("/proc/self/clear_refs") << 5;  // resets the high-water mark
   const std::int64_t before = memory_line("VmRSS");
   ASSERT_GT(before, 1024 * kMiB);
   const test::SaveOutcome outcome = save.save_together(1);

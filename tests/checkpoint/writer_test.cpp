@@ -142,7 +142,7 @@ TEST(Writer, ADamagedCheckpointMakesWayForItsStepAndIsKept) {
     }
     for (const auto& [name, bytes] : before) EXPECT_EQ(folder.read(aside + "/" + name), bytes);
     EXPECT_EQ(list_directory(posix_disk(), folder.file(aside)).size(), before.size());
-    // Nobody takes it for a checkpoint, and nobody clears it away.
+    // It isn't taken for a checkpoint, and isn't removed.
     EXPECT_EQ(committed_steps(posix_disk(), folder.path()), (std::vector<std::int64_t>{5, 4}));
     EXPECT_EQ(remove_leftovers(posix_disk(), folder.path()).removed, Names{});
     EXPECT_EQ(save.save(6).warning, "");

@@ -11,7 +11,7 @@
 #   overlap                          ZeRO-3 on 2 nodes, with gathers that take 50 to 80 % as long as the
 #                                    computation at RATE: what a step waits for with prefetch and without
 #   failures                         processes on other nodes killed, stopped and cut off: who is named, with
-#                                    which code, and whether anybody is left
+#                                    which code, and whether a process is left
 #   restarts                         the last node dies after step 3: does the run continue without it?
 #
 # ROUNDS=N: of compare and overlap (3). FORMS='direct free': of compare (all five). SHERD names the program

@@ -74,7 +74,7 @@ TYPED_TEST(SixteenBits, NaNBecomesAQuietNaNWhateverItsPayload) {
   }
 }
 
-// Between every two neighbours: the middle goes to the even one, floats beside it to their side.
+// Between every two neighbours: the middle goes to the even one, floats next to it to their side.
 TYPED_TEST(SixteenBits, RoundsToNearestEvenBetweenAllNeighbours) {
   constexpr DType kFormat = format<TypeParam>;
   const auto expect_nearest = [](float input) {

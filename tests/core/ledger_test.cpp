@@ -58,7 +58,7 @@ TEST_F(LedgerStreams, WhatWasRecordedLaterIsntWaitedFor) {
   EXPECT_EQ(compute_.waited().count(), std::chrono::nanoseconds(std::chrono::seconds(1)).count());
 }
 
-TEST_F(LedgerStreams, AKernelBesideTheComputationIsPaidByWaitingForItOrLater) {
+TEST_F(LedgerStreams, AKernelThatOverlapsTheComputationIsPaidByWaitingForItOrLater) {
   const auto cast = gather_.make_event();
   gather_.add(kernel(10.0));  // from 1 to 11
   gather_.record(*cast);

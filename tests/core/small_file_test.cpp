@@ -26,7 +26,7 @@ TEST(SmallFile, ARegularFileIsReadThroughLinksToo) {
   EXPECT_EQ(read_small_file(path, 3), "");
 }
 
-// Nobody writes to the pipe; /dev/zero has no end.
+// No process writes to the pipe; /dev/zero has no end.
 TEST(SmallFile, WhatIsNoRegularFileIsRefusedAndNotWaitedFor) {
   const test::TempFolder folder;
   const std::string pipe = folder.path() + "/pipe", zero = folder.path() + "/zero";

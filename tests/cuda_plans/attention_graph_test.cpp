@@ -34,7 +34,7 @@ std::shared_ptr<const cudnn_frontend::DeviceProperties> h100() {
   return properties;
 }
 
-// A micro-batch of each recipe, shapes beside tiles, and what whole runs of the suite train, from the
+// A micro-batch of each recipe, shapes next to multiples of tiles, and what whole runs of the suite train, from the
 // shortest sequence that cuDNN is given (tests/equivalence/cuda_run_test.cpp: 3:1 heads of width 8).
 const AttentionShape kShapes[] = {
     {16, 1024, 12, 12, 64}, {4, 2048, 32, 8, 64}, {2, 4096, 32, 8, 128}, {12, 256, 6, 6, 64},
@@ -43,8 +43,8 @@ const AttentionShape kShapes[] = {
     {1, 8, 3, 1, 8},        {2, 9, 3, 1, 8},      {4, 9, 3, 1, 8},       {2, 16, 3, 1, 8},
     {2, 31, 3, 1, 8},       {2, 32, 3, 1, 8},     {2, 63, 3, 1, 8},      {2, 64, 3, 1, 8}};
 
-// What the heuristics' first plan wants: refused with less, cuDNN says so. The frontend puts the
-// sums of dout * out beside it and, where the order of sums is free, dQ in f32.
+// What the heuristics' first plan wants: refused with less, cuDNN says so. The frontend adds the
+// sums of dout * out and, where the order of sums is free, dQ in f32.
 std::int64_t wanted_by_first(
     AttentionGraphKey key, const std::shared_ptr<const cudnn_frontend::DeviceProperties>& device) {
   const AttentionShape& s = key.shape;

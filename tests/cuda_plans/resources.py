@@ -1,9 +1,9 @@
-"""resources.py LIBRARY [--write], or --stacks FATBIN... [--write]: what every kernel takes of a GPU, beside what it took when resources.txt was written.
+"""resources.py LIBRARY [--write], or --stacks FATBIN... [--write]: what every kernel takes of a GPU, compared with resources.txt.
 
 LIBRARY is libsherd_kernels.so of the `cuda` preset. Instances of one kernel share a row, with the worst of them. An error:
 a kernel that uses more of its stack (spills, or arrays that registers don't hold), whose blocks fill less of a
 multiprocessor, whose widest loads or stores from global memory have become narrower, or that isn't in the file, or in the
-file alone. --write makes the file anew. Needs NVIDIA's cuobjdump and nvdisasm (`./dev deps cuda`).
+file alone. --write writes the file again. Needs NVIDIA's cuobjdump and nvdisasm (`./dev deps cuda`).
 
 With --stacks it looks at the device code of other architectures than the library's (cmake/architectures.cmake), and only
 at stacks: stacks.txt has those kernels that need one there, spills among them. One that needs more, or isn't in the file,

@@ -109,7 +109,7 @@ TEST_F(GpuCheck, ASectionThatFailsFailsTheWhole) {
   EXPECT_NE(report().find("status 4 (FAILED)"), std::string::npos) << report();
 }
 
-TEST_F(GpuCheck, TuningMeasuresRecipesAndNothingElseAndWritesBesideTheProgram) {
+TEST_F(GpuCheck, TuningMeasuresRecipesAndNothingElseAndWritesNextToTheProgram) {
   ASSERT_EQ(check(1, "true", "--tune"), 0) << report() << err_;
   const std::string call = call_of("sherd_matmul_tune");
   for (const char* part : {"programs/matmul_algorithms.txt", "gpt2_124m_h200.yaml", "llama_1b"}) {

@@ -61,7 +61,7 @@ const std::function<void()>* body = nullptr;
 std::mt19937_64 orders;  // of a launch: seeded with its number
 std::uint64_t num_launches = 0;
 
-// Every one of so many, once, in an order that a launch draws: as it comes on a GPU.
+// Each of N numbers once, in an order that a launch draws: any order can occur on a GPU.
 class Order {
  public:
   explicit Order(std::size_t count) : count_(count), first_(orders() % count) {
@@ -80,7 +80,7 @@ void stop(State state) {
   if (_setjmp(fibers[current].at) == 0) _longjmp(scheduler, 1);
 }
 
-// Of one block after the other: to make a context anew takes longer than most threads' work.
+// A fiber serves one block after another: making a new context takes longer than most threads' work.
 void fiber_main() {
   for (;;) {
     (*body)();

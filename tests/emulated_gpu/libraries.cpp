@@ -1,5 +1,5 @@
 // Which of NVIDIA's libraries the emulated GPU's program has loaded. Matmuls and attention are the real sources over fakes of
-// cuBLASLt and cuDNN (tests/fake_cuda/blas.h, cudnn.h), or linear.cpp and attention.cpp beside this.
+// cuBLASLt and cuDNN (tests/fake_cuda/blas.h, cudnn.h), or linear.cpp and attention.cpp in this folder.
 #include "kernels/libraries.h"
 
 #include "tests/emulated_gpu/libraries.h"

@@ -207,7 +207,7 @@ bool is_written_operand(Address begin, Address end) {
       fault(thread_name(block_number, current_thread) + (write ? " writes" : " reads") +
             " shared memory beyond the launch's " + std::to_string(shared_bytes) + " bytes");
     }
-    // Without operands nobody else can say what is touched.
+    // Without operands only watching shows what is touched.
     if (++num_accesses == kMostAccesses && !allowed.empty() && !watch_all()) {
       watching = false;
       return;

@@ -2,7 +2,7 @@
 ///
 /// The rewritten kernels are compiled with -fsanitize=thread, but without its library: the compiler calls a
 /// function before each load and store, and these functions are ours. So accesses are those that the kernels
-/// really make, and nobody has to declare them. During a launch each is compared with what other threads did
+/// really make; they need no declaration. During a launch each is compared with what other threads did
 /// before:
 ///
 ///   - two threads of a block, on the same bytes, one of them writing, without a barrier in between

@@ -1,5 +1,5 @@
 // Adapters on ranks that have parts of matrices or of sequences: near one rank, bit for bit however the same ranks' state
-// is sharded or pipelined beside; a quantised base has the codes of whole matrices. Memory as planned in every run.
+// is also sharded or pipelined; a quantised base has the codes of whole matrices. Memory as planned in every run.
 
 #include <gtest/gtest.h>
 

@@ -11,7 +11,7 @@ namespace {
 
 using schedule::Order;
 
-// `trained`: modules beside A and B.
+// `trained`: modules in addition to A and B.
 engine::TrainingOptions adapted(bool tied, std::vector<std::string> trained) {
   model::ModelShape shape = tiny_model(tied);
   shape.num_layers = 7;
@@ -73,7 +73,7 @@ TEST(AdapterPipeline, RecomputedActivationsHaveThemToo) {
 }
 
 // What both ends have of a tied unit, and train: the head alone has a gradient of its norm.
-TEST(AdapterPipeline, ATrainedNormBesideAFrozenMatrixAtBothEndsIsAddedUpOnce) {
+TEST(AdapterPipeline, ATrainedNormWithAFrozenMatrixAtBothEndsIsAddedUpOnce) {
   for (const MeshCase& each : kPipelines) {
     expect_bits_of_one_rank(adapted(true, {"final_norm"}), each);
   }

@@ -1,4 +1,4 @@
-// The equality ladder with adapters: frozen parameters beside trained ones change where things are at
+// The equality ladder with adapters: frozen parameters among trained ones change where things are at
 // each stage, and not one bit of what is computed. Memory is compared with its plan in every run
 // (training_harness.h).
 

@@ -1,5 +1,5 @@
 // Canonical sums over tokens (engine/model/cut/canonical_sums.cpp): context ranks by both methods, and tensor ranks that share
-// the tokens, have the bits of one rank, whatever else is sharded beside.
+// the tokens, are bit-identical to one rank, whatever else is sharded.
 
 #include <gtest/gtest.h>
 
@@ -90,7 +90,7 @@ TEST_P(CanonicalContext, SeveralSequencesOfAMicroBatchAreInEveryGroup) {
   }
 }
 
-// So many tokens that logits are formed in chunks, of which a context rank's fewer tokens need less.
+// Enough tokens that logits are formed in chunks; a context rank has fewer tokens and needs fewer chunks.
 TEST_P(CanonicalContext, ChunksOfLogitsChangeNoBit) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     engine::TrainingOptions options = options_of(cuttable_form("llama"), GetParam(), dtype);

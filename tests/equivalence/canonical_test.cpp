@@ -1,5 +1,5 @@
-// Canonical sums (engine/model/cut/tensor_cut.h): runs on any number of tensor ranks have the bits of the run on one,
-// whatever else is sharded beside.
+// Canonical sums (engine/model/cut/tensor_cut.h): runs on any number of tensor ranks are bit-identical to the run on one,
+// whatever else is sharded.
 
 #include <gtest/gtest.h>
 
@@ -47,7 +47,7 @@ TEST(Canonical, EveryMeshHasTheBitsOfOneRank) {
   }
 }
 
-TEST(Canonical, PipelinesBesideTensorRanksAndShardsHaveTheBitsOfOneRank) {
+TEST(Canonical, PipelinesWithTensorRanksAndShardsHaveTheBitsOfOneRank) {
   using schedule::Order;
   model::ModelShape shape = cuttable_form("llama");
   shape.num_layers = 4;
@@ -123,7 +123,7 @@ TEST(Canonical, OptimizersThatNeedWholeTensorsHaveTheBitsOfOneRank) {
   }
 }
 
-TEST(CanonicalSlow, EveryDegreeBesideEveryStageHasTheBitsOfOneRank) {
+TEST(CanonicalSlow, EveryDegreeWithEveryStageHasTheBitsOfOneRank) {
   for (const char* form : {"llama", "gpt2"}) {
     for (const DType dtype : {DType::kF32, DType::kBF16}) {
       const engine::TrainingOptions options = options_of(cuttable_form(form), dtype);

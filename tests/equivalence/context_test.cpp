@@ -1,5 +1,5 @@
-// Runs whose sequences are cut over context ranks: attention and losses have the bits of one rank, weights are near
-// its, and whatever is sharded, cut or pipelined beside changes no bit; memory as planned.
+// Runs whose sequences are cut over context ranks: attention and losses are bit-identical to one rank, weights are near
+// its weights, and whatever else is sharded, cut or pipelined changes no bit; memory as planned.
 
 #include <gtest/gtest.h>
 

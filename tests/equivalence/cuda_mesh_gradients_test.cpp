@@ -117,7 +117,7 @@ TEST_F(CudaMeshGradientsSlow, OfEveryFormOnEveryMeshAreTheCpusOnOneRank) {
   }
 }
 
-// They begin and end anywhere in the ranks' parts; positions begin anew with each.
+// They begin and end anywhere in the ranks' parts; positions restart with each.
 TEST_F(CudaMeshGradients, OfDocumentsApartAreTheCpusOnOneRank) {
   for (const bool tied : {false, true}) {
     engine::TrainingOptions options = options_of(cuttable(tiny_model(tied), 2), {});

@@ -76,7 +76,7 @@ TEST(DividedReplicas, HaveThemWhereGradientsAreReducedAtTheBoundary) {
   }
 }
 
-// A device whose memory isn't the host's, and one whose work is put off as long as may be.
+// A device whose memory isn't the host's, and one whose work is postponed as long as possible.
 TEST(DividedReplicas, WaitForWhatTheyReadOnAnyDevice) {
   const engine::TrainingOptions options = options_of(OptimizerType::kAdamW, true, DType::kBF16);
   for (int stage = 1; stage <= 3; ++stage) {
@@ -98,7 +98,7 @@ TEST(DividedReplicas, WaitForWhatTheyReadOnAnyDevice) {
   }
 }
 
-TEST(DividedReplicas, GoBesideEveryOtherAxis) {
+TEST(DividedReplicas, WorkWithEveryOtherAxis) {
   model::ModelShape shape = cuttable_form("llama");
   shape.num_layers = 4;
   shape.seq_length = 8;
@@ -133,7 +133,7 @@ TEST(DividedReplicas, AddUpTheEndsOfATiedMatrix) {
 }
 
 // Frozen parameters are sharded over the ZeRO group alone.
-TEST(DividedReplicas, HaveThemBesideFrozenAndQuantisedParameters) {
+TEST(DividedReplicas, HaveThemWithFrozenAndQuantisedParameters) {
   for (const bool quantised : {false, true}) {
     model::ModelShape shape = tiny_model(true);
     shape.adapter = {.rank = 2, .targets = {"attention.query", "mlp.down"}};

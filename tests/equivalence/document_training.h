@@ -14,7 +14,7 @@
 
 namespace sherd::testing {
 
-/// Texts of 2 to 40 bytes, each a document, in rows of nine tokens or so many.
+/// Texts of 2 to 40 bytes, each a document, in rows of nine tokens or `seq_length`.
 class DocumentTraining : public ::testing::Test {
  protected:
   explicit DocumentTraining(std::int64_t seq_length = 9) : seq_length_(seq_length) {

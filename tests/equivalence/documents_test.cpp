@@ -199,7 +199,7 @@ TEST_F(DocumentTraining, FourMicroStepsHaveTheBitsOfFourRanks) {
             "");
 }
 
-// Every epoch's plan is made anew from (seed, epoch), so no state has to come along.
+// Every epoch's plan is made again from (seed, epoch), so no state has to be saved.
 TEST_F(DocumentTraining, AStepInTheMiddleOfAnEpochSeesTheSameRowsHoweverTheRunWasCutBefore) {
   const engine::TrainingOptions options = tiny_training(tiny_model(false));
   const RunShape one{.world_size = 1, .num_micro_steps = 4}, four{.world_size = 4};

@@ -1,5 +1,5 @@
 // Mixtures of experts beyond what holds for every form (forms_test.cpp, pipeline_test.cpp): what routers decide is
-// counted once, and an expert that nobody chooses is updated like any other parameter.
+// counted once, and an expert that no token chooses is updated like any other parameter.
 
 #include <gtest/gtest.h>
 

@@ -147,7 +147,7 @@ TEST(OptimizerLadder, EveryOptimizerAgreesAcrossStagesBitForBit) {
   }
 }
 
-// At stages 0 to 2 somebody must round the parameters after an update: some optimizers themselves, or the publishing.
+// At stages 0 to 2 the parameters must be rounded after an update, by the optimizer itself or by the publishing.
 TEST(OptimizerLadder, EveryOptimizerAgreesAcrossStagesInBf16) {
   for (const optim::OptimizerType type : kOptimizers) {
     engine::TrainingOptions options = training_in(kTypes[1]);

@@ -166,7 +166,7 @@ Tensors held_tensors(const engine::TrainingOptions& options, int stage, int worl
   return tensors;
 }
 
-// `every` picks one of so many pairs of layouts.
+// `every`: one of that many pairs of layouts is tried.
 void expect_any_layout_holds_what_any_saved(int every) {
   constexpr int kWorlds[] = {1, 2, 3, 4, 6, 8};
   const auto options = tiny_training(tiny_model(true));

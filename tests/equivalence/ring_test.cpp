@@ -1,5 +1,5 @@
-// Runs whose context ranks pass keys and values round a ring: losses and weights near those of one rank; whatever is
-// sharded, cut or pipelined beside changes no bit, nor does when transfers come; memory as planned in every run.
+// Runs whose context ranks pass keys and values round a ring: losses and weights near those of one rank; whatever else is
+// sharded, cut or pipelined changes no bit, nor does when transfers arrive; memory as planned in every run.
 
 #include <gtest/gtest.h>
 
@@ -161,7 +161,7 @@ class RingDocuments : public DocumentTraining {
   }
 };
 
-// They begin and end anywhere in the ranks' halves; positions begin anew with each.
+// They begin and end anywhere in the ranks' halves; positions restart with each.
 TEST_F(RingDocuments, ThatAreApartTrainNearOneRank) {
   for (const bool tied : {false, true}) {
     engine::TrainingOptions options = options_of(tied, 2);

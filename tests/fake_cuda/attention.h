@@ -1,4 +1,4 @@
-/// What cuDNN's graph of a key computes, term by term in f64 over the views that cuDNN is told. Dropout is drawn from the
+/// What cuDNN's graph of a key computes, term by term in f64 over the views that cuDNN is given. Dropout is drawn from the
 /// seed and offset that stand in memory when it is executed, as no kernel of ours does.
 #pragma once
 

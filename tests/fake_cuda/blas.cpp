@@ -39,13 +39,13 @@ struct Preference {
   std::uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_MASK, alignment = 256;
 };
 
-// What stands in a cublasLtMatmulAlgo_t: the attributes by their number, and what the heuristic was told.
+// The contents of a cublasLtMatmulAlgo_t: the attributes by their number, and what the heuristic was given.
 constexpr int kSplit = CUBLASLT_ALGO_CONFIG_SPLITK_NUM,
               kScheme = CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME;
 constexpr int kNumAttributes = 9;
 struct Algorithm {
   std::uint32_t attributes[kNumAttributes];
-  std::uint32_t alignment;  // 0: nobody said
+  std::uint32_t alignment;  // 0: not given
 };
 static_assert(sizeof(Algorithm) <= sizeof(cublasLtMatmulAlgo_t));
 Algorithm of(const cublasLtMatmulAlgo_t& algorithm) {

@@ -2,7 +2,7 @@
 /// the CPU's bits. Its heuristic offers algorithms 1, 2, ... in that order: each multiplies alike, and takes as many
 /// milliseconds of the machine's clock as `takes_ms` says. Number 3 splits sums, where the preference allows it.
 ///
-/// Refused as cuBLASLt refuses it: operands that are less aligned than the heuristic was told, less workspace than an
+/// Refused as cuBLASLt refuses it: operands that are less aligned than the heuristic was given, less workspace than an
 /// algorithm needs, layouts that don't fit one another, attributes of another size.
 #pragma once
 

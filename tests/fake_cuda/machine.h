@@ -3,7 +3,7 @@
 /// compiled against NVIDIA's headers, on a machine without a GPU.
 ///
 /// Work is queued and executed in any order that streams and events allow, chosen by a seed: some of it
-/// when more is queued, the rest when somebody waits. Whoever waits executes, so no work is done for a
+/// when more is queued, the rest when a thread waits. The thread that waits executes, so no work is done for a
 /// host that doesn't. A machine with an even seed is late: it does nothing before somebody waits, and then what was waited
 /// for first, so that a host that reads a result or writes over an operand too early always does, and gets other bits.
 /// Device memory is the host's; what a test must not do with it is its own concern.
@@ -41,7 +41,7 @@ void start(const Machine& machine);
 
 /// Devices that a context was made on: they were made current, or memory was asked for there.
 std::set<int> contexts();
-/// Streams, events, memory, graphs and communicators that nobody has destroyed: "2 streams, ...".
+/// Streams, events, memory, graphs and communicators that weren't destroyed: "2 streams, ...".
 std::string left_behind();
 /// Races that were found, in a sentence each.
 std::vector<std::string> races();

@@ -12,7 +12,7 @@ namespace sherd::sharding {
 
 inline constexpr std::chrono::milliseconds kToConnect{20'000};
 
-/// The world of so many processes; process p has device p.
+/// A world of several processes; process p has device p.
 class NcclWorld {
  public:
   NcclWorld(int count, std::chrono::milliseconds timeout) {

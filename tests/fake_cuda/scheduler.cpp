@@ -142,7 +142,7 @@ void Scheduler::check(CUstream_st& stream, const std::string& name,
     split(end);
     auto at = past_.lower_bound(begin);
     for (const char* byte = begin; byte < end;) {
-      if (at == past_.end() || at->first > byte) {  // nobody was here
+      if (at == past_.end() || at->first > byte) {  // not accessed yet
         const char* until = at == past_.end() ? end : std::min(end, at->first);
         at = past_.emplace_hint(at, byte, Segment{until, {}, {}});
       }

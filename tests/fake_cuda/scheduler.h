@@ -68,7 +68,7 @@ class Scheduler {
   void finish(std::unique_lock<std::mutex>& lock, cudaStream_t stream);
   /// The same of all streams of a device, of which others may be destroyed meanwhile.
   void finish_device(std::unique_lock<std::mutex>& lock, int device);
-  /// Somebody who waits for an operation's `ready` must look again.
+  /// Threads that wait for an operation's `ready` must look again.
   void changed() {
     ++num_changes_;
     changed_.notify_all();

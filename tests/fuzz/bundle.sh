@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # bundle.sh FOLDER: all fuzzers, and the test of random recipes, with their seeds and the libraries they
 # need, for a machine with many cores and no compiler: there, fuzz_all.sh and recipes_all.sh run them. The
-# C library isn't taken along. FOLDER.tar.xz is made beside it.
+# C library isn't taken along. FOLDER.tar.xz is made next to it.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 folder=$1

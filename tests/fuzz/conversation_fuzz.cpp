@@ -1,4 +1,4 @@
-// A row of chat data that anybody wrote, and a chat template: places of answers, or one sentence. Rendering
+// An arbitrary row of chat data, and a chat template: places of answers, or one sentence. Rendering
 // all beginnings of the conversation at once finds what rendering each by itself finds. Two bytes of 0xff
 // part row and template.
 #include "engine/data/chat/chat_format.h"

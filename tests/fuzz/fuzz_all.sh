@@ -9,7 +9,7 @@
 # finding. FUZZ_SEED=N (summary.txt names it) starts with the same seeds again; FUZZERS='tokens set' runs
 # these alone.
 #
-# The fuzzers are those beside this script (bundle.sh), or those of build/cpu-fuzz.
+# The fuzzers are those next to this script (bundle.sh), or those of build/cpu-fuzz.
 set -euo pipefail
 here=$(realpath "$(dirname "${BASH_SOURCE[0]}")")
 [ $# -ge 3 ] || { echo "fuzz_all.sh SECONDS JOBS OUT [LEARNT]" >&2; exit 2; }

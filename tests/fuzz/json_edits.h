@@ -25,7 +25,7 @@ class JsonEdits {
   }
 
  private:
-  // A walk from the top: a vocabulary's thousand leaves don't hide the few keys beside it.
+  // A walk from the top: a vocabulary's thousand leaves don't hide the few keys next to it.
   Json& any_node() {
     Json* node = &document_;
     while (node->is_structured() && !node->empty()) {

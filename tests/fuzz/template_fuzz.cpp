@@ -1,4 +1,4 @@
-// A chat template that anybody wrote, and a conversation for it: rendered, or refused in one sentence. Two
+// An arbitrary chat template, and a conversation for it: rendered, or refused in one sentence. Two
 // bytes of 0xff part them. The budget is a hundredth of the usual one, so that an input that uses it up is found in a
 // second; what isn't counted shows as an input that takes 20 s, or a process above its limit of memory (run.sh).
 #include "engine/data/template/template.h"

@@ -49,7 +49,7 @@ TEST_P(Cast, OfAllPatternsToF32AndBackIsExactAndKeepsNaN) {
 }
 
 TEST_P(Cast, FromF32RoundsToNearestEvenEverywhere) {
-  // Every border between two neighbours, and the floats beside it; then random patterns.
+  // Every border between two neighbours, and the floats next to it; then random patterns.
   std::vector<float> inputs{kInfinity, -kInfinity, 0.0f, -0.0f, std::numeric_limits<float>::max()};
   for (std::uint16_t bits = 0;; ++bits) {
     const double low = oracle::value_of_bits(GetParam(), bits);

@@ -174,7 +174,7 @@ TEST(CudaAttentionForm, CudnnIsAskedForBlocksThatNoWindowCuts) {
   EXPECT_EQ(form(99), AttentionForm::kOwn);
 }
 
-TEST(CudaAttentionForm, ABlocksScratchHoldsItsResultsBesideCudnnsOwn) {
+TEST(CudaAttentionForm, ABlocksScratchHoldsItsResultsAndCudnnsOwn) {
   AttentionShape shape{
       .sequences = 2, .positions = 4096, .query_heads = 4, .kv_heads = 2, .head_width = 64};
   shape.queries = 1024;

@@ -24,7 +24,7 @@ using test::Place;
 using test::random_values;
 using test::Values;
 
-// Grouped heads, positions beside multiples of 32, 64 and 128, widths that cuDNN takes and others.
+// Grouped heads, positions next to multiples of 32, 64 and 128, widths that cuDNN accepts and others.
 const AttentionShape kShapes[] = {
     {1, 1, 1, 1, 1},
     {2, 7, 4, 2, 5},

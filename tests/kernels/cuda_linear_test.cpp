@@ -18,7 +18,7 @@ using test::Place;
 using test::random_values;
 using test::Values;
 
-// Sizes beside tiles and packs, rows that don't begin at a multiple of 16 bytes, and whole ones.
+// Sizes next to multiples of tiles and packs, rows that don't begin at a multiple of 16 bytes, and whole ones.
 const LinearShape kShapes[] = {{1, 1, 1},     {1, 7, 5},       {3, 17, 1},
                                {13, 31, 29},  {64, 64, 64},    {130, 96, 200},
                                {65, 200, 96}, {259, 300, 331}, {256, 256, 384}};

@@ -20,7 +20,7 @@ using test::OwnedTensor;
 using test::Place;
 using test::random_values;
 
-// Beside packs, blocks and a grid's limit.
+// Sizes next to those of packs, blocks and a grid's limit.
 constexpr std::int64_t kSizes[] = {1, 7, 8, 63, 131, 4099, 50021};
 constexpr Dropout kDropout{0.25f, {0x5eed5eed5eedull, 3, 12}, 5};
 
@@ -287,7 +287,7 @@ TEST_F(CudaNumbers, NormalNumbersAreTheCpusToTheLastBit) {
       return out;
     };
     const Outputs expected = test::on_cpu(work);
-    // One unit in the last place, where f64 falls beside a tie.
+    // One unit in the last place, where f64 falls next to a tie.
     EXPECT_TRUE(test::close(test::on_gpu(work)[0], expected[0].values(), {0x1p-23, 0.0, 0.0}));
   }
 }

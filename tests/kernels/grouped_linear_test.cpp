@@ -85,7 +85,7 @@ TEST_P(GroupedLinear, ForwardMatchesTheOracleOnAnyNumberOfThreads) {
   }
 }
 
-// Queries, keys and values beside one another; and vocabularies whose last groups have less, or nothing.
+// Queries, keys and values next to one another; and vocabularies whose last groups have less, or nothing.
 TEST_P(GroupedLinear, AGroupHasItsShareOfEveryFusedMatrix) {
   struct Row {
     std::vector<DepthRange> ranges;

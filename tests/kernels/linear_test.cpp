@@ -16,7 +16,7 @@ using test::Outputs;
 using test::OwnedTensor;
 using test::Values;
 
-// Ones, primes, sizes beside multiples of a vector and of a tile; the last two have several tiles
+// Ones, primes, sizes next to multiples of a vector and of a tile; the last two have several tiles
 // in every direction: of the depth, and of an output too large for four.
 const LinearShape kShapes[] = {{1, 1, 1},     {1, 7, 5},       {5, 1, 3},
                                {3, 17, 1},    {13, 31, 29},    {130, 96, 200},

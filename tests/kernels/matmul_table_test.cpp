@@ -168,7 +168,7 @@ TEST(MatmulTable, AFileThatWasNamedMustBeThere) {
   ::setenv("SHERD_MATMUL_TABLE", "", 1);
   EXPECT_EQ(matmul_table_file(), "") << "none is asked for";
   ::unsetenv("SHERD_MATMUL_TABLE");
-  EXPECT_EQ(matmul_table_file(), "") << "none lies beside the tests";
+  EXPECT_EQ(matmul_table_file(), "") << "none is next to the tests";
 }
 
 TEST(MatmulTable, ItsFingerprintFollowsItsBytesAlone) {

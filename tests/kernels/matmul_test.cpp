@@ -19,7 +19,7 @@ using test::Values;
 struct Sizes {
   std::int64_t rows, columns, depth;
 };
-// Parts of a tile, beside whole ones; several pieces: of the depth, of the columns; and more rows
+// Parts of a tile, and whole ones; several pieces: of the depth, of the columns; and more rows
 // and columns than a 16-bit output keeps sums of.
 const Sizes kSizes[] = {{1, 1, 1},       {1, 77, 1601},   {1, 200, 40},   {12, 32, 8},
                         {7, 17, 9},      {13, 40, 301},   {14, 129, 33},  {50, 260, 801},

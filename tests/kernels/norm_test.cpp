@@ -328,7 +328,7 @@ TEST(NormOracle, GradientsAreCentralDifferences) {
     const Values weight = test::random_values(5, 3), bias = test::random_values(5, 4);
     const Values dy = test::random_values(15, 5), after = test::random_values(15, 6);
     const Values mask = oracle::dropout_mask(kDropout, 15);
-    // The residual goes on beside the norm: the loss depends on both.
+    // The residual also bypasses the norm: the loss depends on both.
     const auto loss = [&](const Values& residual_, const Values& branch_, const Values& weight_,
                           const Values& bias_) {
       const Values r = oracle::masked_sum(residual_, branch_, mask);

@@ -9,7 +9,7 @@
 
 namespace sherd::kernels {
 
-// `run(first, n)` computes elements [first, first + n) alone; every start beside a vector's border,
+// `run(first, n)` computes elements [first, first + n) alone; every start next to a vector's border,
 // odd lengths, short and long.
 inline void expect_parts_equal(
     const test::OwnedTensor& whole,

@@ -30,7 +30,7 @@ std::vector<ComputeDevice> devices() {
           {DeviceKind::kCuda, 1, false}};
 }
 
-// Sizes at which kernels change how they cut, and one beside each.
+// Sizes at which kernels change how they cut, and a size next to each.
 std::int64_t edge_size(std::mt19937_64& random) {
   const int power = static_cast<int>(random() % 13);
   const auto size = static_cast<std::int64_t>((1 << power) * (random() % 2 ? 3 : 1) +

@@ -178,7 +178,7 @@ class Life {
     EXPECT_EQ(model_.contents(), before) << "a refused run has changed the folder";
   }
 
-  // The same loss and the same text as from the run that nobody disturbed.
+  // The same loss and the same text as from the run that wasn't disturbed.
   void use_checkpoint() {
     const std::vector<std::int64_t> steps = model_.good_steps();
     if (steps.empty()) return;

@@ -215,7 +215,7 @@ void RunModel::expect_checkpoints(std::int64_t at_least) {
   EXPECT_GE(newest_good(), at_least) << "a checkpoint that was there, or was said to be, is lost";
 }
 
-// Every step once, in order, with the loss of the run that nobody disturbed; at least up to the
+// Every step once, in order, with the loss of the run that wasn't disturbed; at least up to the
 // newest checkpoint.
 void RunModel::expect_metrics(bool whole) {
   const std::map<std::int64_t, double> losses = losses_in("run/metrics.jsonl", !whole);

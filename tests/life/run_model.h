@@ -32,10 +32,10 @@ class RunModel {
   std::int64_t newest_good() const;              ///< 0: none
   bool is_damaged(std::int64_t step) const { return damaged_.contains(step); }
   bool any_damaged() const { return !damaged_.empty(); }
-  /// Everything in the folder that anybody uses, as text: equal if nothing has changed.
+  /// Everything in the folder that is used, as text: equal if nothing has changed.
   std::string contents() const;
 
-  // What somebody does to the folder.
+  // What a user does to the folder.
   void damage(std::int64_t step, std::uint64_t random);
   void remove_checkpoint(std::int64_t step);
   void remove_damaged();

@@ -260,7 +260,7 @@ def chosen(mutations, args):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("words", nargs="*", help="only mutations whose name, or table's name, contains one of these")
-    parser.add_argument("--sample", type=int, help="only so many, drawn by --seed")
+    parser.add_argument("--sample", type=int, help="only SAMPLE of them, drawn by --seed")
     parser.add_argument("--seed", help="default: the commit")
     parser.add_argument("--check", action="store_true", help="only look whether each still finds its place and its test")
     parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build" / "cpu")

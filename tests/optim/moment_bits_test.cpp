@@ -1,5 +1,5 @@
-// 16-bit moments that are rounded at random draw anew at every update and for every seed, and the
-// same for equal ones.
+// 16-bit moments that are rounded at random draw new numbers at every update and for every seed, and the
+// same numbers for the same update and seed.
 
 #include <gtest/gtest.h>
 

@@ -1,7 +1,7 @@
 """Tiny random models of published families, made with transformers, for tests/engine/model/families_test.cpp.
 
     ./dev deps oracle
-    build/oracle-venv/bin/python tests/reference/families.py            # writes families.json beside this file
+    build/oracle-venv/bin/python tests/reference/families.py            # writes families.json next to this file
     build/oracle-venv/bin/python tests/reference/families.py --check    # compares with it, writes nothing
 
 No weights are stored: a parameter of a model has the number p of its place in the case's list, and its element i
@@ -57,7 +57,7 @@ def rope(theta=10000.0, kind="default", **more):
 LONG = [round(1.0 + 0.3 * j, 2) for j in range(6)]  # 0.75 of a head of 16: 6 pairs
 YARN = {"factor": 4.0, "original_max_position_embeddings": 16, "beta_fast": 8.0, "beta_slow": 1.0}
 
-# name: (transformers' class, its configuration beside SIZES, keys of the recipe beside RECIPE)
+# name: (transformers' class, its configuration in addition to SIZES, keys of the recipe in addition to RECIPE)
 FAMILIES = {
     "gpt2": ("GPT2", dict(vocab_size=V, n_embd=D, n_layer=LAYERS, n_head=H, n_positions=64, n_inner=F,
                           resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, layer_norm_epsilon=1e-6),

@@ -2,7 +2,7 @@
 
 Run by hand, never in CI (see README.md for the environment):
 
-    python tests/reference/generate.py            # check itself, then write the <case>.json beside this file
+    python tests/reference/generate.py            # check itself, then write the <case>.json next to this file
     python tests/reference/generate.py --check    # check itself and the stored files, write nothing
     python tests/reference/generate.py --float32  # also: how far a plain float32 run strays from float64
 

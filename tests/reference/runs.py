@@ -1,7 +1,7 @@
 """Whole runs of two small models in PyTorch and float64, with the gradient of every parameter at every step: what runs
 on meshes of tensor, sequence and context ranks are compared with.
 
-    python tests/reference/runs.py            # check itself, then write runs.json beside this file
+    python tests/reference/runs.py            # check itself, then write runs.json next to this file
     python tests/reference/runs.py --check    # check itself and the stored file, write nothing
     python tests/reference/runs.py --float32  # also: how far a plain float32 run strays from float64
 

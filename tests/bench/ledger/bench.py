@@ -1,4 +1,4 @@
-"""`./dev bench ledger`: what `sherd plan --ledger` predicts for an H100, beside steps that were measured.
+"""`./dev bench ledger`: compares what `sherd plan --ledger` predicts for an H100 with measured steps.
 
 The first table is our own, measured on one H100 on 22 November 2026 (docs/measured/gpu_log.md). The second are published steps of
 others on H100s that our recipes can say and that have no pipeline: MosaicML's llm-foundry (MPT shapes, FSDP, PyTorch;
@@ -17,7 +17,7 @@ PEERS = "tests/bench/peers/{}.yaml"
 
 
 def batch(micro, steps=1, ranks=1):
-    """Settings of a global batch of so many micro-batches on each rank."""
+    """Settings of a global batch of `steps` micro-batches on each rank."""
     return [f"training.micro_batch_size={micro}", f"training.global_batch_size={micro * steps * ranks}"]
 
 

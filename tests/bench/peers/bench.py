@@ -97,7 +97,7 @@ def measure(name, world, stage, wrapper, mode, pairs, threads):
 
 
 def measure_stages(name, pairs, threads):
-    """Our stage 3 beside our stage 0, both on two ranks, taking turns."""
+    """Compares our stage 3 with our stage 0, both on two ranks, taking turns."""
     sides, turns = {}, []
     for stage in (0, 3):
         _, _, command = prepare(name, 2, stage, pairs, threads)
@@ -119,7 +119,7 @@ def measure_stages(name, pairs, threads):
 
 
 def measure_threads(name, pairs, threads):
-    """One rank with all threads beside two ranks with half of them each, the same batch, taking turns."""
+    """Compares one rank with all threads with two ranks with half of them each: the same batch, taking turns."""
     sides, turns = {}, []
     for world in (1, 2):
         model, rows, command = prepare(name, world, 0, pairs, threads, least_rows=2)

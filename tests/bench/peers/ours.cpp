@@ -1,4 +1,4 @@
-// Sherd's side of `./dev bench peers`: a training that takes one step each time it is told to, so
+// Sherd's side of `./dev bench peers`: a training that takes one step each time it is asked to, so
 // that it and PyTorch can take turns on a machine whose load changes.
 //
 //   sherd_peers describe RECIPE [KEY=VALUE...]       the model as JSON, for the other side

@@ -1,7 +1,7 @@
 """`./dev bench pipeline [SCHEDULE...]`: what a real pipeline's step takes, against the simulator.
 
 Trains on two pipeline ranks with one thread each and reads the trace: what each chunk's forward, backward or halves
-took, without what they waited for messages. The simulator (`sherd schedule`) is told these times; its step is compared
+took, without what they waited for messages. The simulator (`sherd schedule`) gets these times; its step is compared
 with the trace's, from the first computation to the last. 1F1B unless schedules are named. Also prints the share of idle
 time that both see. The machine must be quiet.
 """
@@ -75,7 +75,7 @@ def main():
         for step in steps_of(trained(schedule)):
             chunks = 1 + max(chunk for _, chunk, *_ in step)
             mean = lambda chunk, kind: statistics.mean([t for _, c, k, _, _, t in step if (c, k) == (chunk, kind)] or [0.0])
-            # A joint backward is told as two halves.
+            # A joint backward is passed as two halves.
             times = [(mean(c, "F"), max(mean(c, "I") + mean(c, "B") / 2, 1e-3), max(mean(c, "W") + mean(c, "B") / 2, 1e-3))
                      for c in range(chunks)]
             took = max(end for *_, end, _ in step) - min(begin for *_, begin, _, _ in step)

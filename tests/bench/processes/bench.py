@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""./dev bench processes [RECIPES...]: ranks as processes over MPI beside ranks as threads, taking turns.
+"""./dev bench processes [RECIPES...]: compares ranks as processes over MPI with ranks as threads, taking turns.
 
 Both train the same recipe on two ranks at stage 3, one thread each. Prints tokens/s of both, medians over steps, and
 their ratio in each round; the last line of a recipe is the median of ratios. ROUNDS=N (3), STEPS=N (8).

@@ -159,7 +159,7 @@ TEST_F(Committed, FilesThatDontBelongAreNeverOpenedButNamed) {
                               path + "/shard-00002-of-00002.h5 isn't part of the checkpoint"}));
 }
 
-// What a hostile manifest states, nobody allocates.
+// The sizes that a hostile manifest states aren't allocated.
 TEST_F(Committed, SizesThatAManifestStatesAreNeverAllocated) {
   const std::string path = build(7).path;
   const std::string text = test::read_text(path + "/manifest.json");

@@ -1,5 +1,5 @@
-// Files that are put in place beside somebody who wishes us ill: nothing outside is written to, and
-// nothing is waited for.
+// Files that are put in place while an attacker works in the same folder: nothing outside is written to,
+// and nothing is waited for.
 #include "checkpoint/store/disk.h"
 
 #include <gtest/gtest.h>
@@ -78,7 +78,7 @@ TEST(Disk, AReplacedFileTakesANameAndNothingElse) {
   }
 }
 
-TEST(Disk, AFileThatCannotBeReplacedIsTheOldOneAndLeavesNothingBeside) {
+TEST(Disk, AFileThatCannotBeReplacedIsTheOldOneAndLeavesNothingElse) {
   for (const std::string name : {"open", "pwrite", "fsync", "close", "rename"}) {
     const test::TempFolder folder;
     const std::string path = folder.write("recipe.yaml", "old");

@@ -20,7 +20,7 @@ struct DiskCall {
   std::string to;    ///< renames
   int flags = 0;
   std::int64_t offset = 0;
-  std::string bytes;  ///< what is to be written
+  std::string bytes;  ///< the bytes to write
 
   std::string what() const { return name + " " + path + " " + to; }
   bool writes() const { return name == "pwrite"; }

@@ -97,7 +97,7 @@ TEST(Decoder, GivesTheSameLogitsOfInterleavedWeights) {
 }
 
 // Adapters' own matrices, some of more than 32 rows, stay as they are; so does a base in four bits.
-TEST(Decoder, GivesTheSameLogitsOfAnInterleavedBaseBesideAdapters) {
+TEST(Decoder, GivesTheSameLogitsOfAnInterleavedBaseWithAdapters) {
   for (const bool nf4 : {false, true}) {
     engine::TrainingOptions options = tiny(9, 4);
     options.model.ffn_width = 40;
@@ -183,8 +183,8 @@ TEST(Decoder, OnTensorRanksEveryRankHasTheLogitsOfTheWholeVocabulary) {
   }
 }
 
-// A text of 9 tokens is shared by 2, 3 or 4 ranks, of which the last has the fewest; one of 1 token, too. Beside them the
-// vocabulary and the layers may be cut.
+// A text of 9 tokens is shared by 2, 3 or 4 ranks, of which the last has the fewest; one of 1 token, too. The
+// vocabulary and the layers may be cut as well.
 TEST(Decoder, OnContextRanksEveryRankHasTheLogitsOfOne) {
   for (const auto method : {model::ContextMethod::kUlysses, model::ContextMethod::kAllGather}) {
     engine::TrainingOptions options = tiny(0, 12);

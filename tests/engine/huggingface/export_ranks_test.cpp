@@ -103,7 +103,7 @@ TEST_F(ExportByRanks, EachWritesItsShareOnce) {
   }
 }
 
-TEST_F(ExportByRanks, ChecksumsBesideTheFilesAreThoseOfItsBytes) {
+TEST_F(ExportByRanks, ChecksumsNextToTheFilesAreThoseOfItsBytes) {
   train_once("llama");
   ExportRequest request{checkpoint("run"), folder_.file("out"), {}, 20'000};
   request.ranks = 2;

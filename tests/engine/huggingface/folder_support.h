@@ -30,7 +30,7 @@ using nlohmann::json;
 constexpr int kTokens = 33;
 
 // What tests/reference/huggingface/folders.py made: config, header and loss by transformers. Models
-// whose names end in "whole" have parts beside their text.
+// whose names end in "whole" have parts besides the text model.
 inline const json& cases() {
   static const json kCases = [] {
     std::ifstream file(std::string(SHERD_SOURCE_DIR) + "/tests/engine/huggingface/folders.json");

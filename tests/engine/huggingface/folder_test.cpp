@@ -44,7 +44,7 @@ TEST_F(Folder, IsNotNeededAnyMoreOnceTheRunHasBegun) {
             "folder.yaml:1: model.from is " + model + ", and there is no such folder.");
 }
 
-TEST_F(Folder, KeysBesideItMustSayTheSame) {
+TEST_F(Folder, KeysNextToItMustAgree) {
   write_tokens();
   const std::string model = write_model("llama");
   const auto resolve = [&](const std::string& more) {
@@ -248,7 +248,7 @@ TEST_F(Folder, InARunEachRankReadsWhatItUpdatesAtEveryStageAndWorld) {
         most = std::max(most, bytes);
       }
       EXPECT_EQ(all, stage == 0 ? ranks * data : data) << label;
-      // A unit is cut into slices of whole 64 bytes or so; two layers and what is beside them are few units.
+      // A unit is cut into slices of whole 64 bytes or so; two layers and the remaining tensors are few units.
       EXPECT_LE(most, stage == 0 ? data : data / ranks + 8 * 256) << label;
     }
   }
@@ -321,7 +321,7 @@ TEST_F(Folder, ATiedHeadThatIsStoredMustBeTheEmbedding) {
   EXPECT_FALSE(fs::exists(folder_.file("other")));
 }
 
-// What retention claims before it removes, nobody else begins to read.
+// A checkpoint that retention has claimed for removal can't be opened for reading.
 TEST_F(Folder, ACheckpointAsFirstWeightsIsHeldWhileItIsRead) {
   write_tokens();
   const std::string model = write_model("llama");

@@ -1,4 +1,4 @@
-// Texts through a folder as it stands: frequencies by the text's length, and ids without a tokenizer.
+// Texts through an unchanged folder: frequencies by the text's length, and ids without a tokenizer.
 #include <gtest/gtest.h>
 
 #include <sstream>

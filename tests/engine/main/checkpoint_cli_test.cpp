@@ -1,4 +1,4 @@
-// Runs that end early and go on, and what a checkpoint is good for afterwards, as a user sees it.
+// Runs that end early and are resumed, and the commands that use a checkpoint, as a user sees them.
 
 #include <signal.h>
 

@@ -1,4 +1,4 @@
-// What somebody new types wrong, sees and writes: command lines, errors, progress, a first recipe.
+// What a new user types wrong, sees and writes: command lines, errors, progress, a first recipe.
 #include <algorithm>
 
 #include "engine/recipe/recipe.h"

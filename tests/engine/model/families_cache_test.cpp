@@ -7,7 +7,7 @@
 namespace sherd::testing {
 namespace {
 
-// Logits of all tokens of the first sequence, in passes of so many tokens; without a cache in one.
+// Logits of all tokens of the first sequence, in passes of `passes` tokens each; without a cache in one.
 std::vector<float> logits_of(const Family& family, std::vector<std::int64_t> passes, bool cached) {
   model::ModelShape shape = family.shape();
   const auto inputs = tokens(shape, 1000);

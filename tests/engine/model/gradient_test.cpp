@@ -210,7 +210,7 @@ TEST(ModelGradient, OfAdaptersMatchesCentralDifferencesUnderDropoutInEveryForm) 
   }
 }
 
-TEST(ModelGradient, OfModulesTrainedBesideAdaptersMatchesCentralDifferences) {
+TEST(ModelGradient, OfModulesTrainedAlongsideAdaptersMatchesCentralDifferences) {
   for (const bool tied : {true, false}) {
     model::ModelShape shape = tiny_model(tied);
     shape.adapter = {.rank = 2, .targets = {"mlp.down"}};
@@ -224,7 +224,7 @@ TEST(ModelGradient, OfModulesTrainedBesideAdaptersMatchesCentralDifferences) {
 }
 
 // With nothing to train in or below the first block's attention, the backward ends before it.
-TEST(ModelGradient, OfTheMlpsAdaptersAloneIsThatBesideAdaptersOfAttention) {
+TEST(ModelGradient, OfTheMlpsAdaptersAloneIsThatAlongsideAdaptersOfAttention) {
   for (const bool tied : {true, false}) {
     model::ModelShape shape = tiny_model(tied);
     shape.adapter = {.rank = 2, .targets = {"mlp.down", "mlp.up"}};

@@ -176,7 +176,7 @@ TEST(Ring, RecomputedBlocksAnd16BitsToo) {
   }
 }
 
-/// Notes what is passed on, and that nobody waits for it while attention could be computed.
+/// Records what is passed on, and that no rank waits for it while attention could be computed.
 class Noting final : public model::Collectives {
  public:
   explicit Noting(std::vector<std::string>& calls) : calls_(calls) {}

@@ -1,4 +1,4 @@
-// What a step's ledger counts, beside numbers worked out by hand and the plan of what ranks send. Which kernels are
+// What a step's ledger counts, compared with numbers worked out by hand and the plan of what ranks send. Which kernels are
 // launched how often: tests/emulated_gpu/launches_test.cpp.
 
 #include <fmt/ranges.h>
@@ -93,7 +93,7 @@ TEST(Ledger, MuonsMatmulsAreCountedAndHaveTheRateOfTheirType) {
   EXPECT_GT(tf32, seconds({"optimizer.muon_dtype=bf16"}));
 }
 
-// What a rank sends for an exchange of so many bytes in all (sharding/comm/communicator.h).
+// The bytes that a rank sends in a step's exchanges (sharding/comm/communicator.h).
 std::int64_t sent_bytes(const StepLedger& step) {
   std::int64_t sent = 0;
   for (const LedgerRow& row : step.rows) {

@@ -158,7 +158,7 @@ TEST(MachineTraffic, OfARingIsSaidOfItsNeighbours) {
             row_of(traffic, "context neighbours").across);
 }
 
-// 16,384 ranks, in less time than anybody notices.
+// 16,384 ranks, without a noticeable delay.
 TEST(MachineTraffic, OfATrillionParametersIsFoundOutAsWell) {
   const MachineTraffic traffic = machine_traffic(resolved(kTrillionRecipe).values, 8);
   EXPECT_GT(traffic.sum.across, traffic.sum.within);

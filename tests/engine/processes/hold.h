@@ -14,7 +14,7 @@ namespace sherd::testing {
 
 class Hold {
  public:
-  /// Waits until somebody has ended the thread.
+  /// Waits until the thread has been ended.
   ~Hold() {
     if (holder_.joinable()) holder_.join();
   }

@@ -1,5 +1,5 @@
 // Ranks that stand still while their process lives, as one that computes for ever does: the others name them at
-// their deadline, and nobody is left. And what is written of them when a signal asks the run to end.
+// their deadline, and no process is left. And what is written of them when a signal asks the run to end.
 #include <signal.h>
 
 #include <chrono>
@@ -88,7 +88,7 @@ TEST_F(StandingStill, ARankOfAnotherProcessIsNamedAndNobodyIsLeft) {
   EXPECT_EQ(count_processes(folder_.file("run.yaml")), 0);
 }
 
-// Long before anybody's deadline.
+// Long before any deadline.
 TEST_F(StandingStill, ASignalWritesWhatRanksWaitFor) {
   Hold hold;
   std::string calls;

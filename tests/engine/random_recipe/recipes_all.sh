@@ -4,7 +4,7 @@
 # with what was said, and the next one follows.
 #
 # In OUT: summary.txt and, if recipes failed, findings.tar.gz. Exit code 1: one failed. The program is the
-# one beside this script (tests/fuzz/bundle.sh), or that of build/cpu.
+# one next to this script (tests/fuzz/bundle.sh), or that of build/cpu.
 set -euo pipefail
 here=$(realpath "$(dirname "${BASH_SOURCE[0]}")")
 [ $# -ge 3 ] || { echo "recipes_all.sh COUNT JOBS OUT [FIRST [SECONDS]]" >&2; exit 2; }

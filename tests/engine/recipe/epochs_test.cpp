@@ -50,7 +50,7 @@ TEST(Epochs, ARecipeIsPrintedWithWhatIsKnownAndResolvesToTheSameBeforeAndAfter) 
   EXPECT_EQ(with_epoch_steps(again, 42).values.training.max_steps, 42);
 }
 
-TEST(Epochs, BesideAnotherNumberOfStepsAreRefusedInOneLine) {
+TEST(Epochs, WithAnotherNumberOfStepsAreRefusedInOneLine) {
   const ResolvedRecipe both = resolve(kTinyRecipe, {"training.num_epochs=3"});
   EXPECT_EQ(refusal(both, 100), "(no error)");
   EXPECT_EQ(refusal(both, 42),

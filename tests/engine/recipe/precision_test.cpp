@@ -1,5 +1,5 @@
 // Types, loss scaling and optimizers in a recipe: what follows from what, which combinations are
-// refused and with which words, and what the layers below are told.
+// refused and with which words, and what the layers below receive.
 #include <gtest/gtest.h>
 
 #include "engine/train/from_recipe.h"

@@ -1,4 +1,4 @@
-// Recipes whose matrices can't be cut over so many tensor ranks, each refused with the nearest number that works.
+// Recipes whose matrices can't be cut over that many tensor ranks, each refused with the nearest number that works.
 #include <gtest/gtest.h>
 
 #include "tests/engine/recipe/recipe_support.h"

@@ -130,7 +130,7 @@ TEST_F(AdapterRun, GoesOnOnRanksThatHavePartsOfItsMatricesAndSequences) {
   }
 }
 
-TEST_F(AdapterRun, BesideAQuantisedBaseGoesOnBitForBitAndIsUsed) {
+TEST_F(AdapterRun, WithAQuantisedBaseResumesBitForBitAndIsUsed) {
   const std::string model = base();
   std::vector<std::string> sets = from(model);
   train("plain", adapter(), 8, 1, 0, sets);

@@ -154,7 +154,7 @@ TEST_F(ChatRun, AModelThatLearntConversationsAnswersInTheirForm) {
   engine::chat(request);
   EXPECT_TRUE(said.empty()) << "Ctrl-C ends an answer, not the conversation";
   EXPECT_EQ(stopped, 1);
-  engine::install_stop_handlers();  // nobody asks any more
+  engine::install_stop_handlers();  // clears an earlier request to stop
 
   request.options.sampling.num_tokens = 90;
   said = {std::string(20, 'q')};

@@ -1,4 +1,4 @@
-// Saves that fail: how many in a row a run takes, and that one which succeeds starts the count anew.
+// Saves that fail: how many in a row a run tolerates, and that a successful one resets the count.
 #include <gtest/gtest.h>
 
 #include <set>

@@ -27,7 +27,7 @@ using nlohmann::ordered_json;
 using test::error_text;
 using Edit = std::function<void(ordered_json& manifest)>;
 
-/// The last checkpoint of a small run, and copies of it that somebody has changed.
+/// The last checkpoint of a small run, and altered copies of it.
 class HostileCheckpoint : public ::testing::Test {
  protected:
   HostileCheckpoint() {
@@ -102,7 +102,7 @@ TEST_F(HostileCheckpoint, ARecipeThatTracedStepsCountedFrom0IsStillRead) {
   EXPECT_GT(engine::evaluate_checkpoint(request(run)).num_tokens, 0);
 }
 
-// As after a kill between an evaluation that was put off and the next save.
+// As after a kill between a postponed evaluation and the next save.
 TEST_F(HostileCheckpoint, WhatNeverSawItsEvaluationHasItMadeAgainAndWrittenOnce) {
   const std::string run =
       edited([](ordered_json& manifest) { manifest["global"].erase("validation_loss"); });

@@ -1,4 +1,4 @@
-// Which changes of a recipe make another run, which are said, and what old checkpoints still tell.
+// Which changes of a recipe make another run, which are reported, and what old checkpoints still contain.
 #include "engine/saving/resume_check.h"
 
 #include <gtest/gtest.h>

@@ -22,7 +22,7 @@ std::string list_text(const Schedule& schedule, int rank) {
   return actions_text(schedule.ranks[static_cast<std::size_t>(rank)]);
 }
 
-TEST(Passes, MessagesStandBesideWhatNeedsAndMakesThem) {
+TEST(Passes, MessagesAreNextToWhatNeedsAndMakesThem) {
   const Schedule schedule = executable(request(Order::k1F1B, 3, 2));
   EXPECT_EQ(list_text(schedule, 1),
             "1RECV_F0 1F0 1SEND_F0 1RECV_F1 1F1 1SEND_F1 1RECV_B0 1B0 1SEND_B0 1RECV_B1 1B1 "

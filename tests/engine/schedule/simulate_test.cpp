@@ -89,7 +89,7 @@ TEST(Simulate, AMessageWaitsForASlotAndItsSenderDoesNot) {
   EXPECT_EQ(span_of(two, schedule, "0SEND_F2"), Pair(3, 4));
 }
 
-TEST(Simulate, GathersGoOnBesideTheComputationAndForwardsWaitForThem) {
+TEST(Simulate, GathersOverlapTheComputationAndForwardsWaitForThem) {
   const Schedule schedule =
       executable(request(Order::kZbV, 1, 1), {.gathers = true, .reduces = Reduces::kPerStep});
   ASSERT_EQ(actions_text(schedule.ranks[0]),
@@ -127,7 +127,7 @@ TEST(Simulate, APairHidesAShareOfItsShorterAction) {
 
 // 1F1B holds a forward back while its rank computes backwards, so a message costs it nothing as long as
 // it takes no longer than the rank would have waited anyway.
-TEST(Simulate, SendingBesideTheComputationHidesShortMessages) {
+TEST(Simulate, SendingDuringTheComputationHidesShortMessages) {
   const Schedule schedule = executable(request(Order::kGPipe, 2, 8));
   StepTimes times = unit_times(schedule.layout);
   const Duration without = simulate(schedule, times).makespan;

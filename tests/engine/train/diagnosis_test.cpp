@@ -1,4 +1,4 @@
-// A loss or gradient that isn't finite: who is told what, and that nothing was updated.
+// A loss or gradient that isn't finite: what each rank reports, and that nothing was updated.
 //
 // One row of the token embedding is NaN and one rank alone meets that token, as the last one of its
 // batch. So on that rank every weight of the head gets a NaN gradient first of all, and every token

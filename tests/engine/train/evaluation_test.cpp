@@ -105,7 +105,7 @@ TEST_F(EvaluationTest, IsTheSameAtEveryWorldAndStageDespiteAPartialLastBatch) {
   }
 }
 
-// Nine passes over the split, and 30 of the estimate beside it: more than are under way together on two ranks.
+// Nine passes over the split, and 30 of the estimate: more than are under way together on two ranks.
 TEST_F(EvaluationTest, HasTheBitsOfOneRankOnRanksThatHavePartsOfTheLayers) {
   options_.model.num_layers = 6;
   const engine::EvaluationResult one = evaluate({}, 0);
@@ -139,7 +139,7 @@ TEST_F(EvaluationTest, OfSomeBatchesTakesTheFirstWindows) {
   EXPECT_NEAR(three.loss, one.loss, 1e-12 * one.loss) << "batches are the run's, not the world's";
 }
 
-TEST_F(EvaluationTest, GivesNanoGptsEstimateOnlyBesideTheWholeSplit) {
+TEST_F(EvaluationTest, GivesNanoGptsEstimateOnlyWithTheWholeSplit) {
   EXPECT_FALSE(evaluate({}, 3).loss_20_batches);
   const engine::EvaluationResult whole = evaluate({}, 0);
   ASSERT_TRUE(whole.loss_20_batches);

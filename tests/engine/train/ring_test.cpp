@@ -1,5 +1,5 @@
-// What goes round a ring: each rank's tensor comes to the next one, beside the computation, and is neither overwritten
-// before it has left nor read before it is there.
+// Tensors that are passed round a ring: each rank's tensor reaches the next rank during the computation, and is neither
+// overwritten before it has been sent nor read before it has arrived.
 #include "engine/train/units/ring.h"
 
 #include <gtest/gtest.h>

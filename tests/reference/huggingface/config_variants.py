@@ -39,7 +39,7 @@ NEOX = {key: value for key, value in SIZES.items() if key != "num_key_value_head
 OLD_NAMES = dict(vocab_size=56, n_embd=32, n_layer=4, n_head=4, n_positions=64)
 MINISTRAL3 = dict(rope_type="yarn", rope_theta=10000.0, factor=4.0, original_max_position_embeddings=64,
                   llama_4_scaling_beta=0.1)
-# What a family's file must have beside the sizes, to be read by both.
+# What a family's file must have in addition to the sizes, so that both can read it.
 FAMILIES = {
     "gpt2": OLD_NAMES | dict(eos_token_id=0, bos_token_id=0),
     "llama": SIZES, "mistral": SIZES, "ministral": SIZES | dict(head_dim=8), "qwen2": SIZES,

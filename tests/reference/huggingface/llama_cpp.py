@@ -5,7 +5,7 @@ words, with a tokenizer, and exports it; CONVERTER, llama.cpp's convert_hf_to_gg
 continues prompts by the likeliest tokens. Checked: the texts are those of `sherd score` for the run's checkpoint, whose
 likeliest tokens are the same.
 
-llama.cpp knows pre-tokenizers by a hash of what large vocabularies do with a text. Ours is that of GPT-2, which is told
+llama.cpp knows pre-tokenizers by a hash of what large vocabularies do with a text. Ours is that of GPT-2, which is passed
 to the converter; all else is as its makers ship it.
 
 Needs, in an environment with torch and transformers 4 (5 hides a key of GPT-NeoX from this converter), `pip install xllamacpp==2026.10.11549 gguf==0.19.0`; the converter is

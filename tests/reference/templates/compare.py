@@ -2,7 +2,7 @@
 
     tests/reference/templates/compare.py PROBE FOLDER [NAME...]
 
-PROBE is the compiled probe.cpp beside this file; FOLDER has templates (*.jinja), such as those that the
+PROBE is the compiled probe.cpp next to this file; FOLDER has templates (*.jinja), such as those that the
 source package of llama-cpp-python ships under vendor/llama.cpp/models/templates. The last lines say how
 much of each limit (engine/data/template/budget.h) was used at most, and by which template.
 """

@@ -2,7 +2,7 @@
 
     build/oracle-venv/bin/python tests/reference/templates/compare_beginnings.py PROGRAM
 
-PROGRAM is the compiled spans.cpp beside this file. Each template of TRL shows conversations of 4 and 16 answers:
+PROGRAM is the compiled spans.cpp next to this file. Each template of TRL shows conversations of 4 and 16 answers:
 spans must be the same; the number of renderings tells which templates are rendered at once.
 """
 

@@ -2,7 +2,7 @@
 
     build/oracle-venv/bin/python tests/reference/templates/compare_spans.py PROGRAM
 
-PROGRAM is the compiled spans.cpp beside this file. For each NAME.jinja of TRL that has a NAME_training.jinja,
+PROGRAM is the compiled spans.cpp next to this file. For each NAME.jinja of TRL that has a NAME_training.jinja,
 the same conversations are rendered in both: text and trained bytes must be the same.
 """
 

@@ -77,7 +77,7 @@ TEST_P(CommunicatorConformance, ARankThatDoesntComeIsNamedAfterTheTimeout) {
   });
 }
 
-/// The last rank calls something else than the others: every rank is told both.
+/// The last rank calls something else than the others: every rank's error names both calls.
 inline void CommunicatorConformance::expect_disagreement(
     const std::function<void(Member&, Stream&)>& call, const std::string& first,
     const std::string& last) const {

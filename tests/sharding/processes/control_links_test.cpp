@@ -222,7 +222,7 @@ TEST(ControlLinks, SilentGuestsAtTheDoorKeepNobodyOut) {
   for (const int file : silent) ::close(file);
 }
 
-// Somebody who accepts connections, and answers with `answer` or not at all.
+// A server that accepts connections, and answers with `answer` or not at all.
 std::string problem_of_connecting(const std::string& answer, bool closes, milliseconds timeout) {
   const int listening = ::socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in address{};

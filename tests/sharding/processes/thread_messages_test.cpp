@@ -74,7 +74,7 @@ TEST(ThreadMessages, AMessageThatIsGivenUpIsNotCopied) {
   EXPECT_EQ(received, Numbers{0});
 }
 
-// The thread sanitizer watches: a buffer is written again only when nobody reads it.
+// The thread sanitizer watches: a buffer is written again only when no thread reads it.
 TEST(ThreadMessages, ABufferIsItsSendersAgainOnceItIsCopiedOrGivenUp) {
   ThreadMessages messages;
   constexpr int kRounds = 300;

@@ -1,5 +1,5 @@
 // The waits between streams, each with one stream late (tests/support/devices/late_streams.h): a wait that
-// is missing lets somebody read, or overwrite, what the late stream hasn't reached yet.
+// is missing lets another stream read, or overwrite, what the late stream hasn't reached yet.
 
 #include <gtest/gtest.h>
 

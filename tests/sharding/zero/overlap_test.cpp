@@ -146,7 +146,7 @@ TEST(ExposedCommunication, IsCountedForTheAxisWhoseRanksAreWaitedFor) {
   EXPECT_GE(of_axis(messages, "pipeline"), 20.0);
 
   const std::vector<sharding::MeshAxis> hybrid{{"replicate", 2}, {"shard", 2}};
-  // Long beside what ranks on a busy machine are apart.
+  // Long compared with the time that ranks on a busy machine are apart.
   const engine::StepResult copies =
       step_of({.axes = hybrid, .stage = 2}, "reduce", "all_reduce", 60ms);
   EXPECT_GE(of_axis(copies, "replicate"), 20.0);

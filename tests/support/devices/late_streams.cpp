@@ -8,7 +8,7 @@
 namespace sherd::testing {
 namespace {
 
-/// The last recorded point: so many pieces of work of that stream.
+/// The last recorded point, as a number of that stream's pieces of work.
 struct LateEvent final : Event {
   LateStreams::OneStream* stream = nullptr;
   std::int64_t point = 0;

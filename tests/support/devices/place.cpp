@@ -33,7 +33,7 @@ class HostPlace final : public Place {
   std::vector<OwnedTensor> scratch_;
 };
 
-// Kept as well: to make one anew takes longer than most tests.
+// Kept as well: making a new one takes longer than most tests.
 ArenaMemory& arena_on(int device) {
   static auto* arenas = new std::map<int, std::unique_ptr<ArenaMemory>>;
   use_cuda_device(device);
@@ -71,7 +71,7 @@ class GpuPlace final : public Place {
       std::memcpy(host.data, bytes, static_cast<std::size_t>(host.bytes()));
     }
     for (const auto& [begin, end] : fences_) {
-      EXPECT_TRUE(is_intact(begin) && is_intact(end)) << "a kernel wrote beside a tensor";
+      EXPECT_TRUE(is_intact(begin) && is_intact(end)) << "a kernel wrote outside a tensor";
     }
     out_.clear();
   }

@@ -5,7 +5,7 @@
 namespace sherd::testing {
 namespace {
 
-/// Settings that no legal recipe has beside its others.
+/// Settings that break a legal recipe.
 Settings broken_rule(const Settings& legal, Random& random) {
   const std::int64_t width = whole(legal, "model.hidden_size");
   const std::vector<Settings> rules = {

@@ -313,7 +313,7 @@ class LegalRecipe {
     if (canonical) set("model.ffn_hidden_size", 8 * random_.whole(1, 12));
   }
 
-  /// Some of the model's matrices, none of their rows twice; and modules beside them.
+  /// Some of the model's matrices, none of their rows twice; and modules in addition.
   void adapter() {
     const model::ModelShape model = shape_of_model();
     std::vector<model::AdapterTarget> targets;

@@ -120,7 +120,7 @@ TEST_F(TextFilesTest, SaysWhatIsMissing) {
 }
 
 TEST_F(TextFilesTest, SaysWhichFolderItMayNotRead) {
-  // Root may read everything, so for a moment it is somebody else.
+  // Root may read everything, so for a moment the test runs as another user.
   constexpr uid_t kNobody = 65534;
   const bool is_root = ::geteuid() == 0;
   folder_.write("closed/a.txt", "text");

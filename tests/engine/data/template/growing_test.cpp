@@ -28,7 +28,7 @@ const Case kCases[] = {
      "{% for m in rest %}[{{ m.role }}]{{ m.content }};{% endfor %}"
      "{{ '[assistant]' if add_generation_prompt }}",
      true, 2},
-    {"messages named anew",
+    {"messages that are reassigned",
      "{% if messages and messages[0]['role'] == 'system' %}{% set messages = messages[1:] %}"
      "{% endif %}{% for m in messages %}{{ loop.index0 }}{{ m.content }}{% endfor %}",
      true, 2},
