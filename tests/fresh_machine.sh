@@ -62,7 +62,7 @@ done
 cp -L /etc/resolv.conf /etc/hosts "$system/etc/"
 bind /proc /proc
 bind /sys /sys
-# Devices of its own: whoever removed the folder by hand would otherwise remove this machine's.
+# Devices of its own: removing the folder by hand would otherwise remove this machine's.
 own() { mkdir -p "$system$1" && mount -t "$2" -o "$3" "$2" "$system$1" && mounts=("$system$1" "${mounts[@]}"); }
 own /dev tmpfs mode=755
 cp -a /dev/{null,zero,full,random,urandom,tty} "$system/dev"

@@ -179,7 +179,7 @@ void measure(const Options& options, int world) {
   const double mib = static_cast<double>(3 * 4 * numel * world) / (1 << 20);
   std::vector<double> raw, saved, ratio, raw_fsync, fsync, checking, stalled;
   for (int pair = 0; pair <= options.pairs; ++pair) {
-    Figures figures[2];  // raw, saved; whoever comes first changes from pair to pair
+    Figures figures[2];  // raw, saved; which one comes first changes from pair to pair
     for (const int which : {pair % 2, 1 - pair % 2}) {
       ::sync();  // what the one before has removed is gone
       figures[which] = which == 0 ? write_raw(ranks, options.directory, options.threads)

@@ -2,7 +2,7 @@
 // Matmuls, of each type: against the tiles of the instruction set in use on panels in the first cache
 // (kernels/cpu/matmul/tile.h), and against OpenBLAS on large matrices, a thread each. What writes
 // elsewhere than it reads against a copy, what works in place against scaling a buffer in place (a
-// copy's target is first read into the caches, which nobody counts). All threads, buffers larger than
+// copy's target is first read into the caches, which isn't counted). All threads, buffers larger than
 // the caches, read and written bytes counted. `share` is the part of the bound that is reached. A bound
 // is measured right before and after what is compared with it, and the better value counts: clocks and
 // neighbours change.

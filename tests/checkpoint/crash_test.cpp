@@ -1,5 +1,5 @@
 // A process that saves is ended without warning: at random moments, at every system call, one rank
-// alone. What was acknowledged is there, what is there is whole, and the next start goes on.
+// alone. What was acknowledged is there, what is there is whole, and the next start continues.
 #include <gtest/gtest.h>
 #include <sys/ptrace.h>
 #include <sys/syscall.h>
@@ -52,7 +52,7 @@ std::int64_t check_all(const std::string& directory, std::int64_t first = 0) {
   return newest;
 }
 
-/// A start after a crash: goes on after the newest, leaves nothing of the crash.
+/// A start after a crash continues after the newest checkpoint, and removes everything that the crash left.
 void expect_next_start_works(const std::string& output, int world, std::int64_t newest) {
   Child child({SHERD_CRASH_WRITER, "loop", output, words(world), "1"});
   EXPECT_EQ(child.wait(), 0);

@@ -1,7 +1,7 @@
 // What the crash tests end in the middle: a program that saves states with known contents and says
 // "saved N" for each checkpoint that is acknowledged.
 //
-//   crash_writer loop OUTPUT WORLD COUNT            COUNT saves after the newest one; 0: for ever
+//   crash_writer loop OUTPUT WORLD COUNT            COUNT saves after the newest one; 0: forever
 //   crash_writer once OUTPUT WORLD N                one save; ends before its n-th call that may
 //                                                   change a file, which is after the one before
 //   crash_writer once-any OUTPUT WORLD N            likewise, but any call counts

@@ -158,8 +158,8 @@ TEST(Fault, EveryCallFailedOnceWhileADamagedStepIsSavedAnewLosesNeither) {
   }
 }
 
-// From the n-th call on nothing works any longer, the clean-up neither. The run goes on; what is
-// left has no step- name and goes at the next start.
+// From the n-th call on every call fails, those of the clean-up too. The run continues; what is
+// left has no step- name and is removed at the next start.
 TEST(Fault, ADiskThatStaysBrokenLosesNothing) {
   for (const int error_number : {EIO, ENOSPC}) {
     bool ran_through = false;
@@ -307,7 +307,7 @@ TEST(Fault, ARealDiskThatIsFullAtAnySizeFailsTheSaveCleanly) {
 
 // ------------------------------------------------------------------------------ odd file systems
 
-/// Answers calls of one name with one error for ever.
+/// Answers all calls of one name with one error.
 HookedDisk::Before refusing(const std::string& name, int error_number) {
   return [=](const DiskCall& call) -> std::optional<std::int64_t> {
     if (call.name != name) return {};

@@ -1,4 +1,4 @@
-// Loading: the same bits at every world, whoever saved; differences and damage are named.
+// Loading: the same bits at every world, whichever world saved; differences and damage are named.
 #include "checkpoint/reader.h"
 
 #include <gtest/gtest.h>

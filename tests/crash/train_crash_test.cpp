@@ -1,6 +1,6 @@
 // `sherd train`, which saves all the time, is killed without warning again and again, and each time
-// the same command line goes on: nothing acknowledged is lost, everything there is whole, and the
-// run that comes out is the one that was never killed.
+// the same command line continues: nothing acknowledged is lost, everything there is whole, and the
+// result equals that of a run that was never killed.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -77,7 +77,7 @@ checkpoint: {interval: )" + std::to_string(interval) +
       child.kill();
       look_after(child);
     }
-    // The last run is let go on to its end.
+    // The last run continues to its end.
     if (newest_ > 0) {
       Child child(command(run_name()));
       look_after(child);

@@ -1,6 +1,6 @@
 /// A page of documentation, as its fenced blocks. What a block is, its language says:
 ///
-///   console    commands, one a line (a trailing backslash goes on; "  # " begins a comment)
+///   console    commands, one a line (a trailing backslash continues the line; "  # " begins a comment)
 ///   output     what the last command before it prints, "…" standing for anything
 ///   synopsis   how a command may be written, with [OPTIONAL] and WORDS
 ///   yaml       a recipe; the commands after it find it as mine.yaml

@@ -1,4 +1,4 @@
-// Runs with an adapter on GPUs: what they read of a base, and what they go on from.
+// Runs with an adapter on GPUs: what they read of a base, and what they resume from.
 
 #include <gtest/gtest.h>
 

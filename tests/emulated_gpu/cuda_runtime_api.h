@@ -31,7 +31,7 @@ struct dim3 {
   constexpr dim3(unsigned x_ = 1, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_) {}
 };
 namespace emulated {
-/// Of the thread that runs.
+/// The indices of the running thread, and the sizes of its launch.
 struct Places {
   dim3 grid, block_size, block{0, 0, 0}, thread{0, 0, 0};
 };

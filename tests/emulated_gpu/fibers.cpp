@@ -104,7 +104,7 @@ void resume(std::size_t i) {
   setcontext(&context);
 }
 
-// Those of [begin, end) that haven't ended all wait at `state`: they go on.
+// If all of [begin, end) that haven't ended wait at `state`, they continue.
 bool release(std::size_t begin, std::size_t end, State state) {
   bool any = false;
   for (std::size_t i = begin; i < end; ++i) {

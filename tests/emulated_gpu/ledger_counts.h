@@ -28,7 +28,7 @@ inline LaunchCounts launched_in_a_step(const engine::TrainingOptions& options,
   return counts;
 }
 
-// Of all ranks.
+// The launches of all ranks.
 inline LaunchCounts in_the_ledger(const engine::TrainingOptions& options, const RunShape& setup) {
   LaunchCounts counts;
   for (int rank = 0; rank < mesh_of(setup).world_size(); ++rank) {

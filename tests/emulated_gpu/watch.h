@@ -59,12 +59,12 @@ const std::vector<Touched>& operands_of_call();
 /// Work of a library: it touches nothing but operands of the front that is being called.
 void expect_operands(const char* name, const std::vector<Touched>& touched);
 
-/// Where fibers have their stacks: nobody else's business.
+/// Where fibers have their stacks: accesses to them aren't checked.
 void ignore_stacks(const void* begin, std::size_t bytes);
 
 // From fibers.cpp.
 void watch_block(std::size_t index);    ///< a new block begins
-void watch_thread(std::size_t thread);  ///< this thread goes on
+void watch_thread(std::size_t thread);  ///< this thread continues
 void thread_met_block();                ///< the current thread has passed a barrier
 void thread_met_warp();
 void watch_atomic(void* to, std::size_t bytes);  ///< ordered with other atomic accesses

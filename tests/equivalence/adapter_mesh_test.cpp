@@ -63,8 +63,8 @@ TEST(AdapterMesh, TensorRanksTrainAsOneRankDoesNearly) {
   }
 }
 
-// Of the lowest block, with B and A in its MLP alone, there is no backward of its attention: nothing may be exchanged
-// for it on one rank and not on another.
+// The lowest block has B and A in its MLP alone, so its attention has no backward: no rank may exchange anything for it
+// that another rank doesn't.
 TEST(AdapterMesh, ABlockWhoseAttentionNeedsNoBackwardTrainsOnThemToo) {
   engine::TrainingOptions options = adapted(false, 4);
   options.model.adapter.targets = {"mlp.down"};

@@ -59,7 +59,7 @@ class CudaMeshGradients : public DocumentTraining {
   // Two micro-batches in a step, of which several shards have one each.
   void expect_the_cpus(const ModelForm& form, const Cut& cut, int stage, int shards, bool shared) {
     engine::TrainingOptions options = options_of(form.shape, cut);
-    // Of a CPU's rank: what it ends with, and where it began.
+    // For one CPU rank: what it ends with, and where it began.
     auto& [one, start] = of_one_rank_[{form.name, options.model.kv_heads}];
     const RunShape alone{.num_micro_steps = 2};
     if (one.losses.empty()) {

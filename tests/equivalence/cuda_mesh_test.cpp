@@ -50,7 +50,7 @@ TEST_F(CudaMesh, RecomputedActivationsHaveTheSameBits) {
   }
 }
 
-// Of a mask that cuDNN draws: the same when a block is computed again, and however the state is sharded.
+// The mask that cuDNN draws is the same when a block is computed again, and however the state is sharded.
 TEST_F(CudaMesh, DropoutInARingsCudnnHasOneMask) {
   GpuMesh each{.context = 2,
                .shards = 2,
@@ -101,7 +101,7 @@ TEST_F(CudaMesh, AdaptersOnAQuantisedBaseFollowTheCpusLosses) {
   }
 }
 
-// Evaluations, and a checkpoint that goes on on CPUs.
+// Evaluations, and a checkpoint that is resumed on CPUs.
 TEST_F(CudaMesh, ARunFromARecipeEvaluatesAndGoesOnElsewhere) {
   const test::TempFolder folder;
   write_data(folder);
@@ -132,7 +132,7 @@ TEST_F(CudaMesh, ARunFromARecipeEvaluatesAndGoesOnElsewhere) {
     for (std::size_t i = 0; i < whole.size(); ++i) EXPECT_NEAR(values[i], whole[i], 5e-3) << i;
   };
   expect_near(values_of("gpu"));
-  // As if it had been killed after the checkpoint in the middle; one CPU goes on.
+  // As if it had been killed after the checkpoint in the middle; one CPU resumes the run.
   std::filesystem::remove_all(
       folder.file("gpu/checkpoints/" + checkpoint::step_directory_name(kSteps)));
   run.machine = nullptr;

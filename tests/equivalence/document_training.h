@@ -84,7 +84,7 @@ class DocumentTraining : public ::testing::Test {
     return outcome;
   }
 
-  /// Of a rank on a GPU.
+  /// The buffers of a rank on a GPU.
   static std::vector<BufferSpec> buffers_of(const engine::TrainingOptions& options,
                                             const RunShape& setup, int rank) {
     auto buffers = engine::training_buffers(

@@ -1,4 +1,4 @@
-// Runs of experts that are saved with one number of expert ranks and go on with another.
+// Runs of experts that are saved with one number of expert ranks and resumed with another.
 
 #include <gtest/gtest.h>
 

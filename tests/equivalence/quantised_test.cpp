@@ -102,7 +102,7 @@ Gathered gathered(const engine::TrainingOptions& options, const RunShape& setup)
   return values;
 }
 
-/// As whoever has all of a matrix would encode it.
+/// The codes that a rank with all of a matrix would compute.
 test::Values through_nf4(const test::Values& values) {
   test::OwnedTensor x(DType::kF32, values), out(DType::kF32, x.numel());
   const std::int64_t blocks = kernels::nf4_blocks(x.numel());

@@ -1,5 +1,5 @@
-// A run that stops and goes on is the run that never stopped: losses, weights, moments and the
-// order of the data, bit for bit, whatever stage and world go on.
+// A resumed run equals the run that never stopped: losses, weights, moments and the
+// order of the data, bit for bit, whatever stage and world it resumes with.
 
 #include <gtest/gtest.h>
 
@@ -105,7 +105,7 @@ TEST(Resume, TakesTheCheckpointBeforeADamagedOne) {
   file.close();
   const std::vector<std::string> numbers = numbers_of(folder, "run");
   fs::remove(folder.file("run/metrics.jsonl"));
-  // Steps 0 to 3 aren't run again: the run goes on from step 4's checkpoint. The damaged directory
+  // Steps 0 to 3 aren't run again: the run resumes from step 4's checkpoint. The damaged directory
   // stays where it is, since a save never replaces one.
   train_in(folder, "run", run);
   const std::vector<std::string> again = numbers_of(folder, "run");

@@ -93,7 +93,7 @@ TEST(SeparateDevice, WholeRunsHaveTheHostsNumbersAndGoOnFromEachOthersCheckpoint
       std::filesystem::remove_all(folder.file(output + "/" + last));
       run.machine = output == host ? machine : nullptr;
       train_in(folder, output, run);
-      EXPECT_EQ(final_state(folder, output), state) << number << ", " << output << " gone on with";
+      EXPECT_EQ(final_state(folder, output), state) << number << ", " << output << " resumed";
     }
   }
 }

@@ -100,7 +100,7 @@ TEST_F(OnFakeMachine, ADriverThatIsTooOldIsAUsersErrorWithWhatToDo) {
       << text;
 }
 
-// The fake's clock goes on by one millisecond with every piece of work that a device has done.
+// The fake's clock advances by one millisecond with every piece of work that a device has done.
 TEST_F(OnFakeMachine, CommunicationHasPriorityOverKernels) {
   fake_cuda::start({});
   const auto priority_of = [](StreamPurpose purpose) {
@@ -179,7 +179,7 @@ TEST_F(OnFakeMachine, ALateMachineCopiesWhatStandsThereWhenSomebodyWaits) {
   *from->data() = 'b';  // too early
   other->run("work", [] {});
   other->synchronize();
-  EXPECT_EQ(*to->data(), 0) << "nobody has waited for the copy";
+  EXPECT_EQ(*to->data(), 0) << "no stream has waited for the copy";
   stream->synchronize();
   EXPECT_EQ(*to->data(), 'b');
 }

@@ -4,7 +4,7 @@
 ///
 /// Work is queued and executed in any order that streams and events allow, chosen by a seed: some of it
 /// when more is queued, the rest when a thread waits. The thread that waits executes, so no work is done for a
-/// host that doesn't. A machine with an even seed is late: it does nothing before somebody waits, and then what was waited
+/// host that doesn't. A machine with an even seed is late: it does nothing before a thread waits, and then what was waited
 /// for first, so that a host that reads a result or writes over an operand too early always does, and gets other bits.
 /// Device memory is the host's; what a test must not do with it is its own concern.
 ///
@@ -64,7 +64,7 @@ struct Operation {
   std::string name;
   std::function<void()> run;
   std::vector<Access> operands{};
-  /// Under the machine's lock, as often as anybody looks: whether it can be run now. Empty: it can.
+  /// Whether it can be run now; called under the machine's lock, any number of times. Empty: it can.
   std::function<bool()> ready{};
   /// What the run before has turned out to touch, on the same host thread.
   std::function<std::vector<Access>()> seen{};

@@ -340,7 +340,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* handle, int size, ncclUniqueId i
   cudaGetDevice(&device);
   Lock lock(scheduler().mutex);
   if (config->blocking != 1) misuse("a communicator that isn't blocking starts threads");
-  ++scheduler().num_communicators;  // one that is still being connected is somebody's to end, too
+  ++scheduler().num_communicators;  // one that is still being connected must be ended, too
   while (scheduler().machine.connecting_hangs) scheduler().wait(lock);
   auto communicator = std::make_shared<ncclComm>();
   std::shared_ptr<Group>& group = groups[id.internal];

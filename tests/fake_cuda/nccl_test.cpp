@@ -87,7 +87,7 @@ TEST_F(Nccl, AnOlderNcclThatKeepsNoOrderIsRefusedForSeveralRanks) {
 }
 
 // Prefetched gathers and reductions are on a GPU at once. With drivers before CUDA 12.3 a device has place for one of
-// NCCL's kernels, so ranks that took them in different orders would wait for one another for ever.
+// NCCL's kernels, so ranks that took them in different orders would wait for one another forever.
 TEST_F(Nccl, TwoCommunicatorsOfARankKeepTheOrderOfItsCalls) {
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {
     fake_cuda::start(
@@ -251,7 +251,7 @@ TEST_F(Nccl, ALongQueueBeforeACollectiveIsNoWaiting) {
     }
     queue_is_over = true;
     std::string text;
-    while (text.empty()) {  // other work makes the device go on
+    while (text.empty()) {  // other work lets the device continue
       other->run("work", [] {});
       other->synchronize();
       if (const auto overdue = calls.overdue()) text = calls.text_of(*overdue);

@@ -186,7 +186,7 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, i
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   Lock lock(scheduler().mutex);
   if (const cudaError_t error = check(stream); error != cudaSuccess) return error;
-  scheduler().finish(lock, stream);  // the device's work goes on; the handle is gone
+  scheduler().finish(lock, stream);  // the device's work continues; the handle is gone
   scheduler().streams.erase(stream);
   if (scheduler().streams.empty()) scheduler().forget_history();
   return cudaSuccess;

@@ -69,7 +69,7 @@ bool Scheduler::run_one(std::unique_lock<std::mutex>& lock, CUstream_st* first) 
   std::shuffle(candidates.begin(), candidates.end(), random_);
   const auto preferred = std::find(candidates.begin(), candidates.end(), first);
   if (preferred != candidates.end()) std::iter_swap(candidates.begin(), preferred);
-  // Whoever was asked first may wait for what another one has begun since.
+  // The stream that was asked first may wait for what another one has begun since.
   for (std::int64_t seen = -1; seen != num_changes_;) {
     seen = num_changes_;
     if (run_one_of(candidates, lock)) return true;

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # fuzz_all.sh SECONDS JOBS OUT [LEARNT]: all fuzzers, JOBS processes at a time, for SECONDS in all. Each of
 # the JOBS workers gives every fuzzer an equal part of the time, one after the other; neighbours begin with
-# different ones, and no two processes have the same seed. A finding is kept, and the fuzzer goes on with
-# another seed.
+# different ones, and no two processes have the same seed. A finding is kept, and the fuzzer continues
+# with another seed.
 #
 # In OUT, at most three files: summary.txt; findings.tar.gz, inputs and logs, if there are findings; and
 # learnt.tar.gz, the inputs that reached new code: LEARNT of a later run begins with them. Exit code 1: a
@@ -64,7 +64,7 @@ worker() {  # NUMBER
   for turn_number in "${!fuzzers[@]}"; do
     name=${fuzzers[(turn_number + $1) % ${#fuzzers[@]}]}
     end=$(((turn_number + 1) * turn))  # reading what others learnt may take longer than a turn
-    for _ in {1..20}; do  # a fuzzer that finds something at once doesn't do so for ever
+    for _ in {1..20}; do  # a fuzzer that finds something at once doesn't repeat it forever
       left=$((end - SECONDS))
       [ "$left" -gt 0 ] || break
       one_process "$name" $((next++)) "$left" || true
@@ -91,7 +91,7 @@ wait
 tar -C "$work" -czf "$out/learnt.tar.gz" corpus
 if [ -n "$(find "$work/findings" -type f -print -quit)" ]; then
   tar -C "$work" -czf "$out/findings.tar.gz" findings
-  # Where nobody can fetch files: what was said, the input in base64 at its end.
+  # For machines from which files can't be fetched: the output, with the input in base64 at its end.
   find "$work/findings" -name 'log.*' | sort | head -n 3 | while read -r log; do
     printf '\n== %s\n' "${log#"$work/findings/"}"
     tail -n 80 "$log"

@@ -130,7 +130,7 @@ TEST_P(QueriesAlone, HaveTheirBitsAndGradientsOfKeysAddUp) {
   expect_parts_make_the_whole(GetParam(), windowed, 0.0);
 }
 
-// A part that begins at an odd position and goes on for more than a tile of queries.
+// A part that begins at an odd position and is longer than a tile of queries.
 TEST_P(QueriesAlone, HaveTheirBitsWhereTheirPairsBeginBeforeThem) {
   const AttentionShape shape{
       .sequences = 1, .positions = 700, .query_heads = 2, .kv_heads = 1, .head_width = 9};

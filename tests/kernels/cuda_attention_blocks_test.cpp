@@ -124,7 +124,7 @@ TEST_P(CudaAttentionBlocks, StayInsideOfDocuments) {
   expect_blocks_make_the_whole(GetParam(), shape, 0.3, true, documents);
 }
 
-// Of a mask that cuDNN draws, what is dropped isn't known; but gradients follow it. For any D = <dout, out>, linear in
+// It isn't known what a mask that cuDNN draws drops; but gradients follow the mask. For any D = <dout, out>, linear in
 // dout: <dout, out> summed over all queries is <dV, V>, since out is linear in V under one mask.
 TEST_P(CudaAttentionBlocks, DropoutHasOneMaskInBothDirections) {
   const AttentionShape shape{

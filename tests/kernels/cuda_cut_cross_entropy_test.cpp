@@ -40,7 +40,7 @@ struct CutLosses {
     }
     return own;
   }
-  /// Of each rank what its logits become, and its losses.
+  /// For each rank: what its logits become, and its losses.
   Outputs compute(Place& place, DType dtype, const Values& logits, const OwnedTensor& targets,
                   bool gradient, float grad_scale) const {
     Outputs out;

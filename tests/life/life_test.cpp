@@ -143,7 +143,7 @@ class Life {
     }
   }
 
-  // They go on in a new file; that lines before are gone isn't the run's doing.
+  // The metrics continue in a new file; that earlier lines are gone isn't the run's fault.
   void remove_metrics_meanwhile() {
     SherdProcess process(command());
     if (process.wait_for("saved ")) model_.remove_metrics_meanwhile();
@@ -203,7 +203,7 @@ class Life {
     SherdProcess first(command());
     if (first.wait_for("saved ")) {
       const Ended second = run_sherd(command());
-      // The first may have ended meanwhile; then the second goes on where it was.
+      // The first may have ended meanwhile; then the second continues where it was.
       const Ended ended = first.wait();
       EXPECT_TRUE(second.exit_code == 0 || second.exit_code == 2) << second.err;
       EXPECT_EQ(ended.exit_code, 0) << ended.err;

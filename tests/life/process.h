@@ -1,4 +1,4 @@
-/// The program `sherd` as a child that is killed, stopped or let go on, and what it left to say.
+/// The program `sherd` as a child that is killed, stopped or continued, and what it printed.
 #pragma once
 
 #include <chrono>

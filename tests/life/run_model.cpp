@@ -93,7 +93,7 @@ std::string RunModel::contents() const {
   for (const auto& entry : fs::recursive_directory_iterator(output())) {
     // The lock says who last had the folder, also of a run that was refused.
     if (!entry.is_regular_file() || entry.path().filename() == ".lock") continue;
-    // What a killed save or removal left is no checkpoint; whoever takes the folder next may clear it away.
+    // What a killed save or removal left is no checkpoint; the folder's next run may remove it.
     const std::string path = entry.path().string();
     if (path.find("/.tmp-step-") != std::string::npos) continue;
     if (path.find("/.gone-step-") != std::string::npos) continue;
@@ -149,7 +149,7 @@ void RunModel::remove_damaged() {
 }
 void RunModel::remove_file(const std::string& name) {
   fs::remove(output() + "/" + name);
-  // Whoever goes on begins at the newest checkpoint, so earlier lines are gone for good.
+  // A resumed run begins at the newest checkpoint, so earlier lines are gone for good.
   if (name == "metrics.jsonl") metrics_from_ = newest_good();
 }
 void RunModel::remove_metrics_meanwhile() {
@@ -176,7 +176,7 @@ void RunModel::move_back() {
 void RunModel::expect_right_after(const Ended& run) {
   const std::int64_t begin = run.resumed_from();
   if (begin >= 0) {
-    EXPECT_EQ(begin, promised_) << "it goes on from another checkpoint than the newest good one";
+    EXPECT_EQ(begin, promised_) << "it resumes from another checkpoint than the newest good one";
     metrics_from_ = std::min(metrics_from_, begin);
   }
   const bool by_signal = run.exit_code < 0;
@@ -212,7 +212,7 @@ void RunModel::expect_checkpoints(std::int64_t at_least) {
     EXPECT_EQ(state_of(checkpoint(step)), digests_.at(step)) << "step " << step;
     known_.insert(step);
   }
-  EXPECT_GE(newest_good(), at_least) << "a checkpoint that was there, or was said to be, is lost";
+  EXPECT_GE(newest_good(), at_least) << "a checkpoint that was there, or was reported, is lost";
 }
 
 // Every step once, in order, with the loss of the run that wasn't disturbed; at least up to the

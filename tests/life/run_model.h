@@ -1,7 +1,7 @@
 /// A run's folder and what must be true of it after everything that happened so far.
 ///
 /// The reference is the same run, never disturbed, with every checkpoint kept: whatever stage and
-/// number of ranks went on, and however often, a step's checkpoint and its loss have its bits.
+/// number of ranks continued it, and however often, a step's checkpoint and its loss are bit-identical.
 #pragma once
 
 #include <cstdint>
@@ -40,7 +40,7 @@ class RunModel {
   void remove_checkpoint(std::int64_t step);
   void remove_damaged();
   void remove_file(const std::string& name);
-  void remove_metrics_meanwhile();  ///< of a run that goes on to write them
+  void remove_metrics_meanwhile();  ///< of a run that continues to write them
   void start_over();
   void move_away();
   void move_back();  ///< if it was moved; what was made in its place meanwhile has no checkpoint

@@ -86,7 +86,7 @@ inline sharding::Rank lone_rank(int rank, int world_size) {
   return member;
 }
 
-/// Of the padded unit, by the rule in flat_layout.h, counted here once more.
+/// The elements of the padded unit, by the rule in flat_layout.h, counted independently here.
 inline std::int64_t padded_numel(const UnitSpec& unit, int world_size) {
   std::int64_t numel = 0;
   for (const ParameterSpec& parameter : unit.parameters)

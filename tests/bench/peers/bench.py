@@ -3,7 +3,7 @@
 Both start from one file of weights, read the same tokens, and print the same losses, which is the
 proof that it is the same work. A turn is one step of either, so that a change of the machine's load
 meets both; what counts is the median of the ratios of neighbouring turns. Every finished case is
-kept in build/peers/results.jsonl, so that an interrupted run goes on where it was; --fresh forgets it.
+kept in build/peers/results.jsonl, so that an interrupted run continues where it was; --fresh forgets it.
 """
 import argparse
 import json

@@ -17,7 +17,7 @@ SHERD = os.environ.get("SHERD", str(ROOT / "build/cpu/sherd"))
 ROUNDS, STEPS = int(os.environ.get("ROUNDS", "3")), int(os.environ.get("STEPS", "8"))
 
 
-# Of a recipe made for GPUs: a batch that two cores compute in some seconds.
+# For a recipe made for GPUs: a batch that two cores compute in some seconds.
 SMALLER = {"gpt2_124m": {"training.seq_length": 256, "training.global_batch_size": 4,
                          "training.micro_batch_size": 2, "data.validation_path": '""'}}
 

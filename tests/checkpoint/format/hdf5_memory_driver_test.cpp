@@ -73,7 +73,7 @@ TEST(Hdf5Memory, HoweverLittleThereIsLibhdf5IsCalledWithEnoughOrNotAtAll) {
   SHERD_CHECK(place != MAP_FAILED);
   const std::int64_t access = memory_access_list(*new (place) MemoryFile);
   hdf5_checked(H5Fcreate("left", H5F_ACC_TRUNC, H5P_DEFAULT, access), "H5Fcreate");
-  ::munmap(place, kBytes);  // whoever touches it now crashes
+  ::munmap(place, kBytes);  // touching it now crashes
   std::exit(0);
 }
 

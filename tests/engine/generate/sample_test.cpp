@@ -78,7 +78,7 @@ TEST(ChooseToken, KeepsTheFewestTokensThatReachTopP) {
 }
 
 TEST(ChooseToken, AppliesTopPToWhatTopKHasLeft) {
-  // Of two tokens with 4/7 and 3/7, 0.5 leaves one, 0.6 both.
+  // Two tokens have 4/7 and 3/7: 0.5 leaves one, 0.6 both.
   expect_shares(shares(four_logits(), {.top_k = 2, .top_p = 0.5}), {0.0, 1.0, 0.0, 0.0});
   expect_shares(shares(four_logits(), {.top_k = 2, .top_p = 0.6}), {0.0, 4 / 7., 3 / 7., 0.0});
 }

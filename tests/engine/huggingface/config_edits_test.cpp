@@ -59,7 +59,7 @@ TEST(ConfigEdits, GenerationEndsWhereTheRunsTextsEnd) {
   EXPECT_EQ(json::parse(generation_config(R"({"temperature": 0.6, "eos_token_id": [2]})", config,
                                           {{7, 2}, {}})),
             json::parse(R"({"temperature": 0.6, "eos_token_id": [7, 2]})"));
-  // Nothing is known: nothing is said.
+  // Nothing is known, so nothing is written.
   EXPECT_EQ(json::parse(generation_config(R"({"eos_token_id": 5})", config, {{}, {}})),
             json::parse(R"({"eos_token_id": 5})"));
 }

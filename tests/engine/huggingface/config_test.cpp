@@ -118,7 +118,7 @@ TEST(Config, IsSpelledAsTransformers4WantsItOfEveryFamily) {
   EXPECT_EQ(values_of(old_neox), values_of(neox));
   EXPECT_EQ(written(old_neox)["rope_parameters"], neox["rope_parameters"]);
 
-  // Of two tables, transformers 5 wants both or none.
+  // transformers 5 requires both tables or none.
   json olmo = with(smollm2(), "model_type", "olmo3");
   olmo["sliding_window"] = 8;
   olmo["rope_theta"] = 500000.0;

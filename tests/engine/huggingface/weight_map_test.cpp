@@ -47,7 +47,7 @@ ModelWeights tiny(std::int64_t kv_heads, std::int64_t rotary_width, bool gated, 
   return model;
 }
 
-// Of a block with one norm.
+// The weights of a block with one norm.
 ModelWeights one_norm(ModelWeights model) {
   std::erase_if(model.parameters, [](const NamedShape& one) {
     return one.name.find(".norm2.") != std::string::npos;

@@ -90,7 +90,7 @@ class GenerationTest : public testing::Test {
 };
 std::unique_ptr<test::TempFolder> GenerationTest::folder_;
 
-// Whoever uses a model has all of it, however its run was cut.
+// A program that uses a model has all of it, however its run was cut.
 TEST_F(GenerationTest, UsesTheModelOfTensorRanksThatShareTokens) {
   const std::string output = folder_->file("cut");
   train(resolve_recipe(

@@ -77,7 +77,7 @@ class Work {
   std::unique_ptr<Event> done_;
 };
 
-// One rank fails at one moment; the others go on for ever unless they are stopped.
+// One rank fails at one moment; the others continue forever unless they are stopped.
 struct Failure {
   int world_size = 2;
   int rank = 0;
@@ -269,7 +269,7 @@ TEST(LaunchOptions, GivesEveryRankAtLeastOneThread) {
   EXPECT_EQ(launch_of(2, 3).compute_threads(), 3);
 }
 
-// A rank that never comes is not waited for for ever.
+// Waiting for a rank that never comes has a limit.
 TEST(RunRanks, StopsWithARankThatDoesntCome) {
   LaunchOptions launch = launch_of(2);
   launch.peer_timeout = std::chrono::milliseconds(50);

@@ -1,4 +1,4 @@
-// Going on from a checkpoint with the same recipe and with another, and the end of a run.
+// Resuming from a checkpoint with the same recipe and with another, and the end of a run.
 #include <filesystem>
 
 #include "tests/engine/main/train_cli_support.h"

@@ -68,7 +68,7 @@ TEST_F(TrainCliTest, ARunsFolderAsFirstWeightsIsToldItsNewestCheckpoint) {
          "the newest, " + old + "/checkpoints/step-0000000012."});
   }
   expect_refused({"--set", "checkpoint.init_from=" + file}, 3, {file + ": isn't a directory"});
-  // A run that goes on elsewhere doesn't read them: they may be gone.
+  // A run that resumes elsewhere doesn't read them: they may be gone.
   EXPECT_EQ(train("first", {"--set", "checkpoint.interval=3"}).exit_code, 0);
   const auto resumed = train(
       "second", {"--set", "checkpoint.resume=" + folder_.file("first/checkpoints/step-0000000003"),

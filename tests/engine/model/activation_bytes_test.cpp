@@ -61,7 +61,7 @@ std::int64_t predicted(const ModelShape& shape, std::int64_t element_bytes) {
   const bool gated =
       shape.activation == ActivationKind::kSwiGlu || shape.activation == ActivationKind::kGeGlu;
   const std::int64_t E = (H + 2 * G) * K;
-  // Of each layer, and the largest; 0 where it is its attention alone.
+  // The feed-forward width of each layer, and the largest; 0 for a layer that is attention alone.
   const auto ffn_width = [&shape](std::int64_t layer) -> std::int64_t {
     if (shape.layer_kinds.empty()) return shape.ffn_width;
     const model::LayerKind kind =

@@ -30,7 +30,7 @@ constexpr double kRelative = 2e-3;
 constexpr int kElementsPerParameter = 12;  // of each of three blocks: 36 of every kind
 
 enum class Rows { kWhole, kOfDocuments };
-// Of two rows of nine tokens: documents of 5 and 3, and a token of padding; then of 9.
+// Two rows of nine tokens: documents of 5 and 3, and a token of padding; then a document of 9.
 constexpr std::int32_t kStarts[] = {0, 5, 9, 18}, kLengths[] = {5, 3, 9},
                        kPositions[] = {0, 1, 2, 3, 4, 0, 1, 2, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8};
 

@@ -29,7 +29,7 @@ inline optim::OptimizerOptions optimizer_options(const std::string& name, const 
   return options;
 }
 
-/// Of a file with a schedule, for an optimizer of it.
+/// The schedule in `file`, for one of its optimizers.
 inline optim::LrSchedule schedule_of(const Json& file, const Json& optimizer) {
   const Json& schedule = file.at("schedule");
   return {.type = optim::ScheduleType::kCosine,

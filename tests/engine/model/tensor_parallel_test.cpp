@@ -4,7 +4,7 @@
 // Numbers like "B.4 #11" name reports of bugs in other engines that a test would have seen:
 // 1 copies of a weight drift apart; 2 a vocabulary that ranks can't share evenly; 7 dropout drawn from
 // another stream; 9 a loss off by log R, or groups mixed up by recompute; 10, 11, 16 key/value heads that
-// several ranks hold; 24 nothing exchanged, and nobody noticed; 28 copies counted several times in a norm;
+// several ranks hold; 24 nothing exchanged, and no test noticed; 28 copies counted several times in a norm;
 // 35 gradients of targets on other ranks; 36 a loss that depends on the number of ranks.
 
 #include "tests/engine/model/cut_case.h"

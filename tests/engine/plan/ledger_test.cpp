@@ -74,7 +74,7 @@ TEST(Ledger, AWindowTakesItsKeysAlone) {
   EXPECT_EQ(flops, 6.0 * 64 * 2 * 2 * pairs * 512);
 }
 
-// Of a matrix [m, n] that is m wide at its narrower side: five rounds of X X^T, A A and a product with X, over the four
+// A matrix [m, n] with m <= n takes five rounds of X X^T, A A and a product with X, over the four
 // matrices of attention and the three of the feed-forward layer.
 TEST(Ledger, MuonsMatmulsAreCountedAndHaveTheRateOfTheirType) {
   const double adamw = flops_of(ledger_of({}), LedgerRow::Class::kMatmul);

@@ -1,4 +1,4 @@
-// Of a step's bytes, which cross from machine to machine.
+// Which of a step's bytes cross from machine to machine.
 #include "engine/plan/machine_traffic.h"
 
 #include <map>
@@ -42,7 +42,7 @@ TEST(MachineTraffic, StraightToEveryRankTwoOfThreePeersAreElsewhere) {
   EXPECT_EQ(traffic.sum, (LinkBytes{2 * each / 3, 2 * 2 * each / 3}));
 }
 
-// Of a gather a rank sends its slice to its neighbour and to one rank elsewhere, and passes one slice on.
+// In a gather, a rank sends its slice to its neighbour and to one rank elsewhere, and passes one slice on.
 TEST(MachineTraffic, GathersThatArePassedOnCrossOnce) {
   const Strings sets = {"zero_optimization.stage=3"};
   const MachineTraffic direct = traffic_of({sets[0], "parallelism.hierarchical=off"}, 2);

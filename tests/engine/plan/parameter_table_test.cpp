@@ -12,7 +12,7 @@
 namespace sherd::engine {
 namespace {
 
-// Of each parameter, the rest of its row with single spaces.
+// For each parameter, the rest of its row with single spaces.
 std::map<std::string, std::string> rows_of(const std::vector<std::string>& sets) {
   std::istringstream lines(parameter_rows(resolve(kTinyRecipe, sets).values));
   std::map<std::string, std::string> rows;

@@ -19,7 +19,7 @@ std::vector<std::string> shipped_recipes() {
   return paths;
 }
 
-// Of a recipe that takes its model from a folder: a folder with config.json alone.
+// For a recipe that takes its model from a folder: a folder with config.json alone.
 std::string folder_of(const std::string& path) {
   const std::string name = std::filesystem::path(path).stem().string();
   const bool fine_tunes = name.starts_with("sft_") || name == "continue_pretraining";

@@ -200,7 +200,7 @@ TEST_P(ContextTraffic, IsWhatAttentionExchanges) {
   }
 }
 
-// Of two ranks the next one is the one before, too.
+// With two ranks, the next one is also the one before.
 TEST(RingTraffic, OfThreeRanksGoesToTheNextAndComesFromTheOneBefore) {
   for (const auto recompute : {model::Recompute::kNone, model::Recompute::kFull}) {
     model::ModelShape shape = tiny_model(true);

@@ -185,7 +185,7 @@ TEST_F(Failures, AStoppedProcessIsNamedAfterTheTimeoutAndNobodyIsLeft) {
   }
 }
 
-// Process 1 is killed at each start. The second and the third go on from a checkpoint.
+// Process 1 is killed at each start. The second and the third start resume from a checkpoint.
 TEST_F(Failures, LaunchStartsARunAgainWhoseProcessDiedAsOftenAsItMay) {
   std::vector<std::string> words = launch_words(folder_, "run", endless(), {2, 1});
   words.insert(words.begin() + 1, {"--restarts", "2"});

@@ -1,4 +1,4 @@
-/// Holds one thread of a process, as a debugger does, while its other threads go on.
+/// Holds one thread of a process, as a debugger does, while its other threads continue.
 #pragma once
 
 #include <gtest/gtest.h>

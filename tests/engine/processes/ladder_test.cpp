@@ -1,5 +1,5 @@
-// Ranks in processes compute the bits of ranks that are threads: losses, norms, and every tensor of the
-// last checkpoint. And a run goes on in the other form.
+// Ranks in processes are bit-identical to ranks that are threads: losses, norms, and every tensor of the
+// last checkpoint. And a run can be resumed in the other form.
 #include <filesystem>
 #include <nlohmann/json.hpp>
 

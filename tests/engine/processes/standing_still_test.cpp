@@ -1,4 +1,4 @@
-// Ranks that stand still while their process lives, as one that computes for ever does: the others name them at
+// Ranks that stop making progress while their process lives, as in an endless computation: the others name them at
 // their deadline, and no process is left. And what is written of them when a signal asks the run to end.
 #include <signal.h>
 

@@ -1,5 +1,5 @@
 // Random recipes through everything that a recipe goes through. A legal one plans, trains with
-// planned = measured memory, saves, goes on at another stage and world, evaluates and samples, in
+// planned = measured memory, saves, resumes at another stage and world, evaluates and samples, in
 // each precision, whole or as an adapter; the bits are the same where they are promised. An illegal one is refused in one
 // line. What aborts shows its number as the last line of the output: run it alone with
 // SHERD_RECIPES=NUMBER..NUMBER+1.
@@ -186,7 +186,7 @@ class Trial {
       Settings next = stage ? at_another_stage(settings, random) : elsewhere(settings, random);
       next["run.output_dir"] = '"' + folder_.file(output) + '"';
       next["checkpoint.resume"] = "auto";
-      SCOPED_TRACE("going on with\n" + recipe_text(next));
+      SCOPED_TRACE("resumed with\n" + recipe_text(next));
       fs::create_directories(folder_.file(std::string(output) + "/checkpoints"));
       fs::copy(path_of("first", steps.back()), path_of(output, steps.back()),
                fs::copy_options::recursive);

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # recipes_all.sh COUNT JOBS OUT [FIRST [SECONDS]]: the random recipes FIRST (1000) to FIRST + COUNT, JOBS
 # processes at a time with a core each. After SECONDS none is begun any more. A recipe that fails is kept
-# with what was said, and the next one follows.
+# with the output, and the next one follows.
 #
 # In OUT: summary.txt and, if recipes failed, findings.tar.gz. Exit code 1: one failed. The program is the
 # one next to this script (tests/fuzz/bundle.sh), or that of build/cpu.

@@ -282,7 +282,7 @@ TEST(MetricsWriter, NeverWritesThroughALinkAndNeverWaitsForAPipe) {
     fs::create_symlink(victim, path);
     MetricsWriter writer = expect_refused("is a symbolic link");
     fs::create_symlink(victim, path);
-    EXPECT_THROW(writer.write(example()), DataError) << "put there while the run goes on";
+    EXPECT_THROW(writer.write(example()), DataError) << "put there during the run";
     fs::remove(path);
   }
   {
@@ -297,7 +297,7 @@ TEST(MetricsWriter, NeverWritesThroughALinkAndNeverWaitsForAPipe) {
     MetricsWriter writer = expect_refused("isn't a plain file");
     ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
     EXPECT_THROW(writer.write(example()), DataError);
-    EXPECT_THROW(keep_metrics_of(path, 3), DataError) << "nobody writes into the pipe";
+    EXPECT_THROW(keep_metrics_of(path, 3), DataError) << "no process writes into the pipe";
   }
   EXPECT_EQ(folder.read("victim"), "untouched\n");
 }

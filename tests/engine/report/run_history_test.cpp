@@ -48,7 +48,7 @@ TEST(RunHistory, OfAStepThatStandsThereAgainTheLastLineCountsAndLaterOnesGo) {
   EXPECT_EQ(found.memory.size(), 3u);
   EXPECT_EQ(found.val_loss, (Curve{{2, 3.5}, {3, 8.5}}));
   EXPECT_EQ(found.dropped_lines, 1);
-  EXPECT_EQ(found.early_end, std::nullopt) << "it went on";
+  EXPECT_EQ(found.early_end, std::nullopt) << "it continued";
 }
 
 TEST(RunHistory, AFileOfTheFirstVersionCountsStepsFrom0) {

@@ -85,7 +85,7 @@ class AddedTokens : public ::testing::Test {
     engine::export_checkpoint(request);
   }
 
-  // Of a file of f32 tensors.
+  // A tensor's values, from a file of f32 tensors.
   std::vector<float> values_of(const std::string& file, const std::string& tensor) const {
     const std::string bytes = folder_.read(file);
     std::uint64_t length = 0;

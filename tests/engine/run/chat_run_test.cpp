@@ -60,7 +60,7 @@ class ChatRun : public ::testing::Test {
     ::testing::internal::GetCapturedStdout();
   }
 
-  /// Of every step: what was computed.
+  /// For every step, what was computed.
   std::vector<std::string> steps_of(const std::string& output) const {
     std::istringstream lines(folder_.read(output + "/metrics.jsonl"));
     std::vector<std::string> steps;

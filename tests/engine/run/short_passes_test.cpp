@@ -65,7 +65,7 @@ TEST(ShortPasses, ASampleOfAStage3RunTakesEveryTypeThatItsTrainingTook) {
   EXPECT_GE(sample.size(), 7u);
 }
 
-// Of a run whose ranks have parts of every sequence, and of matrices; a whole model samples the same from its checkpoint.
+// A run's ranks have parts of every sequence, and of matrices; a whole model samples the same from its checkpoint.
 TEST(ShortPasses, ARunOnContextRanksEndsWithTheTextThatItsCheckpointGives) {
   const test::TempFolder folder;
   folder.write("text.txt", text());

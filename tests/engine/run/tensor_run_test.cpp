@@ -19,7 +19,7 @@ class TensorRun : public MeshRuns {
     std::filesystem::remove_all(
         folder_.file(output + "/checkpoints/" + checkpoint::step_directory_name(kSteps)));
   }
-  // Of every line of metrics.jsonl that has one.
+  // The value in every line of metrics.jsonl that has one.
   std::vector<double> values_of(const std::string& output, const char* key) const {
     std::vector<double> values;
     std::istringstream lines(folder_.read(output + "/metrics.jsonl"));

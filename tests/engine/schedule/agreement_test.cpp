@@ -124,7 +124,7 @@ TEST(Agreement, TheValidatorSaysOfEveryListWhatAMachineThatExecutesItShows) {
     num_wrong += outcome == EventMachine::Outcome::kWrong;
     num_changed_and_good += !violation && schedule != original;
   }
-  // Of each sort there are enough to mean something.
+  // There are enough of each kind for a meaningful test.
   EXPECT_GT(num_good, 500);
   EXPECT_GT(num_stuck, 300);
   EXPECT_GT(num_wrong, 500);

@@ -13,7 +13,7 @@ ChunkLayout layout_of(int ranks, int chunks, Placement placement) {
   return {.num_ranks = ranks, .chunks_per_rank = chunks, .placement = placement};
 }
 
-TEST(Forwards, NobodyWaitsForEverWithOneSlot) {
+TEST(Forwards, NoRankWaitsForeverWithOneSlot) {
   for (int ranks = 2; ranks <= 8; ++ranks) {
     for (int micro_batches = 1; micro_batches <= 40; ++micro_batches) {
       for (const ChunkLayout& layout :

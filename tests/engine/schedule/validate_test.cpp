@@ -15,7 +15,7 @@ std::string violation_of(const Schedule& schedule, const Rules& rules = {}) {
   return violation ? violation->text : "(none)";
 }
 
-// Of two ranks with one chunk and two micro-batches each; rank 1's list is a good one unless given.
+// Two ranks with one chunk and two micro-batches each; rank 1's list is a good one unless given.
 std::string violation_in(
     const std::string& rank0,
     const std::string& rank1 = "1RECV_F0 1F0 1B0 1SEND_B0 1RECV_F1 1F1 1B1 1SEND_B1",

@@ -170,7 +170,7 @@ TEST_P(CommunicatorConformance, ReduceScatterIntoItsOwnSliceLeavesTheRestOfFullA
   });
 }
 
-// The chain of a step: calls go on where the last one stopped, some with a part of the ranks alone.
+// The chain of a step: calls continue where the last one stopped, some with a part of the ranks alone.
 TEST_P(CommunicatorConformance, ReduceScatterGoesOnWithTheSumThatStandsThere) {
   if (!GetParam().adds_in_rank_order) GTEST_SKIP() << "this kind adds in an order of its own";
   constexpr std::int64_t kCount = 1003;

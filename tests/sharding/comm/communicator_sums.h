@@ -64,7 +64,7 @@ TEST_P(CommunicatorConformance, SumsAreTreesIfAskedFor) {
   });
 }
 
-// Pairs first: onto 1, (1 + 1e8) + (-1e8 + 1) is 0 in f32 and one after the other 1; the second call goes on.
+// Pairs first: onto 1, (1 + 1e8) + (-1e8 + 1) is 0 in f32 and one after the other 1; the second call continues.
 TEST_P(CommunicatorConformance, NeighboursAreAddedAsTreesWithinTheChain) {
   if (!GetParam().has_trees) GTEST_SKIP() << "sums as trees are the CPU's";
   if (world() % 2 != 0) GTEST_SKIP() << "not in pairs";

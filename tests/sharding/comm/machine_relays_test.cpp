@@ -74,7 +74,7 @@ TEST(MachineRelays, OfOneMachineOrOfOneMemberEachNothingIsPassedOn) {
   const MachineRelays apart(group_of_ranks(first_ranks(3)), 1, {0, 1, 2});
   EXPECT_FALSE(apart.any());
   EXPECT_EQ(apart.between(0, 2), 2);
-  // Of a group that has one rank of each machine.
+  // A group that has one rank of each machine.
   EXPECT_FALSE(MachineRelays(group_of_ranks({1, 3}), 2, {0, 1}).any());
 }
 

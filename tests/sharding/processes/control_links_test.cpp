@@ -165,7 +165,7 @@ TEST(ControlLinks, ASilentProcessIsNamedAlsoToThoseWhoWaitForItsLastWord) {
   EXPECT_TRUE((*words)[0] && !(*words)[1]);
   EXPECT_TRUE(links->by_death());
   EXPECT_TRUE(links->reason().starts_with("process 1 was silent for ")) << links->reason();
-  // It is told so, too, before the connection ends: it may go on one day.
+  // It receives the reason, too, before the connection ends: it may continue later.
   const std::string reason = links->reason();
   links.reset();
   const int file = connected.get_future().get();
@@ -178,8 +178,8 @@ TEST(ControlLinks, ASilentProcessIsNamedAlsoToThoseWhoWaitForItsLastWord) {
   ::close(file);
 }
 
-// A process that is stopped, and goes on after the others have given it up, doesn't take their end for a fault of
-// process 0.
+// A process that is stopped, and continues after the others have given it up, doesn't blame process 0 for their
+// end.
 TEST(ControlLinks, AProcessThatGoesOnAfterTheOthersHaveGivenItUpBlamesNobody) {
 #ifdef __SANITIZE_THREAD__
   GTEST_SKIP() << "a child with threads, which the thread sanitizer doesn't allow";

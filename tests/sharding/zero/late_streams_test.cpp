@@ -245,7 +245,7 @@ TEST(LateStreams, EveryGradientIsReducedWhenItIsWholeAndBeforeItIsOverwritten) {
   }
 }
 
-// The test's own streams: whoever doesn't wait runs first, whoever waits runs after.
+// The test's own streams: a stream that doesn't wait runs first, one that waits runs after it.
 TEST(LateStreams, ShowAMissingWaitAndObeyOneThatIsThere) {
   for (const bool waits : {false, true}) {
     on_ranks(1, "compute", [&](Rank& rank) {

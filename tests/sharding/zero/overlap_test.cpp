@@ -204,7 +204,7 @@ TEST(Overlap, GathersTheNextBlockWhileTheLastOneComputes) {
       parameters.plan({model.block_unit(0), model.block_unit(1)});
       parameters.get(model.block_unit(0));
       // This rank is still at block 0. That the gather of block 1 completes now, on the worker and
-      // with no call from here, is the overlap; without it this would wait for ever.
+      // with no call from here, is the overlap; without it this would wait forever.
       rank.gather().run("probe", [&] {
         gathered[static_cast<std::size_t>(rank.rank)] = true;
         gathered[static_cast<std::size_t>(rank.rank)].notify_one();

@@ -72,7 +72,7 @@ class LateStreams::OneStream final : public Stream {
   }
   void step() {
     if (const Item& head = queue_.front(); !is_ready(head)) {
-      // On its way others go on too, perhaps this stream with this very item.
+      // Meanwhile other streams continue too, perhaps this stream with this very item.
       return head.source->finish(head.point);
     }
     const Item item = std::move(queue_.front());

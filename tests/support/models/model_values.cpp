@@ -6,7 +6,7 @@
 namespace sherd::testing {
 namespace {
 
-// Of a rank's part, where an element is in the whole tensor.
+// Where an element of a rank's part is in the whole tensor.
 std::int64_t element_of_whole(const ParameterSpec& parameter, std::int64_t element) {
   return parameter.cut ? parameter.element_of_whole(element) : element;
 }

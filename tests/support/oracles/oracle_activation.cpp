@@ -35,7 +35,7 @@ double logistic(double x) {
   return 1.0 / (1.0 + std::exp(-x));
 }
 
-/// Of the gate, where there is one.
+/// The activation of the gate, where there is one.
 double value_of(ActivationKind kind, double x) {
   switch (kind) {
     case ActivationKind::kGelu:

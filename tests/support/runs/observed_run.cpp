@@ -55,7 +55,7 @@ std::string metrics(const std::string& text) {
   return lines;
 }
 
-/// Of each checkpoint: its tensors' digests and counters.
+/// Each checkpoint's tensor digests and counters.
 std::string checkpoints(const std::string& folder) {
   std::string all;
   for (const std::int64_t step : checkpoint::committed_steps(checkpoint::posix_disk(), folder)) {

@@ -58,7 +58,7 @@ TEST(Merger, DoesWhatTheDefinitionSaysForShortAndLongWords) {
   std::mt19937 draw(1);
   for (int table_number = 0; table_number < 60; ++table_number) {
     const int num_letters = 1 + static_cast<int>(draw() % 4);
-    // Of all letters, of some and of none it is known beforehand what two make; of some merged symbols too.
+    // The result of merging two symbols is precomputed for all letters, some or none; for some merged symbols too.
     std::vector<std::int32_t> usual;
     for (int symbol = 0; symbol < 6; ++symbol) {
       if (table_number % 3 == 0 || (table_number % 3 == 1 && draw() % 2 == 0)) {
