@@ -19,15 +19,17 @@
 /// window (0, or at least the row's length) a query sees all keys up to its own; with a window W it
 /// sees W of them. The soft cap comes from Gemma 2 (arXiv:2408.00118, §2).
 ///
-/// With `documents` (kernels/documents.h), a query sees only keys of its own document: k also starts
-/// there. out, lse and dqkv of padding are zero. On a CPU the documents' positions aren't needed.
+/// With `documents` (kernels/documents.h), a query sees only keys of its own document: k also
+/// starts there. out, lse and dqkv of padding are zero. On a CPU the documents' positions aren't
+/// needed.
 ///
 /// If only some queries are computed (`queries` of the shape), qkv, out, lse and their gradients
 /// have rows for these only. `keys_values` holds the keys and values of all positions; their
 /// gradients come from these queries only.
 ///
-/// With a block of the keys (`block` of the shape), the forward's out is f32 and the softmax sums over these keys only.
-/// Results of blocks are merged with (Milakov and Gimelshein, arXiv:1805.02867):
+/// With a block of the keys (`block` of the shape), the forward's out is f32 and the softmax sums
+/// over these keys only. Results of blocks are merged with (Milakov and Gimelshein,
+/// arXiv:1805.02867):
 ///
 ///   lse = m + log(exp(lse_1 - m) + exp(lse_2 - m)),  m the larger of the two
 ///   o   = exp(lse_1 - lse) o_1 + exp(lse_2 - lse) o_2
@@ -37,25 +39,27 @@
 ///
 /// Shapes    qkv and dqkv [B * S, (H + 2 G) * K] packed (all query heads, key heads, value heads);
 ///           out and dout [B * S, H * K]; lse [B, H, S] f32.
-/// Types     qkv, out and gradients of one type (f32, bf16, f16); softmax and sums in f32. In bf16, the factors of
-///           values, queries, keys and do (p before division by its row's sum, drop(p), ds) are rounded to bf16
-///           first, on CPUs and by cuDNN; cuDNN rounds in f16, too.
+/// Types     qkv, out and gradients of one type (f32, bf16, f16); softmax and sums in f32. In bf16,
+///           the factors of values, queries, keys and do (p before division by its row's sum,
+///           drop(p), ds) are rounded to bf16 first, on CPUs and by cuDNN; cuDNN rounds in f16,
+///           too.
 /// Dropout   element ((row * H + h) * S + q) * S + k, row counted within this micro-batch and
-///           `first_element` set by the caller to its first global row times H * S * S. If ranks divide a
-///           model's heads, H and h count all of them.
-/// Bits      tiles are fixed by the shape; the number of threads changes nothing. A query's out, lse and dQ depend
-///           only on its position, whichever other queries are computed. Without dropout, a document
-///           is bit-identical to the same document alone in a row: its tiles start with it.
+///           `first_element` set by the caller to its first global row times H * S * S. If ranks
+///           divide a model's heads, H and h count all of them.
+/// Bits      tiles are fixed by the shape; the number of threads changes nothing. A query's out,
+///           lse and dQ depend only on its position, whichever other queries are computed. Without
+///           dropout, a document is bit-identical to the same document alone in a row: its tiles
+///           start with it.
 /// Cost      with a window, tiles that no query sees are skipped. With documents, the sum of their
 ///           squared lengths; padding costs nothing.
 /// Workspace `attention_workspace_bytes`. CPU: proportional to threads * tile * S, never S * S.
 /// Alias     nothing.
 ///
-/// On a GPU, cuDNN computes 16-bit heads whose width is a multiple of 8. Our own kernels, in f32 without tensor cores,
-/// compute the rest (heads up to 256 wide), and all heads with a window, a soft cap, documents (whose results depend on
-/// their row there), a part of the queries, or f32 gradients of keys and values. cuDNN computes blocks that no window
-/// cuts: their results and gradients are rounded to 16 bits before they are merged and added in f32.
-/// Limits of cuDNN:
+/// On a GPU, cuDNN computes 16-bit heads whose width is a multiple of 8. Our own kernels, in f32
+/// without tensor cores, compute the rest (heads up to 256 wide), and all heads with a window, a
+/// soft cap, documents (whose results depend on their row there), a part of the queries, or f32
+/// gradients of keys and values. cuDNN computes blocks that no window cuts: their results and
+/// gradients are rounded to 16 bits before they are merged and added in f32. Limits of cuDNN:
 ///   Dropout   cuDNN draws the mask from a seed (derived from seed, step, site, first_element, the
 ///             first head and the block's position) and the position in the micro-batch. Forward
 ///             and backward agree, and runs are repeatable. The CPU and other micro-batch sizes
@@ -98,18 +102,20 @@ struct AttentionShape {
   /// If these are only some of a model's heads: the first query head's index, and the number of
   /// all. 0 and 0: these are all heads.
   std::int64_t first_query_head = 0, all_query_heads = 0;
-  /// dK and dV of a key/value head are balanced trees over this many groups (2^n) of its query heads, so that ranks
-  /// with some of the heads have subtrees (kernels/grouped_linear.h). 1: the query heads in order. A GPU takes 1.
+  /// dK and dV of a key/value head are balanced trees over this many groups (2^n) of its query
+  /// heads, so that ranks with some of the heads have subtrees (kernels/grouped_linear.h). 1: the
+  /// query heads in order. A GPU takes 1.
   int kv_sum_groups = 1;
   /// Only the queries [first_query, first_query + queries) of every sequence. 0: all queries.
   std::int64_t first_query = 0, queries = 0;
-  /// dK and dV are balanced trees over query_groups (2^n) groups of of_a_query_group queries each, within each group of
-  /// query heads: kernels/token_groups.h. 0: all queries in order. A GPU takes 0.
+  /// dK and dV are balanced trees over query_groups (2^n) groups of of_a_query_group queries each,
+  /// within each group of query heads: kernels/token_groups.h. 0: all queries in order. A GPU takes
+  /// 0.
   int query_groups = 0;
   std::int64_t of_a_query_group = 0;
   AttentionBlock block{};  ///< with `queries`
-  /// Other ranks' query heads read these keys and values, so the backward gives their gradients in f32 (`dkv`). Set for
-  /// both directions, since on a GPU it decides which kernels are used.
+  /// Other ranks' query heads read these keys and values, so the backward gives their gradients in
+  /// f32 (`dkv`). Set for both directions, since on a GPU it decides which kernels are used.
   bool shares_keys = false;
 
   std::int64_t tokens() const { return sequences * positions; }
@@ -134,8 +140,8 @@ struct AttentionForward {
   Tensor workspace;
   Documents documents{};
   ConstTensor keys_values{};  ///< [B * S, 2 * G * K], if only some queries are computed
-  /// With a block: merge the result with out and lse. The block's keys and values may be in qkv, too. false: out and lse
-  /// are overwritten, with zeros for padding.
+  /// With a block: merge the result with out and lse. The block's keys and values may be in qkv,
+  /// too. false: out and lse are overwritten, with zeros for padding.
   bool merge = false;
 };
 void attention_forward(Stream& stream, const AttentionForward& args);
@@ -151,8 +157,9 @@ struct AttentionBackward {
   /// ranks' query heads read them and add their part. A GPU then needs `shares_keys` in the shape.
   Tensor dkv{};
   ConstTensor keys_values{};  ///< if only some queries are computed; dkv is then set too
-  /// dkv is [kv_sum_groups, B * S, 2 * G * K], one part per group of query heads. If other ranks have the other queries
-  /// of the same heads, each group is first summed over these ranks, then over groups.
+  /// dkv is [kv_sum_groups, B * S, 2 * G * K], one part per group of query heads. If other ranks
+  /// have the other queries of the same heads, each group is first summed over these ranks, then
+  /// over groups.
   bool dkv_of_each_group = false;
   Tensor dq{};  ///< with a block: f32 [B * S, H * K]
 };

@@ -7,8 +7,8 @@
 ///   move_columns     y[t, first + c] = x[t, first' + c]      the same bits, of any type
 ///
 /// Shapes   z, values [T, C], first + C at most W; T and C may be 0.
-/// Types    y and z of one type (f32, bf16, f16), computed in f32, rounded once. Stored values are f32, rounded
-///          to y's type.
+/// Types    y and z of one type (f32, bf16, f16), computed in f32, rounded once. Stored values are
+///          f32, rounded to y's type.
 /// Bits     an element depends only on its own inputs: the same on every device and at every
 ///          position.
 /// Errors   mismatched sizes are a bug in Sherd (SHERD_CHECK). y and z may not overlap.

@@ -13,10 +13,11 @@
 ///
 /// A target of kNoTarget has zero loss and gradients, and adds nothing to the sums.
 ///
-/// Source    Megatron-LM (Shoeybi et al., arXiv:1909.08053, section 3), which exchanges the same three
-///           numbers.
-/// Shapes    logits [T, V] of V rows of the vocabulary; targets [T] i32, ids of the whole vocabulary;
-///           maxima [R, T], sums [2, T], losses [T] f32. Logits f32, bf16 or f16; all sums in f32.
+/// Source    Megatron-LM (Shoeybi et al., arXiv:1909.08053, section 3), which exchanges the same
+///           three numbers.
+/// Shapes    logits [T, V] of V rows of the vocabulary; targets [T] i32, ids of the whole
+///           vocabulary; maxima [R, T], sums [2, T], losses [T] f32. Logits f32, bf16 or f16; all
+///           sums in f32.
 /// Bits      m is exact: the same on any number of ranks. losses are the same on every rank.
 /// Device    a GPU takes one group.
 #pragma once

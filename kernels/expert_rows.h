@@ -1,15 +1,16 @@
-/// Experts whose rows come from several ranks: what kernels/experts.h does in one call, in steps, so that rows can
-/// travel between them.
+/// Experts whose rows come from several ranks: what kernels/experts.h does in one call, in steps,
+/// so that rows can travel between them.
 ///
-///   at home      expert_order -> expert_pack -> (rows leave)        (rows come back) -> expert_combine
-///   at the owner (rows arrive) -> expert_rows_forward, or expert_rows_activate and _backward -> (results leave)
+///   at home      expert_order -> expert_pack -> (rows leave)    (rows come back) -> expert_combine
+///   at the owner (rows arrive) -> expert_rows_forward, or expert_rows_activate and _backward
+///                -> (results leave)
 ///
-/// Home rows    a token's choices, sorted by expert, then by token: row r belongs to one token and one expert. An
-///              owner's experts are neighbours, so its rows are too.
-/// Pieces       rows of one expert and one source rank, at most kExpertPiece. A weight gradient adds a source's pieces
-///              in order; each source's is a sum of its own.
-/// Bits         a row's results follow from the row and its expert's matrices, and sums are those of experts.h. So one
-///              rank that owns all experts forms the same bits.
+/// Home rows    a token's choices, sorted by expert, then by token: row r belongs to one token and
+///              one expert. An owner's experts are neighbours, so its rows are too.
+/// Pieces       rows of one expert and one source rank, at most kExpertPiece. A weight gradient
+///              adds a source's pieces in order; each source's is a sum of its own.
+/// Bits         a row's results follow from the row and its expert's matrices, and sums are those
+///              of experts.h. So one rank that owns all experts forms the same bits.
 /// Shapes, types, errors   as in experts.h; R rows; an owner has E' of the experts.
 /// Device       CPU.
 #pragma once
@@ -52,7 +53,8 @@ struct ExpertPack {
 };
 void expert_pack(Stream& stream, const ExpertPack& args);
 
-/// Between a number for each choice, [T, k], and one for each home row, f32 [T k]. Choices without a row are 0.
+/// Between a number for each choice, [T, k], and one for each home row, f32 [T k]. Choices without
+/// a row are 0.
 struct ExpertChoices {
   ExpertsShape shape;
   ConstTensor order, from;
@@ -61,8 +63,8 @@ struct ExpertChoices {
 void expert_choices_to_rows(Stream& stream, const ExpertChoices& args);
 void expert_rows_to_choices(Stream& stream, const ExpertChoices& args);
 
-/// y = sum over a token's choices, in order, of weight times its home row (+ shared). Without y, the sum stays in
-/// `sums`. `weights` may be empty: 1.
+/// y = sum over a token's choices, in order, of weight times its home row (+ shared). Without y,
+/// the sum stays in `sums`. `weights` may be empty: 1.
 struct ExpertCombine {
   ExpertsShape shape;
   ConstTensor order, rows, weights, shared;
@@ -89,8 +91,8 @@ struct ExpertRowsActivate {
 };
 void expert_rows_activate(Stream& stream, const ExpertRowsActivate& args);
 
-/// After expert_rows_activate, everything except the weight gradients. Afterwards `activated` holds weight times
-/// activation, and `up` the gradient of the up product.
+/// After expert_rows_activate, everything except the weight gradients. Afterwards `activated` holds
+/// weight times activation, and `up` the gradient of the up product.
 struct ExpertRowsBackward {
   ExpertsShape shape;
   std::vector<ExpertPiece> pieces;
@@ -101,7 +103,8 @@ struct ExpertRowsBackward {
 };
 void expert_rows_backward(Stream& stream, const ExpertRowsBackward& args);
 
-/// The weight gradients of one source's pieces, after expert_rows_backward. Experts in `without_rows` get zeros.
+/// The weight gradients of one source's pieces, after expert_rows_backward. Experts in
+/// `without_rows` get zeros.
 struct ExpertRowsGradients {
   ExpertsShape shape;
   std::vector<ExpertPiece> pieces;

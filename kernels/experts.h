@@ -1,24 +1,27 @@
-/// The experts of a mixture: each token's rows go through the gated MLPs of the experts that the router chose
-/// (kernels/router.h), and what comes out is added up, weighted.
+/// The experts of a mixture: each token's rows go through the gated MLPs of the experts that the
+/// router chose (kernels/router.h), and what comes out is added up, weighted.
 ///
 ///   f_e(x)    = down_e activation(up_e x)
-///   y_t       = sum over chosen e of w_te f_e(x_t) (+ shared_t)        experts ascending, then `shared`
+///   y_t       = sum over chosen e of w_te f_e(x_t) (+ shared_t)   experts ascending, then `shared`
 ///   d_a       = down_e^T dy_t;   d_w_te = <d_a, a_te>;   d_up = w_te d_a through the activation
 ///   d_down_e += dy_t (w_te a_te)^T;   d_up_e += d_up x_t^T
 ///   d_x_t     = sum over chosen e of up_e^T d_up (+ router_t) (+ shared_t)
 ///
-/// Rounds    The rows of all tokens, sorted by expert, then by token, are cut into pieces of at most kExpertPiece rows
-///           of one expert. A round takes as many whole pieces as the buffers have rows for. So memory is the same
-///           for every routing; an uneven one takes no more rounds on one rank, since all rows are here.
+/// Rounds    The rows of all tokens, sorted by expert, then by token, are cut into pieces of at
+///           most kExpertPiece rows of one expert. A round takes as many whole pieces as the
+///           buffers have rows for. So memory is the same for every routing; an uneven one takes no
+///           more rounds on one rank, since all rows are here.
 /// Kept      nothing per row: the backward computes up and the activation again.
-/// Shapes    x, y, dy, d_x [T, D]; up [E U, D], an expert's rows one after another; down [E D, F]; U = 2 F where the
-///           activation is gated, else F. chosen i32, weights, d_weights f32 [T, k]
-/// Types     x, y and matrices f32, bf16 or f16; gradients of the matrices f32 or the same. f_e(x) and d_x of a row are
-///           rounded to the type; the sums over experts are f32 and are rounded once.
-/// Bits      a row's results follow from the row and its expert's matrices. A gradient adds pieces in order. So nothing
-///           depends on the buffers' rows, nor on threads.
-/// Gradients d_up, d_down are empty where the matrices are frozen. An expert without rows gets zeros, or with `add`
-///           stays as it is.
+/// Shapes    x, y, dy, d_x [T, D]; up [E U, D], an expert's rows one after another; down [E D, F];
+///           U = 2 F where the activation is gated, else F. chosen i32, weights, d_weights f32
+///           [T, k]
+/// Types     x, y and matrices f32, bf16 or f16; gradients of the matrices f32 or the same. f_e(x)
+///           and d_x of a row are rounded to the type; the sums over experts are f32 and are
+///           rounded once.
+/// Bits      a row's results follow from the row and its expert's matrices. A gradient adds pieces
+///           in order. So nothing depends on the buffers' rows, nor on threads.
+/// Gradients d_up, d_down are empty where the matrices are frozen. An expert without rows gets
+///           zeros, or with `add` stays as it is.
 /// Device    CPU.
 #pragma once
 
@@ -80,8 +83,8 @@ void experts_input_gradient(Stream& stream, const ExpertsInputGradient& args);
 
 /// The gate of an expert that every token goes through, for T tokens of width D:
 ///
-///   logit[t] = <gate, x_t>;     y_t = s(logit[t]) shared_t                  s: the logistic function
-///   d_shared_t = s dy_t;        d_logit[t] = s (1 - s) <dy_t, shared_t>;    d_x_t += d_logit[t] gate
+///   logit[t] = <gate, x_t>;   y_t = s(logit[t]) shared_t                  s: the logistic function
+///   d_shared_t = s dy_t;      d_logit[t] = s (1 - s) <dy_t, shared_t>;    d_x_t += d_logit[t] gate
 ///   d_gate = sum over t, in order, of d_logit[t] x_t
 ///
 /// logits, d_logits f32 [T]; d_x f32 [T, D]; d_gate [D] of any type; the rest of one type.

@@ -1,9 +1,9 @@
-/// Matmuls whose depth is summed in groups, as a balanced tree: for models whose sums are the same however
-/// many tensor ranks share them (docs/precision.md, "canonical").
+/// Matmuls whose depth is summed in groups, as a balanced tree: for models whose sums are the same
+/// however many tensor ranks share them (docs/precision.md, "canonical").
 ///
-///   forward          sum[t,o] = tree over j of s_j,    s_j = sum over i in group j of x[t,i] w[o,i]
-///   backward_input   sum[t,i] = tree over j of s_j,    s_j = sum over o in group j of dy[t,o] w[o,i]
-///   backward_weight  dw[o,i]  = tree over j of s_j,    s_j = sum over t in group j of dy[t,o] x[t,i]
+///   forward          sum[t,o] = tree over j of s_j,  s_j = sum over i in group j of x[t,i] w[o,i]
+///   backward_input   sum[t,i] = tree over j of s_j,  s_j = sum over o in group j of dy[t,o] w[o,i]
+///   backward_weight  dw[o,i]  = tree over j of s_j,  s_j = sum over t in group j of dy[t,o] x[t,i]
 ///                    dbias[o] likewise of dy[t,o]
 ///   tree of g groups:  (tree of the first g / 2) + (tree of the others)
 ///   finish           y = sum + bias,  or  y = y + sum
@@ -16,8 +16,8 @@
 /// Types     x, w, dy of one type (f32, bf16, f16). Each group is a separate matmul with an f32
 ///           result (kernels/cpu/matmul/matmul.h has its order of sums). Its further ranges are
 ///           added one after another. A group without elements is 0. `finish` rounds once.
-/// Bits      as kernels/linear.h. dbias: up to 64 neighbouring tokens of a group in a sequence are added in order,
-///           then these sums.
+/// Bits      as kernels/linear.h. dbias: up to 64 neighbouring tokens of a group in a sequence are
+///           added in order, then these sums.
 /// Workspace `grouped_linear_workspace_bytes`; fewer rows never need more. A thread computes some
 /// rows of a result with all their groups in its part, so the tree needs no buffer of the result's
 /// size and threads don't synchronise.
@@ -78,7 +78,8 @@ struct GroupedFinish {
 };
 void grouped_finish(Stream& stream, const GroupedFinish& args);
 
-/// Enough for results of at most `rows` x `width`, over a depth of at most `depth`, in at most `groups` groups.
+/// Enough for results of at most `rows` x `width`, over a depth of at most `depth`, in at most
+/// `groups` groups.
 std::int64_t grouped_linear_workspace_bytes(std::int64_t rows, std::int64_t width,
                                             std::int64_t depth, int groups,
                                             const ComputeDevice& device);

@@ -1,5 +1,5 @@
-/// Weights with interleaved rows, the fastest order for a decoding step. It reads all weights from memory once, and a
-/// processor prefetches one stream of bytes better than sixteen, one per row.
+/// Weights with interleaved rows, the fastest order for a decoding step. It reads all weights from
+/// memory once, and a processor prefetches one stream of bytes better than sixteen, one per row.
 ///
 ///   The first `interleaved_rows` rows of w [O, I] become [rows / 16][units][16]. A unit is 32 bits
 ///   of a row: one f32, or two neighbouring bf16. The last O mod 32 rows follow unchanged.
@@ -15,7 +15,8 @@
 
 namespace sherd::kernels {
 
-/// f32, and bf16 with an even number of inputs, unless matmuls use AMX, whose sums differ (kernels/isa.h).
+/// f32, and bf16 with an even number of inputs, unless matmuls use AMX, whose sums differ
+/// (kernels/isa.h).
 bool can_interleave(DType dtype, std::int64_t inputs);
 
 /// Number of rows that are interleaved.

@@ -4,19 +4,19 @@
 ///   backward_input    dx[t,i] = sum_o dy[t,o] w[o,i]
 ///   backward_weight   dw[o,i] = sum_t dy[t,o] x[t,i],    dbias[o] = sum_t dy[t,o]
 ///
-/// Shapes    x [T, I], w [O, I], bias [O], y [T, O]; a gradient has the shape of its tensor. No size
-///           may be 0.
+/// Shapes    x [T, I], w [O, I], bias [O], y [T, O]; a gradient has the shape of its tensor. No
+///           size may be 0.
 /// Types     x, w, bias, y, dy, dx have one type (f32, bf16, f16); dw and dbias may have another.
 ///           Sums are f32 and rounded once to the output's type.
 /// Add       `add_to_output`: the result is added to dx / dw / dbias instead of
 ///           replacing it (between chunks of one micro-step, never between micro-steps). A 16-bit
 ///           output is added after the whole sum, an f32 one in pieces of the depth.
 ///           CUDA: a 16-bit sum is rounded before it is added (cuBLASLt).
-/// Bits      CPU: an element depends only on its row and column of the factors, the depth and the types,
-///           not on other sizes, threads or instruction set: kernels/cpu/matmul/matmul.h.
+/// Bits      CPU: an element depends only on its row and column of the factors, the depth and the
+///           types, not on other sizes, threads or instruction set: kernels/cpu/matmul/matmul.h.
 ///           CUDA: fixed by (T, I, O), and whether there is a residual.
-/// Residual  Added to the sum. CPU: after rounding, as residual_add does. CUDA: in the matmul; in 16 bits
-///           cuBLASLt's algorithm decides whether before or after rounding.
+/// Residual  Added to the sum. CPU: after rounding, as residual_add does. CUDA: in the matmul; in
+///           16 bits cuBLASLt's algorithm decides whether before or after rounding.
 /// Workspace `linear_workspace_bytes`; fewer tokens never need more. CPU: packed pieces of the
 ///           factors, and sums of 16-bit outputs. CUDA: cuBLASLt's workspace (32 MiB; with less,
 ///           it uses other algorithms) and the partial sums of dbias.

@@ -1,4 +1,5 @@
-/// NF4: a number in four bits, and a scale for every 64 of them (QLoRA: Dettmers et al., arXiv:2305.14314, §3).
+/// NF4: a number in four bits, and a scale for every 64 of them (QLoRA: Dettmers et al.,
+/// arXiv:2305.14314, §3).
 ///
 ///   block    64 elements of a tensor, counted from its first one; the last block may be shorter
 ///   scale_b  = max |x_i| over block b

@@ -1,5 +1,5 @@
-/// NF4's tables and its arithmetic on one element, one block and one group, for host and device; the
-/// equations are in kernels/nf4.h.
+/// NF4's tables and its arithmetic on one element, one block and one group, for host and device;
+/// the equations are in kernels/nf4.h.
 #pragma once
 
 #include <cmath>

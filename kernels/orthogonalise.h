@@ -1,5 +1,5 @@
-/// Approximates the nearest semi-orthogonal matrix: five Newton–Schulz steps with Muon's coefficients
-/// (Jordan et al. 2024, https://kellerjordan.github.io/posts/muon).
+/// Approximates the nearest semi-orthogonal matrix: five Newton–Schulz steps with Muon's
+/// coefficients (Jordan et al. 2024, https://kellerjordan.github.io/posts/muon).
 ///
 ///   X = M / (|M| + 1e-7), transposed if it has more rows than columns
 ///   five times:  A = X X^T,   X = a X + (b A + c A A) X       a, b, c = 3.4445, -4.7750, 2.0315

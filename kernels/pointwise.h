@@ -17,15 +17,15 @@ void cast(Stream& stream, ConstTensor x, Tensor y);
 /// accumulator[i] += x[i], one f32 addition, rounded to the accumulator's type.
 void add(Stream& stream, ConstTensor x, Tensor accumulator);
 
-/// out[i] = ((in_0[i] + in_1[i]) + in_2[i]) + ..., or with onto_out ((out[i] + in_0[i]) + in_1[i]) + ...,
-/// added in f32 in this order, rounded once. Inputs have one type, out may have another; it may be one of
-/// the inputs. Used by communicators for sums in rank order. Runs on the calling thread: it is host
-/// code for worker streams.
+/// out[i] = ((in_0[i] + in_1[i]) + in_2[i]) + ..., or with onto_out ((out[i] + in_0[i]) + in_1[i])
+/// + ..., added in f32 in this order, rounded once. Inputs have one type, out may have another; it
+/// may be one of the inputs. Used by communicators for sums in rank order. Runs on the calling
+/// thread: it is host code for worker streams.
 void sum_in_order_on_host(const ConstTensor* inputs, int num_inputs, Tensor out,
                           bool onto_out = false);
 
-/// The same, but every `tree` = 2^n inputs are first summed as a balanced tree:
-///   out[i] = ((in_0[i] + in_1[i]) + (in_2[i] + in_3[i])) + ((in_4[i] + in_5[i]) + ...) + ...     for tree = 4
+/// The same, but every `tree` = 2^n inputs are first summed as a balanced tree. For tree = 4:
+///   out[i] = ((in_0[i] + in_1[i]) + (in_2[i] + in_3[i])) + ((in_4[i] + in_5[i]) + ...) + ...
 void sum_as_trees_on_host(const ConstTensor* inputs, int num_inputs, int tree, Tensor out,
                           bool onto_out = false);
 
@@ -37,14 +37,14 @@ void residual_add(Stream& stream, ConstTensor residual, ConstTensor branch, cons
 void dropout_backward(Stream& stream, ConstTensor dy, const Dropout& dropout, Tensor dx,
                       float scale = 1.0f);
 
-/// out = sum of x[i]^2, exactly: out [ExactSum::kNumbers] f64 in device memory (core/exact_sum.h). Not finite
-/// if any x isn't. On a GPU it is first added in f64: blocks of 4096 elements, each over fixed lanes,
-/// in order. workspace [ceil(numel / 4096)] f64.
+/// out = sum of x[i]^2, exactly: out [ExactSum::kNumbers] f64 in device memory (core/exact_sum.h).
+/// Not finite if any x isn't. On a GPU it is first added in f64: blocks of 4096 elements, each over
+/// fixed lanes, in order. workspace [ceil(numel / 4096)] f64.
 void sum_of_squares(Stream& stream, ConstTensor x, Tensor out, Tensor workspace);
 std::int64_t sum_of_squares_workspace_bytes(std::int64_t numel);
 
-/// out = (add ? out : 0) + sum of x[i], exactly. x is f32, out as in sum_of_squares. On a GPU in f64, in an
-/// order fixed by numel.
+/// out = (add ? out : 0) + sum of x[i], exactly. x is f32, out as in sum_of_squares. On a GPU in
+/// f64, in an order fixed by numel.
 void sum(Stream& stream, ConstTensor x, Tensor out, bool add);
 
 /// Index of the first element that is infinite or NaN, or -1. Blocks until known.
@@ -56,7 +56,8 @@ std::int64_t find_non_finite(Stream& stream, ConstTensor x);
 /// a, b being words 0, 1 of the block for even e and words 2, 3 for odd e. out is f32.
 void fill_normal(Stream& stream, Tensor out, const RandomAddress& address,
                  std::int64_t first_element, float mean, float stddev);
-/// out[i] = bound * (2 u - 1), u = (word(address, first_element + i) + 1/2) / 2^32, in f64, rounded once. out is f32.
+/// out[i] = bound * (2 u - 1), u = (word(address, first_element + i) + 1/2) / 2^32, in f64, rounded
+/// once. out is f32.
 void fill_uniform(Stream& stream, Tensor out, const RandomAddress& address,
                   std::int64_t first_element, float bound);
 /// u of one element's word, on host and device.

@@ -23,12 +23,12 @@
 ///           tokens. With token groups they are f32 trees over these groups, and each term is a
 ///           tree over the groups of heads that share the weights.
 /// Workspace `qk_norm_backward_workspace_bytes`.
-/// Cut       If ranks divide a projection's heads (all_query_heads > 0), each has a part of a row. Forward
-///           and backward then receive the sums over whole rows: an earlier call writes the sums of each
-///           rank's part, which are added over ranks.
+/// Cut       If ranks divide a projection's heads (all_query_heads > 0), each has a part of a row.
+///           Forward and backward then receive the sums over whole rows: an earlier call writes the
+///           sums of each rank's part, which are added over ranks.
 ///               rmsnorm     qk_norm_sums (squares), sum over ranks, qk_norm_forward
-///               layernorm   qk_norm_sums (r), sum over ranks, qk_norm_sums (squared differences from the
-///                           mean), sum over ranks, qk_norm_forward
+///               layernorm   qk_norm_sums (r), sum over ranks, qk_norm_sums (squared differences
+///                           from the mean), sum over ranks, qk_norm_forward
 ///               backward    qk_norm_backward_sums, sum over ranks, qk_norm_backward
 /// Device    a GPU takes one group.
 #pragma once
@@ -51,8 +51,9 @@ struct QkNormShape {
   /// If these are only some of a model's heads, and rows are projections: the number of all heads.
   /// 0: these are all.
   std::int64_t all_query_heads = 0, all_kv_heads = 0;
-  /// With more than one, sums over heads (gradients of shared weights, sums of parts of projections) are balanced
-  /// trees over this many groups of these heads, bit-identical on any number of ranks.
+  /// With more than one, sums over heads (gradients of shared weights, sums of parts of
+  /// projections) are balanced trees over this many groups of these heads, bit-identical on any
+  /// number of ranks.
   int groups = 1;
   TokenGroups token_groups{};  ///< for the weights' gradients
 

@@ -8,16 +8,17 @@
 ///   linear    f_j / s
 ///   llama3    f_j where w_j < C / b,  f_j / s where w_j > C / a,  between them
 ///             (1 - t) f_j / s + t f_j  with t = (C / w_j - a) / (b - a)
-///   yarn      (1 - m_j) f_j + m_j f_j / s,  m_j a ramp over j from 0 at d(fast) to 1 at d(slow) with
-///             d(n) = r ln(C / (2 pi n)) / (2 ln theta), clamped to [0, r - 1]; `truncate`: floor and
-///             ceiling of the two
+///   yarn      (1 - m_j) f_j + m_j f_j / s,  m_j a ramp over j from 0 at d(fast) to 1 at d(slow)
+///             with d(n) = r ln(C / (2 pi n)) / (2 ln theta), clamped to [0, r - 1]; `truncate`:
+///             floor and ceiling of the two
 ///   longrope  f_j / list_j: the short list for rows of at most C positions, the long one beyond
 ///
 /// and a factor on the cosines and sines of rotated pairs: the given one; otherwise 0.1 ln s + 1
 /// for yarn, sqrt(1 + ln s / ln C) for longrope, and 1 for the others and wherever s <= 1.
 ///
-/// Sources   linear: Chen et al. 2023 (arXiv:2306.15595). llama3: Llama Team 2024 (arXiv:2407.21783).
-///           yarn: Peng et al. 2023 (arXiv:2309.00071). longrope: Ding et al. 2024 (arXiv:2402.13753).
+/// Sources   linear: Chen et al. 2023 (arXiv:2306.15595). llama3: Llama Team 2024
+///           (arXiv:2407.21783). yarn: Peng et al. 2023 (arXiv:2309.00071). longrope: Ding et al.
+///           2024 (arXiv:2402.13753).
 /// Types     double.
 #pragma once
 

@@ -1,29 +1,32 @@
 /// The router of a mixture of experts: which experts a token goes to, and with which weights.
 ///
-///   s        = softmax(l) over all experts, or 1 / (1 + e^-l), or l itself      l: the logits [T, E]
+///   s        = softmax(l) over all experts, or 1 / (1 + e^-l), or l itself    l: the logits [T, E]
 ///   choice   the k experts with the largest s + bias. Equal values: the lower number first.
-///            With groups: only experts of the best groups. A group's value is its largest s + bias, or the sum
-///            of its two largest.
-///   weight   s of the chosen ones (without the bias), times scale; with `normalise` divided by their sum;
-///            or softmax over the chosen logits
+///            With groups: only experts of the best groups. A group's value is its largest s +
+///            bias, or the sum of its two largest.
+///   weight   s of the chosen ones (without the bias), times scale; with `normalise` divided by
+///            their sum; or softmax over the chosen logits
 ///
-/// Losses, which keep experts in balance, for each balance group of n tokens (a sequence, or the micro-batch):
+/// Losses, which keep experts in balance, for each balance group of n tokens (a sequence, or the
+/// micro-batch):
 ///
 ///   p_te     = s_te divided by the sum over e of s_te
-///   balance  = alpha E / (k n^2) sum_e c_e sum_t p_te       c_e: tokens that chose e. 1 alpha if balanced.
+///   balance  = alpha E / (k n^2) sum_e c_e sum_t p_te     c_e: tokens that chose e. 1 alpha if
+///                                                         balanced.
 ///   z        = beta / n sum_t (log sum_e e^l_te)^2
 ///
-/// c is constant in the gradient. It may also be given, with its own n: the counts of the step before.
+/// c is constant in the gradient. It may also be given, with its own n: the counts of the step
+/// before.
 ///
-/// Sources   Shazeer et al. 2017; Fedus et al. 2021 (balance); Zoph et al. 2022 (z); DeepSeek-V3 (2024: sigmoid,
-///           groups, bias, loss per sequence).
-/// Shapes    logits, d_logits f32 [T, E]; bias f32 [E]; chosen i32 [T, k], ascending; weights, d_weights f32 [T, k];
-///           counts i32 [B, E], of each sequence; balance f32 [groups, E + 2]: per expert the loss's derivative by
-///           p_te, then the two losses.
-/// Padding   tokens after a sequence's documents aren't routed: chosen is -1, weights and gradients are 0, and they
-///           count nowhere.
-/// Bits      a token's choice and weights follow from its logits alone; counts are integers; losses add tokens of a
-///           sequence in order, then sequences in order.
+/// Sources   Shazeer et al. 2017; Fedus et al. 2021 (balance); Zoph et al. 2022 (z); DeepSeek-V3
+///           (2024: sigmoid, groups, bias, loss per sequence).
+/// Shapes    logits, d_logits f32 [T, E]; bias f32 [E]; chosen i32 [T, k], ascending; weights,
+///           d_weights f32 [T, k]; counts i32 [B, E], of each sequence; balance f32
+///           [groups, E + 2]: per expert the loss's derivative by p_te, then the two losses.
+/// Padding   tokens after a sequence's documents aren't routed: chosen is -1, weights and gradients
+///           are 0, and they count nowhere.
+/// Bits      a token's choice and weights follow from its logits alone; counts are integers; losses
+///           add tokens of a sequence in order, then sequences in order.
 /// Device    CPU.
 #pragma once
 
@@ -64,8 +67,8 @@ struct RouterForward {
 };
 void router_forward(Stream& stream, const RouterForward& args);
 
-/// totals += what one call decided: of each expert the tokens that chose it, then the two losses, added up over balance
-/// groups.
+/// totals += what one call decided: of each expert the tokens that chose it, then the two losses,
+/// added up over balance groups.
 struct RouterTotals {
   RouterShape shape;
   ConstTensor counts, balance;
@@ -73,8 +76,8 @@ struct RouterTotals {
 };
 void router_totals(Stream& stream, const RouterTotals& args);
 
-/// bias[e] += rate if expert first + e has fewer rows than the mean, -= rate if it has more, by integers: the sum of
-/// `counts` against E times one.
+/// bias[e] += rate if expert first + e has fewer rows than the mean, -= rate if it has more, by
+/// integers: the sum of `counts` against E times one.
 struct RouterCorrection {
   std::vector<std::int64_t> counts;  ///< [E], of a whole step
   std::int64_t first = 0;

@@ -2,8 +2,8 @@
 ///
 ///   out = the upper 16 bits of (bits of x) + word mod 2^16        x finite; word uniform
 ///
-/// Adding 16 random bits below the last kept bit and cutting off rounds up exactly that often. Infinities and NaNs
-/// are rounded to nearest by the caller.
+/// Adding 16 random bits below the last kept bit and cutting off rounds up exactly that often.
+/// Infinities and NaNs are rounded to nearest by the caller.
 #pragma once
 
 #include <cstdint>

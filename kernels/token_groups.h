@@ -4,7 +4,8 @@
 ///   group j   positions [j N, (j + 1) N) of every sequence here, one sequence after another
 ///   tree      of g = 2^n groups: (tree of the first g / 2) + (tree of the others)
 ///
-/// A rank that has the first half of the positions, in half as many groups, has the tree's left part.
+/// A rank that has the first half of the positions, in half as many groups, has the tree's left
+/// part.
 #pragma once
 
 #include <algorithm>

@@ -33,8 +33,8 @@ struct UpdateSegment {
 };
 
 /// How a bf16 moment is rounded: to nearest, or up or down in proportion by 16 random bits
-/// addressed by (address, site 4 * parameter + kind, element of the parameter + random_shift); `kind` tells
-/// moments apart.
+/// addressed by (address, site 4 * parameter + kind, element of the parameter + random_shift);
+/// `kind` tells moments apart.
 struct MomentRounding {
   bool stochastic = false;
   RandomAddress address{};
@@ -98,8 +98,8 @@ struct LambUpdate {
   std::int64_t update_number = 1;
 };
 void lamb_moments(Stream& stream, const LambUpdate& args);
-/// sums [2 * segments * ExactSum::kNumbers] f64: exact sums (core/exact_sum.h; on a GPU first added in f64) of
-/// p^2, then of r^2, of each segment.
+/// sums [2 * segments * ExactSum::kNumbers] f64: exact sums (core/exact_sum.h; on a GPU first added
+/// in f64) of p^2, then of r^2, of each segment.
 void lamb_norms(Stream& stream, const LambUpdate& args, Tensor sums);
 /// ratios: one per segment; must outlive the call.
 void lamb_apply(Stream& stream, const LambUpdate& args, std::span<const float> ratios);

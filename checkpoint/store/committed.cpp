@@ -130,7 +130,8 @@ std::vector<std::int64_t> committed_steps(Disk& disk, const std::string& directo
 
 namespace {
 
-// False if a checkpoint that was listed has been removed, so that another one may be the newest now.
+// False if a checkpoint that was listed has been removed, so that another one may be the newest
+// now.
 bool find_newest(Disk& disk, const std::string& directory, std::int64_t before, Newest& newest) {
   bool all_there = true;
   for (const std::int64_t step : committed_steps(disk, directory)) {

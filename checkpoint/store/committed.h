@@ -43,8 +43,8 @@ class Checkpoint {
   /// Opens a file for reading; its size is checked again.
   File open_shard(int shard) const;
   File open_index() const;
-  /// Until this object ends, its run doesn't remove it (retention.h). False: it has been removed, or
-  /// another checkpoint has its name. True, without a hold, if the file system has no locks. Any
+  /// Until this object ends, its run doesn't remove it (retention.h). False: it has been removed,
+  /// or another checkpoint has its name. True, without a hold, if the file system has no locks. Any
   /// thread.
   bool hold() const;
   /// Before it is removed: true if nobody holds it; then nobody can until this object ends.

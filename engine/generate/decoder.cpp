@@ -89,8 +89,9 @@ std::vector<float> Decoder::last_logits(std::span<const std::int32_t> tokens) {
 }
 
 // On a GPU every length costs plans of its libraries, so lengths are rounded up: attention is
-// causal, and what follows the last token changes nothing before it. Context ranks have parts of one length. One
-// token alone is a length of its own where there is a cache, in which there is room up to `context_`.
+// causal, and what follows the last token changes nothing before it. Context ranks have parts of
+// one length. One token alone is a length of its own where there is a cache, in which there is room
+// up to `context_`.
 std::int64_t Decoder::pass_length(std::int64_t begin, std::int64_t count) const {
   const std::int64_t step = kLengthStep * context_ranks_;
   if (model_.rank().compute().device() == DeviceKind::kCpu || (cached_ && count == 1)) {
@@ -100,8 +101,8 @@ std::int64_t Decoder::pass_length(std::int64_t begin, std::int64_t count) const 
       {seq_length_ * context_ranks_, context_ - begin, (count + step - 1) / step * step});
 }
 
-// Embedding and blocks of tokens at the positions from `begin` on; the head is used so many times after
-// it.
+// Embedding and blocks of tokens at the positions from `begin` on; the head is used so many times
+// after it.
 void Decoder::pass(std::span<const std::int32_t> tokens, std::int64_t begin,
                    std::int64_t head_uses) {
   const auto count = static_cast<std::int64_t>(tokens.size());

@@ -32,12 +32,12 @@ void add_once(std::vector<std::string>& names, std::string_view name) {
   if (std::ranges::find(names, name) == names.end()) names.emplace_back(name);
 }
 
-// PEFT compares whole parts of names for targets, and only letters for modules that are trained whole: there "norm"
-// is input_layernorm too.
+// PEFT compares whole parts of names for targets, and only letters for modules that are trained
+// whole: there "norm" is input_layernorm too.
 enum class Ends { kParts, kLetters };
 
-// What finds these modules and no others by the end of their names: "q_proj", or "attn.c_proj" where
-// others end in "c_proj" too.
+// What finds these modules and no others by the end of their names: "q_proj", or "attn.c_proj"
+// where others end in "c_proj" too.
 std::vector<std::string> suffixes(const Family& family, const std::vector<const Module*>& wanted,
                                   Ends ends) {
   const auto full_name = [&](const Module& module) {

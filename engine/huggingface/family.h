@@ -40,8 +40,8 @@ struct Module {
   bool transposed = false;       ///< theirs is [inputs, outputs]
   bool outside_prefix = false;   ///< its name doesn't begin with the family's prefix
   std::string_view each_head{};  ///< for kEachHead: "norms.{}", with the head's number
-  /// In files of transformers 5 that keep its form in memory: the name of the tensor of all experts (gate and up in
-  /// one), or of a router whose name differs there.
+  /// In files of transformers 5 that keep its form in memory: the name of the tensor of all experts
+  /// (gate and up in one), or of a router whose name differs there.
   std::string_view stacked{};
   /// The whole name of its bias, where that isn't "NAME.bias"; and in files with stacked experts.
   std::string_view bias{}, stacked_bias{};

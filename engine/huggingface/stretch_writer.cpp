@@ -15,8 +15,8 @@ namespace {
 constexpr std::int64_t kChunk = 1 << 18;  // elements
 constexpr std::int64_t kStep = 4096, kLargest = 64 << 20;
 
-// Rounds in place: `values` becomes elements of `dtype`. The number of the first that became infinite,
-// or -1.
+// Rounds in place: `values` becomes elements of `dtype`. The number of the first that became
+// infinite, or -1.
 template <class T>
 std::int64_t round_to(float* values, std::int64_t count) {
   std::int64_t infinite = -1;

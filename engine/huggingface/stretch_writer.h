@@ -40,7 +40,8 @@ class StretchWriter {
  public:
   StretchWriter(const WeightMap& map, DType dtype, ReadElements read);
 
-  /// Calls `before_chunk` before each part of the work. Returns the checksum (XXH3-64) of the stretch.
+  /// Calls `before_chunk` before each part of the work. Returns the checksum (XXH3-64) of the
+  /// stretch.
   /// Errors   DataError if a weight exceeds f16's range, or writing fails.
   std::uint64_t write(const Stretch& stretch, const checkpoint::File& file,
                       const std::function<void()>& before_chunk);

@@ -11,7 +11,8 @@ namespace {
 using Use = std::function<void(const Run&)>;
 using Axes = std::span<const Axis>;
 
-// A whole block: runs along the axis that is contiguous in `from`, one for each index of the others.
+// A whole block: runs along the axis that is contiguous in `from`, one for each index of the
+// others.
 void whole(std::int64_t to, std::int64_t from, Axes axes, std::int64_t longest, const Use& use) {
   std::vector<Axis> others;
   Axis along{1, 1, 1};

@@ -3,8 +3,8 @@
 /// config.json has the text part's settings in text_config. Its tensors have longer names than in a
 /// text model, in one of two spellings:
 ///
-///   language_model.model.layers.0.x        language_model.lm_head.weight      transformers 4
-///   model.language_model.layers.0.x        lm_head.weight                     transformers 5, in memory
+///   language_model.model.layers.0.x    language_model.lm_head.weight    transformers 4
+///   model.language_model.layers.0.x    lm_head.weight                   transformers 5, in memory
 ///
 /// Exports contain only the text part, as a model of its own family.
 #pragma once

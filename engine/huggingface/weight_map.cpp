@@ -115,7 +115,8 @@ class ParameterLinks {
     plain(0, 0, rows_);
   }
 
-  // "model.layers.3.mlp.experts.{}.gate_proj" says the number of the layer for a name of another pattern.
+  // "model.layers.3.mlp.experts.{}.gate_proj" says the number of the layer for a name of another
+  // pattern.
   static std::string other_name(const Module& module, const std::string& name,
                                 std::string_view other) {
     const std::string_view pattern = module.theirs;

@@ -1,11 +1,11 @@
 /// Exports of an adapter's checkpoint: PEFT's two files, or the merged model.
 ///
-///   adapter_config.json, adapter_model.safetensors     names and rows: engine/huggingface/adapter_map.h;
-///           also the tokenizer's files and generation_config.json, as in an export of the model
-///           itself
-///   merged: W + s B A of each target, formed in f64 from f32 values and rounded once, to the type of
-///           the file; everything else as in the base or the checkpoint. If the base was NF4, W is
-///           the dequantised matrix: the model that was trained and evaluated
+///   adapter_config.json, adapter_model.safetensors
+///           names and rows: engine/huggingface/adapter_map.h; also the tokenizer's files and
+///           generation_config.json, as in an export of the model itself
+///   merged: W + s B A of each target, formed in f64 from f32 values and rounded once, to the type
+///           of the file; everything else as in the base or the checkpoint. If the base was NF4, W
+///           is the dequantised matrix: the model that was trained and evaluated
 ///
 /// Memory   one whole copy of the adapter and the modules trained with it; a chunk of the base at a
 ///          time for each rank, or with NF4 a matrix.

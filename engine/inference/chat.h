@@ -1,5 +1,5 @@
-/// A conversation with a trained model: a checkpoint of a run on conversations, or a Hugging Face folder with a
-/// chat template.
+/// A conversation with a trained model: a checkpoint of a run on conversations, or a Hugging Face
+/// folder with a chat template.
 #pragma once
 
 #include <functional>
@@ -30,8 +30,8 @@ struct ChatRequest {
 /// The whole conversation precedes each answer. If it grows longer than the model's context, its
 /// oldest turns are dropped, and on_note is called. Ctrl-C (install_stop_handlers) stops an answer,
 /// not the conversation.
-/// Errors   as generate; DataError: the model has no tokenizer or no chat template; UsageError: a message
-///          and an answer that don't fit into the context
+/// Errors   as generate; DataError: the model has no tokenizer or no chat template; UsageError: a
+///          message and an answer that don't fit into the context
 void chat(const ChatRequest& request);
 
 }  // namespace sherd::engine

@@ -124,7 +124,8 @@ void add_ends(Files& files, const TrainedModel& trained, std::string& config, bo
   }
 }
 
-/// A map from the checkpoint's tensors to those of a family that has biases besides, which are zero.
+/// A map from the checkpoint's tensors to those of a family that has biases besides, which are
+/// zero.
 huggingface::WeightMap map_with_biases(const ModelConfig& config,
                                        const huggingface::ModelWeights& own) {
   const huggingface::ModelWeights whole = model_weights(training_options(recipe_of(config)));

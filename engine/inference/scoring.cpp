@@ -33,7 +33,8 @@ class Questions {
  public:
   explicit Questions(const ScoringRequest& request) : request_(request) {}
 
-  /// The one of this number, for one of `num_askers` ranks; all up to it are read. None after the last.
+  /// The one of this number, for one of `num_askers` ranks; all up to it are read. None after the
+  /// last.
   std::optional<Question> get(std::size_t number, int num_askers) {
     std::lock_guard lock(mutex_);
     while (num_read_ <= number) {

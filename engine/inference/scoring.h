@@ -3,8 +3,9 @@
 ///
 ///   {"context": T, "continuation": T}       {"log_likelihood": x, "is_greedy": b, "tokens": n}
 ///   {"text": T}                             {"log_likelihood": x, "tokens": n, "bytes": n}
-///   {"prompt": T, "until": [...], "max_tokens": n, "temperature": x, "top_k": n, "top_p": x, "seed": n}
-///                                           {"text": s, "tokens": n, "end": "length" | "stop" | "end"}
+///   {"prompt": T, "until": [...], "max_tokens": n, "temperature": x, "top_k": n, "top_p": x,
+///    "seed": n}                             {"text": s, "tokens": n,
+///                                            "end": "length" | "stop" | "end"}
 ///
 ///   {"messages": [...], "add_generation_prompt": b}
 ///                                           {"prompt": s}, by the model's chat template

@@ -35,7 +35,8 @@ class TextModel {
   std::int32_t first_token() const;
   bool is_end(std::int32_t token) const;
 
-  /// The folder of the model's tokenizer and chat template; empty: its tokens are bytes, characters or ids.
+  /// The folder of the model's tokenizer and chat template; empty: its tokens are bytes, characters
+  /// or ids.
   const std::string& tokenizer_folder() const { return trained_.recipe.data.tokenizer; }
   /// The tokens that its run has added.
   const std::vector<std::string>& added_tokens() const {

@@ -83,8 +83,8 @@ void check_recipe(const Checkpoint& checkpoint, const Recipe& recipe) {
   checkpoint::check_match(checkpoint, wanted, checkpoint::Match::kListedKinds);
 }
 
-/// The recipe's relative paths, found from wherever we are: they are relative to the folder in which
-/// the run was started. Paths of the command line are left alone.
+/// The recipe's relative paths, found from wherever we are: they are relative to the folder in
+/// which the run was started. Paths of the command line are left alone.
 void find_files(Recipe& recipe, const Checkpoint& checkpoint,
                 const std::vector<std::string>& sets) {
   namespace fs = std::filesystem;
@@ -181,8 +181,8 @@ TrainedModel model_of_checkpoint(const Checkpoint& checkpoint, const TrainedMode
   return model;
 }
 
-/// A Hugging Face folder as it stands: what its config.json says, and nothing to train with. `tokenizer`: the folder of
-/// another one; empty: its own.
+/// A Hugging Face folder as it stands: what its config.json says, and nothing to train with.
+/// `tokenizer`: the folder of another one; empty: its own.
 TrainedModel model_of_folder(const TrainedModelRequest& request, const std::string& folder,
                              const std::string& tokenizer = "") {
   constexpr std::int64_t kLongest = 1024;  // of a context, unless somebody asks for another
@@ -262,7 +262,8 @@ TrainedModel trained_model(const TrainedModelRequest& request) {
   if (!is_adapter) model.options = training_options(model.recipe);
   model.options.placement.has_gradients = false;
   model.options.model.recompute = Recompute::kFull;  // nothing is kept for a backward
-  // An adapter's base comes from another folder, and a folder has no values for tokens that were added to it.
+  // An adapter's base comes from another folder, and a folder has no values for tokens that were
+  // added to it.
   model.options.draws_weights = model.options.model.adapter.active() || model.options.adds_tokens;
   if (is_folder) {
     model.folder = std::make_shared<const huggingface::FolderWeights>(

@@ -25,7 +25,8 @@ std::vector<int> others(const sharding::ControlLinks& links) {
 
 }  // namespace
 
-// mpirun's processes, and those of a world that the environment names (sharding/processes/environment.h).
+// mpirun's processes, and those of a world that the environment names
+// (sharding/processes/environment.h).
 void begin_early_stop() {
   StopSpeaker speaker;
   if (const char* number = std::getenv("OMPI_COMM_WORLD_RANK")) {

@@ -23,8 +23,8 @@ struct ChosenCheckpoint {
 ///   runs/x/best                          the one there with the lowest validation loss
 ///   runs/x/checkpoints/best              the same
 ///
-/// Any other path is returned unchanged; opening it reports the error. If its run removes a checkpoint
-/// before it can be held, it looks again.
+/// Any other path is returned unchanged; opening it reports the error. If its run removes a
+/// checkpoint before it can be held, it looks again.
 /// Errors   DataError if a run's folder contains no checkpoint that opens, or, for best, none with
 ///          a loss; if a named step doesn't exist and others do.
 ChosenCheckpoint choose_checkpoint(const std::string& path);

@@ -80,7 +80,8 @@ struct Pipe {
   std::array<int, 2> ends{};
 };
 
-// mpirun, and what it and its processes print on standard error, which is passed on line by line as it comes.
+// mpirun, and what it and its processes print on standard error, which is passed on line by line as
+// it comes.
 class Mpirun {
  public:
   explicit Mpirun(std::vector<std::string> words) {
@@ -106,8 +107,8 @@ class Mpirun {
     ::fcntl(errors_.ends[0], F_SETFL, O_NONBLOCK);
   }
 
-  // Its exit code. A request to stop is repeated, since it may come before mpirun can pass it on, and before the
-  // processes are there.
+  // Its exit code. A request to stop is repeated, since it may come before mpirun can pass it on,
+  // and before the processes are there.
   int wait() {
     constexpr int kBetweenRequests = 100;  // milliseconds
     int status = 0;

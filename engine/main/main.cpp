@@ -35,8 +35,9 @@ int run(int argc, char** argv) {
   return 0;
 }
 
-// Kernels keep panels of some 200 KiB on the stack. This thread's stack grows when it is touched, and
-// where memory has run out by then (ulimit -v) that is a crash instead of an error; so it grows now.
+// Kernels keep panels of some 200 KiB on the stack. This thread's stack grows when it is touched,
+// and where memory has run out by then (ulimit -v) that is a crash instead of an error; so it grows
+// now.
 [[gnu::noinline]] void grow_stack() {
   constexpr std::size_t kRoom = std::size_t{1} << 20, kPage = 4096;
   [[maybe_unused]] volatile char room[kRoom];

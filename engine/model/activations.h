@@ -49,7 +49,8 @@ struct WaitingBuffers {
   PerSite<Buffer> norm_weight, norm_bias;
 };
 
-/// What a router decided for the tokens of one micro-batch in one layer. The backward reads it and never decides again.
+/// What a router decided for the tokens of one micro-batch in one layer. The backward reads it and
+/// never decides again.
 struct RoutingBuffers {
   Buffer logits, chosen, weights, counts, balance;
   Buffer rank_counts;  ///< with expert ranks: i32 [R, E], rows that each has for each expert
@@ -119,9 +120,9 @@ struct Activations {
   std::vector<Buffer> rotary_SK;        ///< the tables that layers name
   std::vector<Buffer> kv_cache;         ///< L, f32, if keys and values are cached
   Buffer sum_TD;                        ///< f32, one sum, if sums are canonical
-  Buffer
-      qk_norm_sums;  ///< and [2, groups, K]: the gradients of norms of heads, of each group of tokens
-  Buffer d_kv;       ///< [T, 2 G K] f32, if ranks add up gradients of keys and values
+  /// [2, groups, K], also if sums are canonical: the gradients of norms of heads, per token group.
+  Buffer qk_norm_sums;
+  Buffer d_kv;         ///< [T, 2 G K] f32, if ranks add up gradients of keys and values
   Buffer row_sums_4T;  ///< f32, if rows of queries' and keys' norms are cut
   /// Ulysses: buffers for what is sent to the other ranks and received from them, and what
   /// attention reads and writes for all positions, [B S, width / C] or, before that, [T, width].

@@ -1,5 +1,5 @@
-// The forward of one block; the backward is in block_backward.cpp. The legend of shapes is in engine/model/shape.h, the
-// sites are in sites.h.
+// The forward of one block; the backward is in block_backward.cpp. The legend of shapes is in
+// engine/model/shape.h, the sites are in sites.h.
 
 #include "engine/model/block.h"
 
@@ -11,8 +11,8 @@
 namespace sherd::model {
 namespace {
 
-// Whether nothing happens to branches on their way into the residual stream but dropout, and their last matmuls aren't
-// one rank's part of a sum.
+// Whether nothing happens to branches on their way into the residual stream but dropout, and their
+// last matmuls aren't one rank's part of a sum.
 bool joins_untouched(const ModelShape& shape) {
   return shape.residual_scale == 1.0 && !shape.norm_after() && !shape.in_parts() &&
          !shape.adapter.has_target("attention.output") && !shape.adapter.has_target("mlp.down");
@@ -27,8 +27,9 @@ Block::Block(Computation& computation)
       mixture_(computation),
       may_join_in_matmul_(kernels::is_cuda(compute_) && joins_untouched(shape_)) {}
 
-// Whether branches are added to the residual stream in their last matmuls. A GPU saves two passes over memory by it
-// (kernels/linear.h); on a CPU, and elsewhere, the norm after an addition takes it along.
+// Whether branches are added to the residual stream in their last matmuls. A GPU saves two passes
+// over memory by it (kernels/linear.h); on a CPU, and elsewhere, the norm after an addition takes
+// it along.
 bool Block::joins_in_matmul(const kernels::Dropout& dropout) const {
   return may_join_in_matmul_ && !dropout.active();
 }
@@ -78,7 +79,8 @@ void Block::fill(std::int64_t block, const BlockParameters& parameters, const Pa
   if (shape_.norm_after()) mlp_output(block, parameters);
 }
 
-// Into branch_TD, through the norm after the branch if there is one. `project` writes the branch where it is told.
+// Into branch_TD, through the norm after the branch if there is one. `project` writes the branch
+// where it is told.
 template <class Projection>
 void Block::finish_branch(const Affine& norm, const SiteTensors& norm_site,
                           const Projection& project) {
@@ -132,8 +134,8 @@ void Block::join_mlp(std::int64_t block, const BlockParameters& parameters, cons
   join(residual_TD, mask, out_TD);
 }
 
-// The middle of a sequential block, and the MLP's norm where there is one, which takes the addition along where the
-// matmul didn't.
+// The middle of a sequential block, and the MLP's norm where there is one, which takes the addition
+// along where the matmul didn't.
 void Block::fill_middle(std::int64_t block, const BlockParameters& parameters, const Pass& pass) {
   const BlockTensors kept = c_.kept_of(block);
   const kernels::Dropout mask = branch_dropout(pass, attention_branch_site(block));

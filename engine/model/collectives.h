@@ -22,16 +22,18 @@
 ///   attention.output, mlp.down         reduce_scatter      gather of its gradient
 ///   norms of the residual stream                           sum of their weights' gradients
 ///
-/// and with the ranks that have other positions of the same sequences (engine/model/cut/sequence_cut.h):
+/// and with the ranks that have other positions of the same sequences
+/// (engine/model/cut/sequence_cut.h):
 ///
 ///   attention, ulysses                 2 all_to_all        3 all_to_all
-///   attention, all_gather              gather_positions    gather_positions, reduce_scatter_positions
+///   attention, all_gather              gather_positions    gather_positions,
+///                                                          reduce_scatter_positions
 ///                                      of each sequence's keys and values
 ///   attention, ring                    C - 1 pass_on       C - 1 pass_on of keys and values,
 ///                                                          C - 1 of their gradients
 ///
-/// and with the ranks that have other experts of a layer (engine/model/mlp/expert_exchange.h), per layer with experts and
-/// per round:
+/// and with the ranks that have other experts of a layer (engine/model/mlp/expert_exchange.h), per
+/// layer with experts and per round:
 ///
 ///   experts                            gather_counts       3 exchange_rows there: x, dy, weights
 ///                                      2 exchange_rows     2 back: gradients of x and of weights
@@ -81,13 +83,14 @@ class Collectives {
   virtual void gather_positions(const char* what, const Tensor& x) = 0;
   virtual void reduce_scatter_positions(const char* what, const Tensor& x, const Tensor& out) = 0;
   /// Over expert ranks: `gather` of counts, and the exchange of rows that
-  /// sharding::Communicator::all_to_all_v makes. Both begin when the work enqueued so far is done, one
-  /// after another, and overlap what follows, until `await_rows`.
+  /// sharding::Communicator::all_to_all_v makes. Both begin when the work enqueued so far is done,
+  /// one after another, and overlap what follows, until `await_rows`.
   virtual void gather_counts(const char* what, const Tensor& x) = 0;
   virtual void exchange_rows(const char* what, const Tensor& from,
                              const std::vector<ElementRange>& sends, const Tensor& to,
                              const std::vector<ElementRange>& receives) = 0;
-  /// Work enqueued from now on may use what the calls so far have brought, and write what they sent.
+  /// Work enqueued from now on may use what the calls so far have brought, and write what they
+  /// sent.
   virtual void await_rows() = 0;
   /// Over context ranks in a ring: `to` receives the previous rank's `from`, and the next rank
   /// receives this rank's. The transfer begins when the work enqueued so far is done, and overlaps

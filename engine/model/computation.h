@@ -3,10 +3,11 @@
 ///
 /// The cut is chosen once, at construction, as three strategies of engine/model/cut:
 ///
-///   rows     which tokens of the residual stream are here       residual_rows.h   (sequence parallelism)
-///   sums     the order of sums                                  sums.h            (rank order, or
+///   rows     which tokens of the residual stream are here   residual_rows.h   (sequence
+///            parallelism)
+///   sums     the order of sums                              sums.h            (rank order, or
 ///            canonical)
-///   shares   what tensor ranks add up inside attention          tensor_shares.h   (heads, norms,
+///   shares   what tensor ranks add up inside attention      tensor_shares.h   (heads, norms,
 ///            adapters)
 ///
 /// and one of engine/model/attention: which positions a rank attends from and to (sequences.h).

@@ -1,6 +1,6 @@
 /// Final norm, head and loss.
 ///
-///   logits = final_norm(x_L) head_weight^T, scaled and capped       [T, V], chunk by chunk of tokens
+///   logits = final_norm(x_L) head_weight^T, scaled and capped     [T, V], chunk by chunk of tokens
 ///
 /// Head and loss run forward and backward in one call: a chunk of logits is overwritten with its
 /// gradient, which is consumed before the next chunk is computed.

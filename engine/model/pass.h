@@ -17,14 +17,15 @@ struct Pass {
   std::int64_t first_position = 0;  ///< with a cache: positions it already holds
   /// Loss scale / number of tokens with a target in the whole step, over all ranks.
   float gradient_scale = 1.0f;
-  /// Loss scale / micro-batches of the whole step, over all ranks: the weight of this one's balance losses. Their mean
-  /// over micro-batches is added to the loss. A sequence's is divided by the sequences of a micro-batch.
+  /// Loss scale / micro-batches of the whole step, over all ranks: the weight of this one's balance
+  /// losses. Their mean over micro-batches is added to the loss. A sequence's is divided by the
+  /// sequences of a micro-batch.
   float balance_scale = 0.0f;
-  /// f64 [L, E + 2], added to (kernels/router.h, RouterTotals): where a training step counts what routers decide. Empty:
-  /// nobody counts.
+  /// f64 [L, E + 2], added to (kernels/router.h, RouterTotals): where a training step counts what
+  /// routers decide. Empty: nobody counts.
   Tensor expert_totals{};
-  /// i32 [L, E + 1], for losses that count the previous step's choices (kernels/router.h). Empty: routers count those of
-  /// the micro-batch.
+  /// i32 [L, E + 1], for losses that count the previous step's choices (kernels/router.h). Empty:
+  /// routers count those of the micro-batch.
   ConstTensor previous_counts{};
 };
 

@@ -95,7 +95,8 @@ inline std::int64_t tokens_of(const Site& site, const ModelShape& shape) {
   return site.on_residual ? shape.residual_tokens() : shape.tokens();
 }
 
-/// The units of a layer with experts, after its block: the experts' matrices, and the router, which computes in f32.
+/// The units of a layer with experts, after its block: the experts' matrices, and the router, which
+/// computes in f32.
 std::vector<LayerPart> expert_parts();
 
 /// The sites of layer `layer`, in forward order.

@@ -169,8 +169,8 @@ std::vector<Change> double_changes(const Variants& variants, const std::vector<D
     for (std::size_t b = a + 1; b < all.size(); ++b) {
       std::optional<Change> best;
       for (const Strategy& first : all[a]) {
-        // Strategies need less and less, but for ranks that share one memory: a look at the last one
-        // saves the others.
+        // Strategies need less and less, but for ranks that share one memory: a look at the last
+        // one saves the others.
         const bool ordered = !all[b].back().ranks || !variants.limit().shared;
         if (ordered && !combined(variants, {&first, &all[b].back()})) continue;
         for (const Strategy& second : all[b]) {

@@ -1,5 +1,5 @@
-/// What expert ranks exchange, in `sherd plan`: bytes and rounds for balanced and for uneven choices. Memory is the same
-/// for all of them (engine/model/mlp/expert_rounds.h).
+/// What expert ranks exchange, in `sherd plan`: bytes and rounds for balanced and for uneven
+/// choices. Memory is the same for all of them (engine/model/mlp/expert_rounds.h).
 #pragma once
 
 #include <optional>

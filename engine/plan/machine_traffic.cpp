@@ -101,7 +101,8 @@ std::string callers_text(const sharding::Mesh& mesh, int rank, const sharding::C
 /// By callers, and what they send.
 using Rows = std::map<std::pair<std::string, std::string>, LinkBytes>;
 
-/// What each rank sends, and to how many peers of which kind. Most ranks are like others, which are remembered.
+/// What each rank sends, and to how many peers of which kind. Most ranks are like others, which are
+/// remembered.
 class RanksOfMachines {
  public:
   RanksOfMachines(const TrainingOptions& options, const sharding::Mesh& mesh,
@@ -125,7 +126,8 @@ class RanksOfMachines {
     std::vector<sharding::Sent> sent;
   };
 
-  // Ranks with the same place among those that divide the model send the same, each to its own peers.
+  // Ranks with the same place among those that divide the model send the same, each to its own
+  // peers.
   const RankTraffic& traffic_of(int rank) {
     std::vector<int> place = {uneven_ ? rank : 0};
     for (const auto axis :

@@ -21,8 +21,8 @@ bool ranks_differ(const PlannedRecipe& planned) {
   return planned.recipe.model_ranks() > 1 || optimizer_differs(planned.options);
 }
 
-// Of the rank of one place in the pipeline that sends most. Where the optimizer makes ranks differ, those
-// that broadcast send most, and they are the first ones.
+// Of the rank of one place in the pipeline that sends most. Where the optimizer makes ranks differ,
+// those that broadcast send most, and they are the first ones.
 sharding::Traffic most_traffic(const TrainingOptions& options, const sharding::Mesh& mesh,
                                int first_rank, DeviceKind device) {
   sharding::Traffic most = TrainingStep::traffic(options, mesh, first_rank, device);

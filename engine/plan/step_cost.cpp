@@ -6,9 +6,9 @@
 namespace sherd::engine {
 namespace {
 
-// By Recompute. Full: 4 of forward's cost instead of 3 (Chen et al. 2016). Selective: what is left out
-// are norms and activations, a fiftieth: an assumption of the size that Korthikanti et al. 2022 give for
-// recomputing attention alone (1.6-2.7 %).
+// By Recompute. Full: 4 of forward's cost instead of 3 (Chen et al. 2016). Selective: what is left
+// out are norms and activations, a fiftieth: an assumption of the size that Korthikanti et al. 2022
+// give for recomputing attention alone (1.6-2.7 %).
 constexpr double kRecomputeFactors[] = {1.0, 1.02, 4.0 / 3.0};
 // Flops in the time in which a link moves a byte: 400 Tflop/s and 400 GB/s, an H100 in an NVLink
 // node (NVIDIA's datasheet: 989 dense Tflop/s in bf16 and 450 GB/s each way, both at under half).

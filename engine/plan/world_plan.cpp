@@ -8,8 +8,9 @@
 namespace sherd::engine {
 namespace {
 
-/// What of a rank's plan isn't the same on all ranks: its place in the pipeline and among tensor ranks, and what
-/// the optimizer holds unevenly, of the units of a model with one layer of each kind.
+/// What of a rank's plan isn't the same on all ranks: its place in the pipeline and among tensor
+/// ranks, and what the optimizer holds unevenly, of the units of a model with one layer of each
+/// kind.
 struct Peculiarity {
   int place = 0, tensor_rank = 0;
   std::vector<std::int64_t> uneven{};

@@ -69,8 +69,8 @@ std::string scalar(const std::string& tag, double value) {
 }
 
 // A tensor of one string, which metadata hand to TensorBoard's text plugin. SummaryMetadata:
-// plugin_data 1 { plugin_name 1 }. TensorProto: dtype 1 (7: string), tensor_shape 2 { dim 2 { size 1 } },
-// string_val 8.
+// plugin_data 1 { plugin_name 1 }. TensorProto: dtype 1 (7: string), tensor_shape 2
+// { dim 2 { size 1 } }, string_val 8.
 std::string text_value(const std::string& tag, const std::string& text) {
   const std::string metadata = nested(1, nested(1, "text"));
   const std::string tensor = whole(1, 7) + nested(2, nested(2, whole(1, 1))) + nested(8, text);

@@ -36,8 +36,9 @@
 /// "loss_scale":65536.0,"skipped":false; a skipped step has "skipped":true and "overflow", which
 /// names the tensor, the element, the unit and the rank that owns the slice.
 ///
-/// With experts, a step's line also has "balance_loss" and "z_loss", which the gradient has in addition to the loss, and
-/// for each layer with experts the fewest, most and mean tokens of an expert and the experts without any:
+/// With experts, a step's line also has "balance_loss" and "z_loss", which the gradient has in
+/// addition to the loss, and for each layer with experts the fewest, most and mean tokens of an
+/// expert and the experts without any:
 ///
 ///    "experts":[{"layer":0,"min":96,"max":160,"mean":128.0,"idle":0}]
 ///

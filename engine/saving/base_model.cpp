@@ -29,7 +29,8 @@ std::vector<sharding::StateTensor> tensors_of_model(const TrainingOptions& optio
   return tensors;
 }
 
-// The same pieces, counted in another list of tensors; those of tensors that it hasn't are left out.
+// The same pieces, counted in another list of tensors; those of tensors that it hasn't are left
+// out.
 sharding::State counted_in(const std::vector<sharding::StateTensor>& tensors,
                            const sharding::State& state) {
   sharding::State counted{tensors, {}};
@@ -77,7 +78,8 @@ void BaseModel::load(const sharding::State& wanted, Tensor reading,
 
 std::string load_base_model(const BaseModel& base, const TrainingOptions& options,
                             ShardedModel& model, Tensor reading, const sharding::CopyState& copy) {
-  // The ranks tell one another their digests: also one that couldn't read, or the others would wait for it.
+  // The ranks tell one another their digests: also one that couldn't read, or the others would wait
+  // for it.
   std::exception_ptr problem;
   const auto read = [&](const sharding::State& wanted, const sharding::CopyState& copy_state) {
     if (problem) return;

@@ -16,7 +16,8 @@
 
 namespace sherd::engine {
 
-/// A Hugging Face folder or a checkpoint of a whole model, opened and compared with the run's model.
+/// A Hugging Face folder or a checkpoint of a whole model, opened and compared with the run's
+/// model.
 class BaseModel {
  public:
   /// Errors   UsageError for a checkpoint of an adapter; DataError.

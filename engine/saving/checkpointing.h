@@ -48,8 +48,8 @@ struct CheckpointWord {
 
 /// The buffer that a checkpoint's blocks are read into before the first step.
 BufferSpec checkpoint_reading_buffer();
-/// What Checkpointing and Saver acquire: the exchange, a block for reading before the first step, and, if anything is
-/// saved, the staging ring.
+/// What Checkpointing and Saver acquire: the exchange, a block for reading before the first step,
+/// and, if anything is saved, the staging ring.
 std::vector<BufferSpec> checkpoint_buffers(const TrainingOptions& options, bool saves,
                                            const sharding::ShardingPlan& plan);
 

@@ -34,7 +34,8 @@ struct ResumeCheck {
   bool has_changed(std::string_view key) const;
 };
 
-/// `global` is a manifest's; `settings` the run's own. Keys that aren't in `settings` aren't compared.
+/// `global` is a manifest's; `settings` the run's own. Keys that aren't in `settings` aren't
+/// compared.
 ResumeCheck compare_runs(const nlohmann::json& global, const nlohmann::json& settings);
 
 /// The model's keys alone, for weights that start a new run: all of them `changed`, none refused.

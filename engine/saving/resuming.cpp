@@ -78,7 +78,8 @@ Start Resuming::begin() {
 }
 
 // Frozen parameters come from the base, whether or not there is something to resume; so do those of
-// modules that are trained, until a checkpoint is loaded over them. Whatever comes last is published.
+// modules that are trained, until a checkpoint is loaded over them. Whatever comes last is
+// published.
 void Resuming::load_base() {
   if (!model_.frozen().any()) return;
   SHERD_CHECK(!checkpoints_.init_from.empty(), "an adapter without a model that it is for");
@@ -117,8 +118,8 @@ int Resuming::first_to_refuse(const std::string& path, const std::string& proble
   throw;
 }
 
-// Rank `refusing` ends with its own problem, when all know that it will; the others with what that rank said. If a rank
-// dies meanwhile, that is what they say.
+// Rank `refusing` ends with its own problem, when all know that it will; the others with what that
+// rank said. If a rank dies meanwhile, that is what they say.
 void Resuming::refuse_together(int refusing, const std::string& problem) {
   const bool is_own = shared_.rank().rank == refusing;
   try {
@@ -195,8 +196,8 @@ void Resuming::resume_newest() {
   }
 }
 
-// The first rank that found bad bytes, -1 if none did; each of them has its problem in words. A checkpoint of another run
-// throws on every rank alike.
+// The first rank that found bad bytes, -1 if none did; each of them has its problem in words. A
+// checkpoint of another run throws on every rank alike.
 int Resuming::load(const std::string& path, bool weights_only, std::string& problem) {
   problem.clear();
   const checkpoint::Checkpoint checkpoint(shared_.disk(), path);

@@ -54,8 +54,8 @@ optim::MomentPiece saved_part(const sharding::UnitState& unit, const optim::Mome
   return saved;
 }
 
-// What a rank has of a parameter, or of a moment of it, from `first_element` on: of one that is cut, a piece for
-// each box.
+// What a rank has of a parameter, or of a moment of it, from `first_element` on: of one that is
+// cut, a piece for each box.
 void add_pieces(const ParameterSpec& parameter, int tensor, std::int64_t first_element,
                 const Tensor& data, Pieces which, std::vector<sharding::StatePiece>& pieces) {
   if (!parameter.cut) {

@@ -6,8 +6,8 @@
 
 namespace sherd::engine {
 
-/// Every state tensor of the model, the same list on every rank: each trained parameter's FP32 values
-/// ("param") and moments. Frozen ones aren't state.
+/// Every state tensor of the model, the same list on every rank: each trained parameter's FP32
+/// values ("param") and moments. Frozen ones aren't state.
 std::vector<sharding::StateTensor> state_tensors(const TrainingOptions& options);
 
 enum class Pieces {

@@ -11,14 +11,16 @@ namespace {
 
 __extension__ using Squares = __int128;  // of nanoseconds: seconds squared don't fit in 64 bits
 
-// Layers 0 to n as points on a line, a chunk as the way from one point to a later one. With the embedding before the
-// first point and the head after the last one, a chunk's time is the distance of its ends.
+// Layers 0 to n as points on a line, a chunk as the way from one point to a later one. With the
+// embedding before the first point and the head after the last one, a chunk's time is the distance
+// of its ends.
 //
-// The least sum of squares with exactly k chunks: a chunk costs its square and a price, and the price is the one at
-// which a cheapest way may have k chunks (Aggarwal, Klawe, Moran, Shor and Wilber 1987 for such a way; the price is
-// Lagrange's multiplier). That is exact: squares of distances satisfy the quadrangle inequality, so the least sum is a
-// convex function of k, with whole numbers as slopes, and a cheapest way to a point may have any number of chunks
-// between its least and its most.
+// The least sum of squares with exactly k chunks: a chunk costs its square and a price, and the
+// price is the one at which a cheapest way may have k chunks (Aggarwal, Klawe, Moran, Shor and
+// Wilber 1987 for such a way; the price is Lagrange's multiplier). That is exact: squares of
+// distances satisfy the quadrangle inequality, so the least sum is a convex function of k, with
+// whole numbers as slopes, and a cheapest way to a point may have any number of chunks between its
+// least and its most.
 class Dealing {
  public:
   Dealing(const LayerTimes& times, int num_chunks)
@@ -70,7 +72,8 @@ class Dealing {
     return static_cast<int>(std::ranges::lower_bound(furthest_, end) - furthest_.begin());
   }
 
-  // From each point but the last, the furthest that a chunk of at most `limit` reaches; itself: none.
+  // From each point but the last, the furthest that a chunk of at most `limit` reaches; itself:
+  // none.
   std::vector<int> furthest(std::int64_t limit) const {
     std::vector<int> reach;
     for (int begin = 0, end = 0; begin < num_layers_; ++begin) {
@@ -81,7 +84,8 @@ class Dealing {
     return reach;
   }
 
-  // Whether no more than `num_chunks_` chunks of at most `limit` each are needed. More of them would do, too.
+  // Whether no more than `num_chunks_` chunks of at most `limit` each are needed. More of them
+  // would do, too.
   bool suffices(std::int64_t limit) const {
     const std::vector<int> reach = furthest(limit);
     int point = 0;
@@ -110,8 +114,9 @@ class Dealing {
     return enough;
   }
 
-  // The cheapest ways to all points, in time n log n; of several, those with the fewest chunks (`sign` 1) or the most
-  // (-1). If one of two begins is better for a point, the later one is better for all points after some other one.
+  // The cheapest ways to all points, in time n log n; of several, those with the fewest chunks
+  // (`sign` 1) or the most (-1). If one of two begins is better for a point, the later one is
+  // better for all points after some other one.
   Ways cheapest(Squares price, int sign) const {
     Ways ways(index(num_layers_) + 1);
     std::deque<Candidate> candidates = {{0, 1}};

@@ -27,8 +27,8 @@ ChannelId channel_of(const Action& action, const ChunkLayout& layout, ChannelsBy
   return id;
 }
 
-// Two of each chunk, or of each rank: to the one after it, and to the one before it. Numbers start at -1, since a list
-// that wasn't validated may name the chunk before the first.
+// Two of each chunk, or of each rank: to the one after it, and to the one before it. Numbers start
+// at -1, since a list that wasn't validated may name the chunk before the first.
 std::size_t index_of(const ChannelId& channel, const ChunkLayout& layout) {
   const auto [by, from, to] = channel;
   if (by == ChannelsBy::kBoundary) {

@@ -4,7 +4,8 @@
 
 namespace sherd::schedule {
 
-// As if each forward took as long as any other: one round after the other, what the round before has left.
+// As if each forward took as long as any other: one round after the other, what the round before
+// has left.
 Schedule forwards_only(const ChunkLayout& layout, int num_micro_batches) {
   Schedule schedule{.layout = layout, .num_micro_batches = num_micro_batches};
   schedule.ranks.resize(static_cast<std::size_t>(layout.num_ranks));

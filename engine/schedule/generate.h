@@ -1,13 +1,13 @@
 /// The named orders of forwards and backwards, one list per pipeline rank.
 ///
-///   name               source                                                      chunks per rank
-///   layer_parallel     one micro-batch after the other through all ranks           1
-///   gpipe              Huang et al., arXiv:1811.06965                              1
-///   1f1b               Narayanan et al., arXiv:2006.09503 (PipeDream-Flush)        1
-///   interleaved_1f1b   Narayanan et al., arXiv:2104.04473                          2 or more
-///   zb_h1              Qi et al., arXiv:2401.10241                                 1
-///   zb_v               the same authors' V-shaped form                             2, placed as a V
-///   dualpipe_v         DeepSeek's DualPipe, cut in half: a V without copies        2, placed as a V
+///   name               source                                                   chunks per rank
+///   layer_parallel     one micro-batch after the other through all ranks        1
+///   gpipe              Huang et al., arXiv:1811.06965                           1
+///   1f1b               Narayanan et al., arXiv:2006.09503 (PipeDream-Flush)     1
+///   interleaved_1f1b   Narayanan et al., arXiv:2104.04473                       2 or more
+///   zb_h1              Qi et al., arXiv:2401.10241                              1
+///   zb_v               the same authors' V-shaped form                          2, placed as a V
+///   dualpipe_v         DeepSeek's DualPipe, cut in half: a V without copies     2, placed as a V
 ///
 /// layer_parallel on one rank is the step without a pipeline: forward and backward of one
 /// micro-batch after the other. In all of them the weight gradients of a chunk are computed in

@@ -13,7 +13,8 @@ namespace sherd::schedule {
 /// almost no time. Inputs then needn't be kept for them.
 Schedule with_whole_backwards(Schedule schedule);
 
-/// Collectives for parameters and gradients, among the ranks that shard a chunk's state (sharding/zero/placement.h).
+/// Collectives for parameters and gradients, among the ranks that shard a chunk's state
+/// (sharding/zero/placement.h).
 struct Collectives {
   /// Parameters are sharded at rest (stage 3): a chunk is gathered before its forwards and input
   /// gradients. Weight gradients need none.

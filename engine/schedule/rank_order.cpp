@@ -130,8 +130,8 @@ RankOrder interleaved(const OrderRequest& request, int rank) {
   return order;
 }
 
-// 1F1B whose rank r does its weight gradients r micro-batches later, so that every rank keeps as many
-// activations as rank 0 of 1F1B.
+// 1F1B whose rank r does its weight gradients r micro-batches later, so that every rank keeps as
+// many activations as rank 0 of 1F1B.
 RankOrder zb_h1(const OrderRequest& request, int rank) {
   RankOrder order(1);
   const int micro_batches = request.num_micro_batches;

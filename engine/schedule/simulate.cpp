@@ -21,8 +21,8 @@ class Channel {
 
   void send(const Message& message) { waiting_.push_back(message); }
 
-  // The oldest message with its span; nothing while it hasn't been sent. It is taken, not before `now`, and its slot
-  // is free.
+  // The oldest message with its span; nothing while it hasn't been sent. It is taken, not before
+  // `now`, and its slot is free.
   std::optional<Message> receive(Duration now, Duration takes, int slots) {
     if (next_ == waiting_.size()) return std::nullopt;
     Message message = waiting_[next_++];
@@ -81,7 +81,8 @@ class Clockwork {
   }
 
  private:
-  // Every rank goes as far as its times are known, in the order of the ranks and back, as messages go.
+  // Every rank goes as far as its times are known, in the order of the ranks and back, as messages
+  // go.
   bool sweep() {
     bool moved = false;
     for (std::size_t i = 0; i < 2 * ranks_.size(); ++i) {

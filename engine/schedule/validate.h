@@ -1,4 +1,5 @@
-/// Whether ranks can execute a schedule, and whether it computes a training step: its first violation.
+/// Whether ranks can execute a schedule, and whether it computes a training step: its first
+/// violation.
 ///
 /// Checks of each rank's list, position by position:
 ///

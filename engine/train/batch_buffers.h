@@ -1,5 +1,5 @@
-/// The memory of one micro-batch: tokens, targets, and where documents lie, filled by the host and read
-/// by kernels.
+/// The memory of one micro-batch: tokens, targets, and where documents lie, filled by the host and
+/// read by kernels.
 #pragma once
 
 #include <string>

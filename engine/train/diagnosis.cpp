@@ -47,8 +47,8 @@ std::string Diagnosis::non_finite_weight() {
   return {};
 }
 
-// When a backward on one rank would close the unit: micro-batch by micro-batch, from the head to the
-// embedding.
+// When a backward on one rank would close the unit: micro-batch by micro-batch, from the head to
+// the embedding.
 double Diagnosis::order_of(int unit, sharding::UnitEnd end) const {
   const auto num_units = static_cast<double>(model_.num_table_units() + 1);
   const int number = model_.number_of(static_cast<std::size_t>(unit));

@@ -1,7 +1,7 @@
 /// What routers decided in a training step, added up over micro-steps and ranks.
 ///
-/// Counts are integers: they are the same however the step's micro-batches are dealt to ranks and micro-steps. Losses
-/// are sums of f32 numbers in f64.
+/// Counts are integers: they are the same however the step's micro-batches are dealt to ranks and
+/// micro-steps. Losses are sums of f32 numbers in f64.
 #pragma once
 
 #include <memory>
@@ -19,8 +19,8 @@ struct ExpertReport {
     std::vector<std::int64_t> counts;  ///< tokens that chose each expert
   };
   std::vector<Layer> layers;  ///< those that have experts
-  /// Means over micro-batches (or sequences, if they are the losses' scope), added up over layers, with their
-  /// coefficients: what the step's loss has in addition.
+  /// Means over micro-batches (or sequences, if they are the losses' scope), added up over layers,
+  /// with their coefficients: what the step's loss has in addition.
   double balance_loss = 0.0, z_loss = 0.0;
 };
 
@@ -36,11 +36,13 @@ class ExpertStatistics {
   void begin();
   /// For Pass::expert_totals.
   Tensor totals() const { return totals_ ? totals_->device() : Tensor{}; }
-  /// Adds up over all ranks. A collective, at the end of the step; null and nothing for a model without experts.
+  /// Adds up over all ranks. A collective, at the end of the step; null and nothing for a model
+  /// without experts.
   std::shared_ptr<const ExpertReport> add_up();
 
-  /// After the optimizer's update of a unit: its router's bias, if it has one, moves towards balance
-  /// (MoeShape::bias_update_rate). The optimizer has left it as it was, since it has no gradient.
+  /// After the optimizer's update of a unit: its router's bias, if it has one, moves towards
+  /// balance (MoeShape::bias_update_rate). The optimizer has left it as it was, since it has no
+  /// gradient.
   void correct_router(const sharding::UnitState& unit, const ExpertReport& report) const;
   /// For Pass::previous_counts: what the last step with an update counted, if losses need it; else
   /// empty.

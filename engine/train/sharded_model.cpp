@@ -36,7 +36,8 @@ ShardedModel::ShardedModel(const TrainingOptions& options, const sharding::Rank&
     numbers_.push_back(static_cast<int>(std::ranges::find(table, unit.spec().id) - table.begin()));
   }
   // Guarded, because gathers are under way here: if anything fails before the run begins, they must
-  // have left these buffers. And whoever loads weights over these values needn't wait for them any more.
+  // have left these buffers. And whoever loads weights over these values needn't wait for them any
+  // more.
   rank.guard([&] { runner_->fill_initial_values(); });
 }
 

@@ -38,7 +38,8 @@ class UnitRunner;
 class ShardedModel {
  public:
   /// Acquires every buffer and fills this rank's slices with the initial values of `options.seed`,
-  /// which depend neither on the stage nor on the world. They are complete when the constructor returns.
+  /// which depend neither on the stage nor on the world. They are complete when the constructor
+  /// returns.
   ShardedModel(const TrainingOptions& options, const sharding::Rank& rank);
   ~ShardedModel();
 
@@ -81,8 +82,8 @@ class ShardedModel {
 
   /// All forwards and backwards of a step; Pipeline::train. Counts what routers decide.
   void train(const std::function<model::Pass(int micro_batch)>& pass_of);
-  /// What routers have decided in the last step, over all ranks (expert_statistics.h). A collective; null and nothing
-  /// for a model without experts.
+  /// What routers have decided in the last step, over all ranks (expert_statistics.h). A
+  /// collective; null and nothing for a model without experts.
   std::shared_ptr<const ExpertReport> expert_report();
   /// After an update with these counts: routers with a bias for their choice correct it, and losses
   /// that count the previous step's choices get them.
@@ -95,7 +96,8 @@ class ShardedModel {
   int passes_at_once() const;
   void evaluate(int num_passes, const std::function<model::Pass(int pass)>& pass_of,
                 const std::function<void(int pass)>& after_head);
-  /// Everything before the head in one pass without a backward; each unit is gathered, used and released.
+  /// Everything before the head in one pass without a backward; each unit is gathered, used and
+  /// released.
   void forward(const model::Pass& pass, Phase phase = kEvaluation);
   /// Head and loss without gradients. Nothing on a rank without the head.
   void evaluate_head(const model::Pass& pass);

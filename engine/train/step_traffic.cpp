@@ -11,8 +11,8 @@
 namespace sherd::engine {
 namespace {
 
-// Without a pipeline each micro-step uses units in the same order, which many of them make no longer to
-// count.
+// Without a pipeline each micro-step uses units in the same order, which many of them make no
+// longer to count.
 sharding::Traffic parameter_traffic(const TrainingOptions& options, const RankPipeline& pipeline,
                                     const sharding::ShardingPlan& plan) {
   if (pipeline.whole()) {

@@ -35,9 +35,9 @@ inline float gelu_slope(float x) {
   return std::fma(x * s.slope, std::fma(3.0f * kCubic, square, kLinear), s.value);
 }
 
-// The standard normal distribution's tail, the integral from |x| to infinity, within 4e-7 of itself:
-// exp(-x^2 / 2) t P(t), t = 1 / (1 + 0.4 |x| / sqrt(2)). P was fitted to erfcx by least squares with
-// weights moved towards the largest relative error (Lawson 1961).
+// The standard normal distribution's tail, the integral from |x| to infinity, within 4e-7 of
+// itself: exp(-x^2 / 2) t P(t), t = 1 / (1 + 0.4 |x| / sqrt(2)). P was fitted to erfcx by least
+// squares with weights moved towards the largest relative error (Lawson 1961).
 inline float normal_tail(float x) {
   constexpr float kWidth = 0.28284271247461903f;  // 0.4 / sqrt(2)
   const float t = 1.0f / std::fma(kWidth, std::fabs(x), 1.0f);

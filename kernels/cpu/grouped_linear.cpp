@@ -1,4 +1,5 @@
-// A thread's workspace: for each level of the tree the sum of an upper half, of some rows; after them the matmul's.
+// A thread's workspace: for each level of the tree the sum of an upper half, of some rows; after
+// them the matmul's.
 #include "kernels/cpu/grouped_linear.h"
 
 #include <algorithm>
@@ -15,7 +16,8 @@
 namespace sherd::kernels::cpu {
 namespace {
 
-// Rows of the result at a time, at most: the sums of all levels stay in the cache, and a matrix isn't packed too often.
+// Rows of the result at a time, at most: the sums of all levels stay in the cache, and a matrix
+// isn't packed too often.
 constexpr std::int64_t kRows = 256;
 constexpr std::int64_t kTileRows = 8;
 constexpr std::int64_t kBiasColumns = 128, kBiasRows = 64;
@@ -44,7 +46,8 @@ Part part_of(const DepthRange& range, int group) {
   return {range.first + begin, end - begin};
 }
 
-// The tree over some rows of the result. `product` forms the product of a part of the depth, and adds it if asked.
+// The tree over some rows of the result. `product` forms the product of a part of the depth, and
+// adds it if asked.
 class Tree {
  public:
   using Product =

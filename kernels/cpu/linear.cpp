@@ -1,5 +1,5 @@
-// T tokens, I inputs, O outputs. All three are C [M, N] = A [M, L] B [L, N] with the depth L summed:
-// forward (T, O, I), backward_input (T, I, O), backward_weight (O, I, T).
+// T tokens, I inputs, O outputs. All three are C [M, N] = A [M, L] B [L, N] with the depth L
+// summed: forward (T, O, I), backward_input (T, I, O), backward_weight (O, I, T).
 #include "kernels/cpu/linear.h"
 
 #include <algorithm>

@@ -17,8 +17,8 @@ struct WordScratch {
 const std::uint32_t* random_words(const RandomAddress& address, std::int64_t first, int count,
                                   WordScratch& scratch);
 
-/// y[i] = keep(e) ? scale * x[i] : 0 with e the element `offset` + i of the dropout's tensor; count <= kBlock.
-/// y may be x. `dropout` must be active.
+/// y[i] = keep(e) ? scale * x[i] : 0 with e the element `offset` + i of the dropout's tensor; count
+/// <= kBlock. y may be x. `dropout` must be active.
 inline void apply_dropout(const Dropout& dropout, std::int64_t offset, int count, const float* x,
                           float* y) {
   WordScratch scratch;

@@ -49,8 +49,8 @@ inline void round_block(const UpdateCommon& common, std::int64_t first, int coun
   }
 }
 
-/// Two exact sums per segment, first all of a^2, then all of b^2, of what `function(segment, first, count, a,
-/// b)` writes as f32 terms a and b.
+/// Two exact sums per segment, first all of a^2, then all of b^2, of what
+/// `function(segment, first, count, a, b)` writes as f32 terms a and b.
 template <class Function>
 void segment_sums(ThreadTeam& team, const UpdateCommon& common, const Tensor& sums,
                   Function&& function) {
@@ -149,7 +149,8 @@ struct UpdateBlock {
   float* parameter;
 };
 
-/// Calls `function(UpdateBlock<N>)` for all blocks of an update with N moments, and rounds what it leaves in them.
+/// Calls `function(UpdateBlock<N>)` for all blocks of an update with N moments, and rounds what it
+/// leaves in them.
 template <std::size_t N, class Function>
 void update_blocks(ThreadTeam& team, const UpdateCommon& common,
                    const std::array<Tensor, N>& moments, Function&& function) {

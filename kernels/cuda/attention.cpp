@@ -1,5 +1,6 @@
-// Causal attention through cuDNN (attention_graph.h), of blocks too (attention_blocks.h); what it refuses goes to our
-// own kernels (attention_tiles.h). Handles and graphs are leased to threads (kernels/device_common/lease_pool.h).
+// Causal attention through cuDNN (attention_graph.h), of blocks too (attention_blocks.h); what it
+// refuses goes to our own kernels (attention_tiles.h). Handles and graphs are leased to threads
+// (kernels/device_common/lease_pool.h).
 //
 // Scratch: the two words of the dropout, then cuDNN's own.
 #include "kernels/attention.h"

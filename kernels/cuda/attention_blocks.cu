@@ -1,4 +1,5 @@
-// B sequences, n queries and as many keys of a block, H query heads, G key/value heads, K head width.
+// B sequences, n queries and as many keys of a block, H query heads, G key/value heads, K head
+// width.
 #include "kernels/cuda/attention_blocks.h"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/device_common/attention.h"

@@ -2,7 +2,8 @@
 /// other blocks' in f32 (kernels/attention.h; kernels/device_common/attention.h says for which
 /// blocks).
 ///
-///   forward    this block's result and log-sum-exp are written to scratch, then merged with out and lse
+///   forward    this block's result and log-sum-exp are written to scratch, then merged with out
+///              and lse
 ///   backward   receives output and log-sum-exp of all keys, so its p are normalised over all keys;
 ///              the block's dQ, dK and dV are written to scratch, then added
 #pragma once

@@ -1,8 +1,8 @@
-// B sequences, S positions, Q of them with queries, H query heads, G key/value heads, K head width. A block does 32
-// rows of one head: queries (forward, dQ) or keys (dK and dV). Eight threads share a row: each forms
-// four of the 32 scores of a tile, then the columns c = lane, lane + 8, ... of the row's result.
-// Tiles of keys begin at multiples of 32 from the first key, wherever the queries do: so a query's sums have the same
-// order.
+// B sequences, S positions, Q of them with queries, H query heads, G key/value heads, K head width.
+// A block does 32 rows of one head: queries (forward, dQ) or keys (dK and dV). Eight threads share
+// a row: each forms four of the 32 scores of a tile, then the columns c = lane, lane + 8, ... of
+// the row's result. Tiles of keys begin at multiples of 32 from the first key, wherever the queries
+// do: so a query's sums have the same order.
 #include "kernels/cuda/attention_tiles.h"
 
 #include "kernels/cuda/attention_rows.cuh"

@@ -42,8 +42,8 @@ __global__ void __launch_bounds__(device_common::kThreads)
 constexpr int kColumnThreads = 128;
 constexpr int kAtOnce = 8;  // rows that a thread reads before it adds them
 
-// The block of a run's first position sums the run, in order; the other blocks, and those of tokens whose row is
-// elsewhere, have nothing to do.
+// The block of a run's first position sums the run, in order; the other blocks, and those of tokens
+// whose row is elsewhere, have nothing to do.
 // A text's commonest word is a twentieth of it, so a run's rows are read several at a time.
 template <int N, class T, class G>
 __global__ void __launch_bounds__(kColumnThreads)
@@ -139,8 +139,8 @@ dim3 grid_over(std::int64_t rows, std::int64_t width, int pack) {
           grid_of(device_common::ceil_div(width, std::int64_t{pack} * kColumnThreads))};
 }
 
-// A gradient's type is f32 or that of the activations: recipes allow no other (engine/recipe/rules_precision.cpp), and
-// these kernels are the longest to compile.
+// A gradient's type is f32 or that of the activations: recipes allow no other
+// (engine/recipe/rules_precision.cpp), and these kernels are the longest to compile.
 template <class T, class Function>
 void dispatch_gradient(DType dtype, const Function& function) {
   if (dtype == DType::kF32) return function(float{});

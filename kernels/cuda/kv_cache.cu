@@ -1,8 +1,8 @@
-// T new tokens, H query heads, G key/value heads, K head width, C positions of room. The cache has, head by
-// head, the keys [C, K] and then the values [C, K].
+// T new tokens, H query heads, G key/value heads, K head width, C positions of room. The cache has,
+// head by head, the keys [C, K] and then the values [C, K].
 //
-// A block does one query of one head: each of its warps every eighth key that the query sees, with the softmax
-// relative to the largest score so far; then the warps' shares are added in order.
+// A block does one query of one head: each of its warps every eighth key that the query sees, with
+// the softmax relative to the largest score so far; then the warps' shares are added in order.
 #include "kernels/kv_cache.h"
 
 #include "kernels/cuda/forms.h"

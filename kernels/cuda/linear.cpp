@@ -1,7 +1,7 @@
-// The three products through cuBLASLt. For each key (kernels/device_common/matmul_key.h) an algorithm is chosen once
-// (matmul_plan.h) and used from then on. Plans are leased to threads, which set pointers in them
-// (kernels/device_common/lease_pool.h). The workspace belongs to the caller's stream, so products on different streams
-// share nothing.
+// The three products through cuBLASLt. For each key (kernels/device_common/matmul_key.h) an
+// algorithm is chosen once (matmul_plan.h) and used from then on. Plans are leased to threads,
+// which set pointers in them (kernels/device_common/lease_pool.h). The workspace belongs to the
+// caller's stream, so products on different streams share nothing.
 #include "kernels/linear.h"
 
 #include <map>

@@ -105,8 +105,8 @@ void set_pointers(const MatmulKey& key, const OwnedBlas<cublasLtMatmulDesc_t>& o
 
 // Split sums are kept in f32 and added in a step of their own: the other schemes round partial sums
 // to the output's type, or add them in an order that a counter decides. Where a bias is added in 16
-// bits, sums aren't split at all: the step that adds split sums rounds them before the bias is added
-// (seen on an H100 with cuBLASLt 13.1).
+// bits, sums aren't split at all: the step that adds split sums rounds them before the bias is
+// added (seen on an H100 with cuBLASLt 13.1).
 OwnedBlas<cublasLtMatmulPreference_t> preference_of(const MatmulKey& key) {
   cublasLtMatmulPreference_t created = nullptr;
   check_blas(cublasLtMatmulPreferenceCreate(&created), "cublasLtMatmulPreferenceCreate");

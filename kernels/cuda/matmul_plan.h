@@ -30,7 +30,8 @@ struct PlannedMatmul {
   OwnedBlas<cublasLtMatrixLayout_t> a, b, d;
   cublasLtMatmulAlgo_t algorithm{};
 };
-/// Errors  UsageError: cuBLASLt can't multiply this. DataError: it refuses the algorithm of the table's row.
+/// Errors  UsageError: cuBLASLt can't multiply this. DataError: it refuses the algorithm of the
+///         table's row.
 PlannedMatmul plan_matmul(int device, const device_common::MatmulKey& key);
 void launch_matmul(CudaStream& stream, const PlannedMatmul& matmul,
                    const device_common::MatmulKey& key, const MatmulOperands& operands,

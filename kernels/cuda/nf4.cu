@@ -23,7 +23,8 @@ __global__ void __launch_bounds__(kThreads)
   scales[block] = nf4_encode_block(middles, x + first, count, codes + block * kNf4Block / 2);
 }
 
-// All scales in their order, a tile of them at a time: one block of threads, of which the first adds.
+// All scales in their order, a tile of them at a time: one block of threads, of which the first
+// adds.
 __global__ void __launch_bounds__(kThreads)
     mean_of_scales(const float* scales, std::int64_t count, float* mean) {
   __shared__ float tile[kThreads];

@@ -1,6 +1,6 @@
-// T tokens (rows), D width. A block does a row after the other; sums run over its threads in an order
-// that D alone decides, sums over rows in one that T and D decide. A thread reads back only what it has
-// written itself.
+// T tokens (rows), D width. A block does a row after the other; sums run over its threads in an
+// order that D alone decides, sums over rows in one that T and D decide. A thread reads back only
+// what it has written itself.
 #include "kernels/norm.h"
 
 #include "kernels/cuda/forms.h"
@@ -94,9 +94,10 @@ struct BackwardRows {
   bool centred;
 };
 
-// The backward in one pass, for rows of at most P packs a thread: a row stays in registers, and each
-// thread keeps the sums over its block's rows of its own columns. partial [blocks][2][D]. Weights stay in
-// registers where a thread has one pack; with two they would spill, and are found in the cache.
+// The backward in one pass, for rows of at most P packs a thread: a row stays in registers, and
+// each thread keeps the sums over its block's rows of its own columns. partial [blocks][2][D].
+// Weights stay in registers where a thread has one pack; with two they would spill, and are found
+// in the cache.
 template <int N, int P, class T>
 __global__ void __launch_bounds__(kMostThreads)
     backward_rows(const BackwardRows<T> a, std::int64_t tokens, float* partial) {

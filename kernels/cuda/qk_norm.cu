@@ -1,7 +1,8 @@
-// T tokens, H query heads, G key/value heads, K head width. A row is a head or a projection; a block does
-// one row of one token. Sums run over its threads in an order that the widest row's width decides, sums
-// over tokens in one that T and the shape decide. A thread reads back only what it has written itself.
-// Where other ranks have parts of the rows, what whole rows add up to is given.
+// T tokens, H query heads, G key/value heads, K head width. A row is a head or a projection; a
+// block does one row of one token. Sums run over its threads in an order that the widest row's
+// width decides, sums over tokens in one that T and the shape decide. A thread reads back only what
+// it has written itself. Where other ranks have parts of the rows, what whole rows add up to is
+// given.
 #include "kernels/qk_norm.h"
 
 #include "kernels/cuda/forms.h"
@@ -128,7 +129,8 @@ __global__ void __launch_bounds__(kMostThreads) forward_row(const Arguments<T> a
   }
 }
 
-// Of a part of a row: sums[its place] = its values, or squares; with row_sums the squared differences from the mean.
+// Of a part of a row: sums[its place] = its values, or squares; with row_sums the squared
+// differences from the mean.
 template <class T>
 __global__ void __launch_bounds__(kMostThreads) sums_of_parts(const Arguments<T> a) {
   __shared__ float scratch[32];
@@ -146,8 +148,8 @@ __global__ void __launch_bounds__(kMostThreads) sums_of_parts(const Arguments<T>
 
 enum class Pass { kSums, kGradient };
 
-// kSums: of a part of a row, sums[4][T] of g and g xhat; queries, then keys. kGradient reads there what whole rows add
-// up to, where they are cut.
+// kSums: of a part of a row, sums[4][T] of g and g xhat; queries, then keys. kGradient reads there
+// what whole rows add up to, where they are cut.
 template <Pass kPass, class T>
 __global__ void __launch_bounds__(kMostThreads) backward_row(const Arguments<T> a) {
   __shared__ float scratch[64];

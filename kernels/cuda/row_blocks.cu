@@ -5,8 +5,8 @@
 namespace sherd::kernels::cuda {
 namespace {
 
-// A block adds 32 columns: each of its warps every 32nd partial sum, in order, then one warp the warps'
-// sums, in order.
+// A block adds 32 columns: each of its warps every 32nd partial sum, in order, then one warp the
+// warps' sums, in order.
 constexpr int kLanes = 32;
 
 template <class G>

@@ -19,8 +19,8 @@ __global__ void __launch_bounds__(device_common::kThreads)
                                   static_cast<int>(blockDim.x), work);
 }
 
-// One block for one segment: two f64 sums over fixed threads, then over threads in a fixed order. Each is
-// the f64 addend of an exact sum (core/exact_sum.h) whose digits are zero.
+// One block for one segment: two f64 sums over fixed threads, then over threads in a fixed order.
+// Each is the f64 addend of an exact sum (core/exact_sum.h) whose digits are zero.
 constexpr int kSumThreads = 1024;
 
 template <class Body>

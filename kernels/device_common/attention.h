@@ -168,7 +168,8 @@ class Sight {
   struct Extent {
     std::int64_t begin, end;
   };
-  /// The last document that begins at or before the position, which may lie in the padding after it.
+  /// The last document that begins at or before the position, which may lie in the padding after
+  /// it.
   SHERD_HOST_DEVICE Extent document_of(std::int64_t b, std::int64_t position) const {
     if (starts_ == nullptr) return {0, positions_};
     const std::int64_t row = b * positions_, token = row + position;

@@ -1,8 +1,9 @@
-/// Which cuBLASLt algorithm multiplies which matrices, as measured on a GPU: a text file, written by
-/// `./dev gpu-check --tune`. A matmul without a row gets the first answer of cuBLASLt's heuristic.
+/// Which cuBLASLt algorithm multiplies which matrices, as measured on a GPU: a text file, written
+/// by `./dev gpu-check --tune`. A matmul without a row gets the first answer of cuBLASLt's
+/// heuristic.
 ///
 ///   [NVIDIA H100 80GB HBM3, cuBLASLt 13.1.0]
-///   m=2048 n=8192 k=2048 a=t b=n in=bf16 ... workspace=33554432 -> id=66 tile=20 ... cluster=2  # 101.2 us, not 108.9
+///   m=2048 n=8192 k=2048 a=t b=n in=bf16 ... -> id=66 tile=20 ... cluster=2  # 101.2 us, not 108.9
 ///
 /// A row names a key (matmul_key.h) and what cuBLASLt calls an algorithm's configuration. It
 /// belongs to the section of its GPU and cuBLASLt version; other GPU names and versions don't use
@@ -72,8 +73,8 @@ class MatmulTable {
 
   const MatmulAlgorithm* find(const MatmulKey& key) const;
   std::size_t num_rows() const { return rows_.size(); }
-  /// "34 measured algorithms of matmul_algorithms.txt (12 of other GPUs or cuBLASLt versions ignored)"; "" without a
-  /// file.
+  /// "34 measured algorithms of matmul_algorithms.txt (12 of other GPUs or cuBLASLt versions
+  /// ignored)"; "" without a file.
   std::string text() const;
 
  private:

@@ -54,7 +54,8 @@ Launches linear_backward_weight(const LinearBackwardWeight& args) {
 
 namespace {
 
-// Pairs of a query and a key that it sees, of all heads. Of a block of keys that aren't the queries' own all.
+// Pairs of a query and a key that it sees, of all heads. Of a block of keys that aren't the
+// queries' own all.
 double seen_pairs(const AttentionShape& shape) {
   const auto heads = static_cast<double>(shape.sequences * shape.query_heads);
   if (shape.block && shape.block.first_key != shape.first_query) {

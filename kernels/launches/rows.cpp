@@ -56,7 +56,8 @@ Launches norm_forward(const NormForward& args) {
               bytes_of(args.residual_out, args.y, args.mean, args.rstd));
 }
 
-// Rows of at most two packs of 16 bytes for each of 512 threads stay in registers (kernels/cuda/norm.cu).
+// Rows of at most two packs of 16 bytes for each of 512 threads stay in registers
+// (kernels/cuda/norm.cu).
 Launches norm_backward(const NormBackward& args) {
   const std::int64_t width = args.shape.width, tokens = args.shape.tokens;
   const std::int64_t blocks = tokens > 0 ? device_common::RowBlocks(tokens, width).count() : 0;

@@ -75,9 +75,9 @@ class Communicator {
   /// The same with any number of elements for each peer.
   ///   to[receives[r].first + i] = from_r[sends_r[rank].first + i],   0 <= i < receives[r].count
   /// `sends` and `receives` have a range for each rank, this one included. Rank r's range for this
-  /// rank has as many elements as this rank expects from it. `from` has the same size on every rank.
-  /// from and to don't overlap; from is left unmodified. Any type. Cost: the elements of `sends`,
-  /// without this rank's own.
+  /// rank has as many elements as this rank expects from it. `from` has the same size on every
+  /// rank. from and to don't overlap; from is left unmodified. Any type. Cost: the elements of
+  /// `sends`, without this rank's own.
   virtual void all_to_all_v(Stream& stream, const std::string& label, Tensor from,
                             const std::vector<ElementRange>& sends, Tensor to,
                             const std::vector<ElementRange>& receives) = 0;

@@ -20,10 +20,11 @@
 /// rank order. So micro-batch (micro_step * ranks + rank) of the step is added at the same place as
 /// on a single rank. This is the *chain*, bit-identical for every number of ranks. If neighbours
 /// have parts of one micro-batch, these are added as a tree, which is one link of the chain
-/// (UnitPlan::tree_of_ranks). If the unit's boxes are divided over E ranks (Placement::boxes), a rank
-/// forms E gradients per micro-step, of those ranks' micro-batches in order, and each is a reduction:
-/// micro-batch ((micro_step * E + e) * ranks + rank). With Placement::batch_groups above 1, each group of the batch has its
-/// own chain, in a second accumulator. When it is complete, it is added to the first accumulator.
+/// (UnitPlan::tree_of_ranks). If the unit's boxes are divided over E ranks (Placement::boxes), a
+/// rank forms E gradients per micro-step, of those ranks' micro-batches in order, and each is a
+/// reduction: micro-batch ((micro_step * E + e) * ranks + rank). With Placement::batch_groups above
+/// 1, each group of the batch has its own chain, in a second accumulator. When it is complete, it
+/// is added to the first accumulator.
 ///
 /// With kEveryMicroStep, blocks have two slots: the backward of unit i writes one while the
 /// reduction of unit i + 1 empties the other. With kBoundary they have one, because the compute

@@ -54,8 +54,8 @@ struct Placement {
   /// The ZeRO group is a group along these axes. Its ranks reduce gradients together at every
   /// stage.
   AxisSet group = zero_axes();
-  /// Along these axes, ranks hold other boxes of the unit's parameters (ParameterCut), and each forms
-  /// the gradient of its boxes for the tokens of all of them: the expert axis, for experts.
+  /// Along these axes, ranks hold other boxes of the unit's parameters (ParameterCut), and each
+  /// forms the gradient of its boxes for the tokens of all of them: the expert axis, for experts.
   AxisSet boxes{};
   /// Per kind of state, the axes over which it is sharded at rest: those of the group, or none.
   /// Optimizer states may include the replicas' axis. (Other sets fail a SHERD_CHECK.)

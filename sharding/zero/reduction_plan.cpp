@@ -1,4 +1,5 @@
-// What a reduction acquires and sends, before a run: reduction_buffers and gradient_traffic of gradient_reduction.h.
+// What a reduction acquires and sends, before a run: reduction_buffers and gradient_traffic of
+// gradient_reduction.h.
 
 #include <algorithm>
 #include <map>

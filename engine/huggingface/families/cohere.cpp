@@ -1,6 +1,6 @@
 // Command R and Command R7B: parallel attention and feed-forward after one layer norm, interleaved
-// rotary pairs, and in the second only in windowed layers. Command R+ has norms of queries and keys with
-// weights for each head.
+// rotary pairs, and in the second only in windowed layers. Command R+ has norms of queries and keys
+// with weights for each head.
 #include <nlohmann/json.hpp>
 
 #include "engine/huggingface/families/common.h"

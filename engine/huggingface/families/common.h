@@ -82,7 +82,8 @@ void attention_biases(ConfigReader& config);
 void attention_and_mlp_biases(ConfigReader& config);
 /// The layers of `mask` rotate queries and keys.
 void turned_layers(ConfigReader& config, const std::string& mask, std::string_view from);
-/// Windows as Qwen's classes have them: use_sliding_window, sliding_window, max_window_layers, layer_types.
+/// Windows as Qwen's classes have them: use_sliding_window, sliding_window, max_window_layers,
+/// layer_types.
 void qwen_windows(ConfigReader& config);
 /// Granite's four multipliers, read and written.
 void granite_multipliers(ConfigReader& config);

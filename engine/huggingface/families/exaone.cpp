@@ -1,5 +1,5 @@
-// EXAONE 4: norms of the branches' outputs only and of each head's queries and keys; where some layers have windows, those
-// alone turn queries and keys.
+// EXAONE 4: norms of the branches' outputs only and of each head's queries and keys; where some
+// layers have windows, those alone turn queries and keys.
 #include <nlohmann/json.hpp>
 
 #include "engine/huggingface/families/common.h"

@@ -158,7 +158,8 @@ void mixtral(ConfigReader& config) {
   without_noise(config);
 }
 
-// A dense layer's module has the name that the shared expert's would have, so both can't be in one model.
+// A dense layer's module has the name that the shared expert's would have, so both can't be in one
+// model.
 void qwen2_moe(ConfigReader& config) {
   config.head_width();
   kv_heads(config, 16);

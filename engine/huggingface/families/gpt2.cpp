@@ -1,4 +1,5 @@
-// GPT-2: learned positions, layer norms, biases everywhere, and matrices stored the other way round.
+// GPT-2: learned positions, layer norms, biases everywhere, and matrices stored the other way
+// round.
 #include <fmt/format.h>
 
 #include "engine/huggingface/config_reader.h"

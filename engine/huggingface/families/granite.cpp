@@ -1,5 +1,5 @@
-// Granite: Llama's form with four multipliers. Version 4's dense models are of a class that has layers without attention
-// and experts, too, which aren't read.
+// Granite: Llama's form with four multipliers. Version 4's dense models are of a class that has
+// layers without attention and experts, too, which aren't read.
 #include <cmath>
 #include <nlohmann/json.hpp>
 

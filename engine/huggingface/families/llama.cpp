@@ -1,4 +1,5 @@
-// Llama and what follows its form: pre-norm, RMS norms, rotary positions, a feed-forward with a gate of SiLU.
+// Llama and what follows its form: pre-norm, RMS norms, rotary positions, a feed-forward with a
+// gate of SiLU.
 #include "engine/huggingface/families/families.h"
 
 #include <fmt/format.h>

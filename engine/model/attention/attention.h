@@ -1,7 +1,8 @@
-/// The attention branch of a layer: projection of queries, keys and values, their norms and rotation, attention, and the
-/// output projection.
+/// The attention branch of a layer: projection of queries, keys and values, their norms and
+/// rotation, attention, and the output projection.
 ///
-///   branch = output(attend(rotate(qk_norm(qkv(x)))))        x: the output of norm1, or the layer's input
+///   branch = output(attend(rotate(qk_norm(qkv(x)))))     x: the output of norm1, or the layer's
+///                                                        input
 ///
 /// Shapes   x, branch [T, D] of the residual stream's tokens; qkv [T, E]; attended [T, H K].
 #pragma once

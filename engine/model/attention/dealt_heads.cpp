@@ -1,4 +1,5 @@
-// Sequences that are cut over context ranks by the method ulysses (cut/sequence_cut.h): positions become heads and back.
+// Sequences that are cut over context ranks by the method ulysses (cut/sequence_cut.h): positions
+// become heads and back.
 
 #include "engine/model/attention/sequences.h"
 #include "engine/model/rng_sites.h"

@@ -1,5 +1,6 @@
-// Sequences that are cut over context ranks by the method all_gather (cut/sequence_cut.h): the keys and values of all
-// positions, one sequence after the other, so that each rank's part is where it belongs.
+// Sequences that are cut over context ranks by the method all_gather (cut/sequence_cut.h): the keys
+// and values of all positions, one sequence after the other, so that each rank's part is where it
+// belongs.
 
 #include "engine/model/attention/sequences.h"
 #include "engine/model/cut/sums.h"
@@ -79,8 +80,9 @@ ConstTensor GatheredKeys::gather_keys_values(const char* what, const ConstTensor
   return all;
 }
 
-// This rank's queries have given gradients to the keys and values of all positions: of its own ones, the sum. Canonical
-// sums of groups of query heads go over the ranks one by one, before they are added.
+// This rank's queries have given gradients to the keys and values of all positions: of its own
+// ones, the sum. Canonical sums of groups of query heads go over the ranks one by one, before they
+// are added.
 void GatheredKeys::add_up_gathered_keys() {
   const std::int64_t part = shape_.seq_length * shape_.kv_gradient_width();
   const std::int64_t sequence = shape_.context.degree * part;

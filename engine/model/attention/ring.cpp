@@ -157,7 +157,8 @@ void RingOfKeys::attend_backward(std::int64_t block, const BlockTensors& kept, c
     const bool goes_on = step + 1 < ranks;
     if (step == 1) collectives_.await_passed();
     if (goes_on) collectives_.pass_on(kKeys, passed_keys(step), passed_keys(step + 1));
-    // The sum of the ranks before goes on with this rank's part; of two places it goes from one to the other.
+    // The sum of the ranks before goes on with this rank's part; of two places it goes from one to
+    // the other.
     const Tensor part_TN = passed_gradients(step == 1 ? 0 : 2);
     Tensor sum_TN = part_TN;
     kernels::fill_zero(compute_, part_TN);

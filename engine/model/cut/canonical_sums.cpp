@@ -1,18 +1,21 @@
-// Canonical sums: losses, norms and weights have the same bits on any number of tensor and context ranks
-// (docs/precision.md). Every sum that ranks may share is a balanced tree over eight groups, on one rank too; ranks have
-// whole groups, neighbours, and form their subtree before it goes on over ranks (sharding/comm/communicator.h, Trees).
+// Canonical sums: losses, norms and weights have the same bits on any number of tensor and context
+// ranks (docs/precision.md). Every sum that ranks may share is a balanced tree over eight groups,
+// on one rank too; ranks have whole groups, neighbours, and form their subtree before it goes on
+// over ranks (sharding/comm/communicator.h, Trees).
 //
-//   sum over                   group j of 8                                    goes on over
-//   heads, feed-forward width  the j-th eighth of each fused matrix            tensor ranks, here
-//   vocabulary                 tokens from j G on, G = ceil(V / 8)             tensor ranks, here
-//   query heads of a key       heads in the j-th eighth of all                 its copies' ranks, here
-//   a micro-batch's tokens     positions from j S / 8 on, of every sequence    context ranks, where gradients are
-//                                                                              reduced (GradientReduction)
+//   sum over                   group j of 8                               goes on over
+//   heads, feed-forward width  the j-th eighth of each fused matrix       tensor ranks, here
+//   vocabulary                 tokens from j G on, G = ceil(V / 8)        tensor ranks, here
+//   query heads of a key       heads in the j-th eighth of all            its copies' ranks, here
+//   a micro-batch's tokens     positions from j S / 8 on, of every        context ranks, where
+//                              sequence                                   gradients are reduced
+//                                                                         (GradientReduction)
 //
-// Sequence parallelism cuts a context rank's positions among its tensor ranks, each of which has whole groups of
-// tokens: sums over the tokens of norms go on over these first. Where a sum is over heads and tokens, the tree over
-// what is added up here first is inside: heads in norms of heads (then tensor ranks, group by group of tokens), tokens in
-// gradients of gathered keys (then context ranks, group by group of heads).
+// Sequence parallelism cuts a context rank's positions among its tensor ranks, each of which has
+// whole groups of tokens: sums over the tokens of norms go on over these first. Where a sum is over
+// heads and tokens, the tree over what is added up here first is inside: heads in norms of heads
+// (then tensor ranks, group by group of tokens), tokens in gradients of gathered keys (then context
+// ranks, group by group of heads).
 //
 // Sums are f32 until their tree is complete.
 
@@ -123,8 +126,8 @@ void CanonicalSums::input_gradient(const Tensor& weight, const InputGradient& ar
   finish_sum(sum_over_ranks("gradient of what a branch read"), {}, args.dx, args.add);
 }
 
-// Head and loss, chunks of groups of tokens after one another, and of each the sequences. The ranks add up the gradients
-// of the input of all chunks at once.
+// Head and loss, chunks of groups of tokens after one another, and of each the sequences. The ranks
+// add up the gradients of the input of all chunks at once.
 void CanonicalSums::train_head(const HeadParameters& parameters, const HeadParameters& gradients,
                                const Pass& pass, const Tensor& normed_TD) {
   train_chunks(parameters, gradients.weight, pass, normed_TD, 0, logits_chunks_of_groups(shape_));

@@ -22,8 +22,8 @@ class List {
            std::int64_t calls) {
     if (calls > 0) list_.push_back({kind, what, dtype, numel, calls});
   }
-  /// A sum of [tokens, width] after a matrix whose inputs are cut: all of it, or with sequence parallelism each
-  /// rank's rows.
+  /// A sum of [tokens, width] after a matrix whose inputs are cut: all of it, or with sequence
+  /// parallelism each rank's rows.
   void add_sum_of_rows(const ModelShape& part, const char* what, DType dtype, std::int64_t calls) {
     if (!part.sequence_parallel()) {
       return add(Kind::kSum, what, dtype, part.tokens() * part.width, calls);
@@ -64,8 +64,9 @@ std::int64_t num_norms(const ModelShape& part, const PassCounts& counts) {
   return norms;
 }
 
-// Backwards of blocks that go on to the attention, and to the block's input: with an adapter the lowest block has
-// perhaps nothing to train there. It is passed as often as the embedding before it.
+// Backwards of blocks that go on to the attention, and to the block's input: with an adapter the
+// lowest block has perhaps nothing to train there. It is passed as often as the embedding before
+// it.
 struct Backwards {
   Backwards(const ModelShape& part, const PassCounts& counts) {
     const BackwardReach lowest = backward_reach(part, 0);

@@ -1,12 +1,12 @@
-/// How the experts of every layer are divided over expert ranks: rank r of R has experts [r E / R, (r + 1) E / R), whole.
-/// Everything else is the same on every rank.
+/// How the experts of every layer are divided over expert ranks: rank r of R has experts
+/// [r E / R, (r + 1) E / R), whole. Everything else is the same on every rank.
 ///
 ///   parameter             [rows, columns]     cut
 ///   moe.experts.up        [E U, D]            rows: experts
 ///   moe.experts.down      [E D, F]            rows: experts
 ///
-/// Experts are whole, and not cut by their width: with the widths that models have (F <= 2048) a part of an expert is
-/// too little work for a matmul, and a token's row would go to several ranks.
+/// Experts are whole, and not cut by their width: with the widths that models have (F <= 2048) a
+/// part of an expert is too little work for a matmul, and a token's row would go to several ranks.
 #pragma once
 
 #include <string_view>

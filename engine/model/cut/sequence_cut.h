@@ -8,7 +8,8 @@
 ///                rank gives away its positions for most heads, and receives all positions for its
 ///                own heads. So attention is computed as on one rank, bit for bit, for a part of
 ///                the heads. There must be enough heads.
-///                [B, S / C, heads]   -- all_to_all ->   [B, S, heads / C]   query, key, value; and back the output
+///                [B, S / C, heads]   -- all_to_all ->   [B, S, heads / C]   query, key, value;
+///                and back the output
 ///   all_gather   each rank has the keys and values of all positions while it computes its own
 ///                queries (Llama Team, arXiv:2407.21783, section 3.3.2). Results per query are
 ///                bit-identical to one rank. The gradients of keys and values are sums over ranks,

@@ -68,8 +68,8 @@ void check_degree(const ModelShape& whole, int degree) {
       degree, whole.query_heads, whole.kv_heads, whole.ffn_width, whole.vocab_size, nearest);
 }
 
-// Ranks hold equal pieces, one after another; where there are fewer pieces than ranks, neighbours hold
-// copies of one.
+// Ranks hold equal pieces, one after another; where there are fewer pieces than ranks, neighbours
+// hold copies of one.
 struct Share {
   Share(std::int64_t whole, std::int64_t own, int degree, int rank) {
     const auto copies = static_cast<int>(degree * own / whole);

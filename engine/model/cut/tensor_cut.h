@@ -2,7 +2,8 @@
 /// holds. Pure arithmetic, the same on every rank.
 ///
 ///   parameter                         [rows, columns]    cut
-///   embedding.token, head             [V, D]             rows, ceil(V / R) each, the last rank fewer
+///   embedding.token, head             [V, D]             rows, ceil(V / R) each, the last rank
+///                                                        fewer
 ///   attention.qkv weight and bias     [(H + 2 G) K, D]   rows: heads; query, key, value apart
 ///   attention.output.weight           [D, H K]           columns: heads
 ///   mlp.up weight and bias            [F or 2 F, D]      rows; gate and up apart

@@ -12,7 +12,8 @@
 
 namespace sherd::model {
 
-// Of a key/value head of which there are copies, the share of this one: the sum over ranks has each column once.
+// Of a key/value head of which there are copies, the share of this one: the sum over ranks has each
+// column once.
 std::vector<OutputColumns> TensorShares::qkv_columns() const {
   const std::int64_t queries = shape_.heads_width(), keys = shape_.kv_heads * shape_.head_width();
   const std::int64_t own = keys / shape_.part.kv_copies, before = shape_.part.kv_copy * own;

@@ -23,7 +23,8 @@ class TensorShares : protected Part {
   using Part::Part;
   virtual ~TensorShares() = default;
 
-  /// Losses of the tokens [first, first + tokens); with `gradient` their logits become their gradients.
+  /// Losses of the tokens [first, first + tokens); with `gradient` their logits become their
+  /// gradients.
   virtual void chunk_losses(const Pass& pass, std::int64_t first, std::int64_t tokens,
                             const Tensor& logits_CV, bool gradient) = 0;
   /// Sums of the rows of queries and keys over the ranks that have parts of them.

@@ -44,7 +44,8 @@ class LinkWriter {
       begin = end;
     }
   }
-  /// Closes the gradients of the first `sources` sources, since ranks of other groups may wait for them.
+  /// Closes the gradients of the first `sources` sources, since ranks of other groups may wait for
+  /// them.
   void complete(Stream& compute, const kernels::ExpertRowsGradients& of_round, int sources) {
     const int source = std::min(sources, part_.degree - 1);
     if (writes() && source > source_) finish_until(compute, of_round, source);

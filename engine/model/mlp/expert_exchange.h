@@ -1,20 +1,24 @@
-/// A layer's experts when ranks divide them: rows travel to the rank that owns their expert, and results come back.
+/// A layer's experts when ranks divide them: rows travel to the rank that owns their expert, and
+/// results come back.
 ///
-///   forward     counts are exchanged once; then, round by round (engine/model/mlp/expert_rounds.h):
+///   forward     counts are exchanged once; then, round by round
+///               (engine/model/mlp/expert_rounds.h):
 ///                 x's rows there -> up, activation, down -> rows back
 ///               a token's results are added at home, in the order of experts
-///   backward    x's rows there -> up and activation again, while dy's rows and weights travel -> what
-///               experts_backward does -> gradients of x and of weights back, while the owner forms the gradients of
-///               its matrices, for one source rank after another (Affine::next)
+///   backward    x's rows there -> up and activation again, while dy's rows and weights travel ->
+///               what experts_backward does -> gradients of x and of weights back, while the owner
+///               forms the gradients of its matrices, for one source rank after another
+///               (Affine::next)
 ///
-/// Overlap     the shared expert is computed while the first round's rows travel; in the backward, what is listed above.
-///             A round's rows wait for the computation of the round before.
+/// Overlap     the shared expert is computed while the first round's rows travel; in the backward,
+///             what is listed above. A round's rows wait for the computation of the round before.
 ///
-/// Memory      is the same for every routing: of the owner's rows only one round is there at a time, and nothing of a
-///             row is kept. At home there are the rows of all choices, once.
+/// Memory      is the same for every routing: of the owner's rows only one round is there at a
+///             time, and nothing of a row is kept. At home there are the rows of all choices, once.
 /// Bits        those of one rank with all experts (kernels/expert_rows.h).
 /// Order       all expert ranks run the same layer of their micro-batches at the same time.
-/// Waits       the host waits for the counts in the forward; it enqueues the rounds that follow from them.
+/// Waits       the host waits for the counts in the forward; it enqueues the rounds that follow
+///             from them.
 #pragma once
 
 #include <optional>

@@ -126,8 +126,8 @@ std::int64_t fewest_rounds(const kernels::ExpertsShape& owned, std::int64_t rows
   return std::max<std::int64_t>(1, (rows + owned.buffer_rows - 1) / owned.buffer_rows);
 }
 
-// While the slowest owner isn't through with a source, two rounds that follow one another bring it more rows of it than
-// a buffer has.
+// While the slowest owner isn't through with a source, two rounds that follow one another bring it
+// more rows of it than a buffer has.
 std::int64_t most_rounds(const kernels::ExpertsShape& owned, std::int64_t rows, int ranks) {
   if (rows <= owned.buffer_rows) return 1;
   return 2 * rows / owned.buffer_rows + 2 * ranks;

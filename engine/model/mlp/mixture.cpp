@@ -239,7 +239,8 @@ Tensor Mixture::gate_backward(std::int64_t block, const BlockParameters& paramet
 void Mixture::router_weight_gradient(std::int64_t block, const BlockParameters& gradients,
                                      const Tensor& d_logits_TE) {
   const Affine& router = gradients[SiteId::kRouter];
-  // A choice has no gradient. The bias is corrected after the update (engine/train/expert_statistics.h).
+  // A choice has no gradient. The bias is corrected after the update
+  // (engine/train/expert_statistics.h).
   if (router.bias && !router.adds) kernels::fill_zero(compute_, router.bias);
   if (!router.weight) return;
   kernels::linear_backward_weight(compute_, {{shape_.tokens(), shape_.width, shape_.moe.experts},

@@ -1,12 +1,14 @@
 /// The mixture of experts of a layer (kernels/router.h, kernels/experts.h).
 ///
-///   branch = sum over the chosen e of w_e f_e(x) (+ shared(x), or sigmoid(<gate, x>) shared(x))      x: norm2's output
+///   branch = sum over the chosen e of w_e f_e(x) (+ shared(x), or sigmoid(<gate, x>) shared(x))
+///                                                                            x: norm2's output
 ///
-/// The router computes in f32 from f32 weights, whatever the model's type: it reads x in f32, so a 16-bit model
-/// chooses the experts that the same numbers in f32 would. It decides once, in the forward. The backward and every
-/// recompute read what it decided.
+/// The router computes in f32 from f32 weights, whatever the model's type: it reads x in f32, so a
+/// 16-bit model chooses the experts that the same numbers in f32 would. It decides once, in the
+/// forward. The backward and every recompute read what it decided.
 ///
-/// Ranks    may divide the experts (expert_exchange.h); the shared expert is computed before results come back.
+/// Ranks    may divide the experts (expert_exchange.h); the shared expert is computed before
+///          results come back.
 /// Shapes   x, branch [T, D]; the experts' matrices as in engine/model/sites.h.
 /// Device   CPU. Not with tensor or context ranks, nor with canonical sums.
 #pragma once
@@ -22,8 +24,8 @@ class Mixture : protected Part {
   explicit Mixture(Computation& computation)
       : Part(computation), shared_(computation), exchange_(computation) {}
 
-  /// The router's decision, unless `recomputes`, and the shared expert up to its activation's output (with a gate: to
-  /// its own output).
+  /// The router's decision, unless `recomputes`, and the shared expert up to its activation's
+  /// output (with a gate: to its own output).
   void forward(std::int64_t block, const BlockParameters& parameters, const Pass& pass,
                bool recomputes);
   /// The branch, into out_TD.

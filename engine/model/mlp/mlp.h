@@ -3,7 +3,8 @@
 ///   branch = down(activation(up(x)))        x: the output of norm2 (or norm1, if branches share
 ///                                           it), or the middle of the residual stream
 ///
-/// Shapes   x, branch [T, D] of the residual stream's tokens; up [T, U]; activated [T, F], F the layer's own.
+/// Shapes   x, branch [T, D] of the residual stream's tokens; up [T, U]; activated [T, F], F the
+///          layer's own.
 #pragma once
 
 #include "engine/model/computation.h"

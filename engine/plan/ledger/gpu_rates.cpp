@@ -26,14 +26,16 @@ double interpolated(std::span<const Point> points, double x) {
   return points.back().y;
 }
 
-// Of the best rate, by how long the matmul would take at it. Source: Calculon's a100_80g.json by flops (128, 16, 1
-// Gflop: 0.97, 0.9, 0.6 of 312 Tflop/s; below, 0.1), taken as times, since a GPU that is faster needs larger ones.
+// Of the best rate, by how long the matmul would take at it. Source: Calculon's a100_80g.json by
+// flops (128, 16, 1 Gflop: 0.97, 0.9, 0.6 of 312 Tflop/s; below, 0.1), taken as times, since a GPU
+// that is faster needs larger ones.
 constexpr std::array kMatmulShares = {Point{0.3e-6, 0.1}, Point{3.2e-6, 0.6}, Point{51e-6, 0.9},
                                       Point{410e-6, 0.97}};
 
-// A wave is a tile of 128 x 256 for each multiprocessor; the last one of a matmul takes as long as a whole one
-// (PARALLELISM.md E.2, recalled). A short matmul over a long depth, as weight gradients are, is cut along it into parts
-// of at least kShortestDepth, and what leaves the multiprocessors busiest is taken: an assumption.
+// A wave is a tile of 128 x 256 for each multiprocessor; the last one of a matmul takes as long as
+// a whole one (PARALLELISM.md E.2, recalled). A short matmul over a long depth, as weight gradients
+// are, is cut along it into parts of at least kShortestDepth, and what leaves the multiprocessors
+// busiest is taken: an assumption.
 constexpr double kMultiprocessors = 132.0;
 constexpr std::int64_t kTileRows = 128, kTileColumns = 256, kShortestDepth = 512;
 
@@ -55,8 +57,9 @@ double share_of_waves(const Launch& launch) {
   return best;
 }
 
-// Tflop/s of cuDNN's causal attention in bf16 at 1,024 positions, heads of 64 and of 128: measured on an H100
-// (docs/measured/gpu_log.md, 22 November 2026), where only pairs that a query sees count.
+// Tflop/s of cuDNN's causal attention in bf16 at 1,024 positions, heads of 64 and of 128: measured
+// on an H100 (docs/measured/gpu_log.md, 22 November 2026), where only pairs that a query sees
+// count.
 struct AttentionRate {
   double of_64, of_128;
 };
@@ -66,7 +69,8 @@ constexpr AttentionRate kDeterministicBackward{186e12, 230e12};
 // assumption, not timed yet.
 constexpr double kOwnAttentionShare = 0.1;
 
-// Of a copy's rate. Source: docs/measured/gpu_log.md, the same day; the middle of a range, everything else 0.97.
+// Of a copy's rate. Source: docs/measured/gpu_log.md, the same day; the middle of a range,
+// everything else 0.97.
 struct MemoryShare {
   std::string_view kernel;  // a name that begins so
   double share;
@@ -96,7 +100,8 @@ constexpr std::array kAllReduce = {Point{8, 13e-6},
                                    Point{256 << 20, 1.75 * (256 << 20) / 422e9},
                                    Point{1024.0 * (1 << 20), 1.75 * 1024.0 * (1 << 20) / 466e9},
                                    Point{16384.0 * (1 << 20), 1.75 * 16384.0 * (1 << 20) / 480e9}};
-// What all-gathers and reduce-scatters of eight GPUs reach, whose sums no switch makes (the same table's text).
+// What all-gathers and reduce-scatters of eight GPUs reach, whose sums no switch makes (the same
+// table's text).
 constexpr double kMostOneWay = 360e9;
 // A pair of GPUs of one machine (measured on H200), and a network card of 400 Gbit/s.
 constexpr double kPairBytes = 396e9, kCardBytes = 50e9;
@@ -106,7 +111,8 @@ constexpr std::array kCardShares = {Point{1 << 20, 0.03}, Point{16 << 20, 0.125}
                                     Point{16384.0 * (1 << 20), 0.74}};
 constexpr double kPairShareOfCard = 0.86;  // of 4 MB and more: 80-92 % (PARALLELISM.md E.4)
 
-// Times grow with bytes in proportion where bandwidth decides, so the logarithms are what lies on a line.
+// Times grow with bytes in proportion where bandwidth decides, so the logarithms are what lies on a
+// line.
 double all_reduce_seconds(double bytes) {
   if (bytes <= kAllReduce.front().x) return kAllReduce.front().y;
   std::array<Point, kAllReduce.size()> logs{};

@@ -119,7 +119,8 @@ std::shared_ptr<const schedule::Schedule> schedule_of(const ScheduleRequest& req
 
 }  // namespace
 
-// The head's forward and backward run together, in its chunk's backward. What is frozen has no weight gradient.
+// The head's forward and backward run together, in its chunk's backward. What is frozen has no
+// weight gradient.
 schedule::StepTimes estimated_times(const PipelinePlan& plan, const model::ModelShape& shape) {
   const schedule::LayerTimes times = layer_times(shape);
   schedule::StepTimes estimated;
@@ -279,7 +280,8 @@ int passes_at_once(const RankPipeline& pipeline) {
   return pipeline.whole() ? 1 : std::min(4 * pipeline.degree(), kMost);
 }
 
-// Of one rank after the other, and of one group after the other, the same is asked for: the last one is kept.
+// Of one rank after the other, and of one group after the other, the same is asked for: the last
+// one is kept.
 std::vector<schedule::Action> pass_actions(const RankPipeline& pipeline, int num_passes) {
   thread_local schedule::Schedule last;
   if (last.layout != pipeline.plan.layout() || last.num_micro_batches != num_passes ||

@@ -26,7 +26,8 @@ std::optional<sharding::UnitPlan::Tie> tie_of(const RankPipeline& pipeline,
       first, ranks[static_cast<std::size_t>(layout.rank_of(layout.last_chunk()))], rank == first};
 }
 
-// In a pipeline whose both ends are here; and with canonical sums wherever they are, as if they were on two ranks.
+// In a pipeline whose both ends are here; and with canonical sums wherever they are, as if they
+// were on two ranks.
 bool sums_ends_apart(const RankPipeline& pipeline, const model::ModelShape& model) {
   if (pipeline.plan.ends_differ() || !pipeline.has_embedding()) return false;
   return !pipeline.whole() || model.part.has_canonical_sums();
@@ -55,8 +56,8 @@ std::vector<UnitSpec> rank_units(const TrainingOptions& options, const sharding:
   return units;
 }
 
-// Which of the unit's gradients one kernel forms alone: of blocks' matrices with their biases, and of an untied head and
-// token embedding. Tensor ranks add up some of theirs after the matmul.
+// Which of the unit's gradients one kernel forms alone: of blocks' matrices with their biases, and
+// of an untied head and token embedding. Tensor ranks add up some of theirs after the matmul.
 std::vector<bool> added_by_the_backward(const TrainingOptions& options, const sharding::Mesh& mesh,
                                         const sharding::UnitPlan& unit) {
   if (!options.adds_in_matmuls || mesh.degree(sharding::kTensorAxis) > 1 || unit.has_frozen() ||

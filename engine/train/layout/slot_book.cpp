@@ -99,8 +99,8 @@ SlotCounts count_slots(const RankPipeline& pipeline, bool one_set_for_all) {
     training.begin(action);
     training.end(action);
   }
-  // Several under way need no more: what a chunk leaves for the next one of its rank is taken at once
-  // (engine/schedule/forwards.h).
+  // Several under way need no more: what a chunk leaves for the next one of its rank is taken at
+  // once (engine/schedule/forwards.h).
   for (const Chunk& chunk : pipeline.chunks) {
     const Action action{ActionKind::kForward, chunk.number, 0};
     pass.begin(action);

@@ -64,8 +64,8 @@ struct TrainingOptions {
     return how;
   }
 
-  /// Shards the units of experts over the ranks that hold the same ones, if ranks divide the experts
-  /// along the mesh's expert axis.
+  /// Shards the units of experts over the ranks that hold the same ones, if ranks divide the
+  /// experts along the mesh's expert axis.
   void divide_experts();
 
   std::int64_t staging_bytes = 0;  ///< per rank, at most, for checkpoints; 0: all it saves

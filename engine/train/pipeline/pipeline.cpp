@@ -34,8 +34,8 @@ bool one_set_for_all(const model::ModelShape& shape) {
   return shape.recompute == model::Recompute::kFull;
 }
 
-// Micro-batches whose tokens a rank needs at a time: from the first forward on it to the last input gradient, or
-// without backwards to the last forward.
+// Micro-batches whose tokens a rank needs at a time: from the first forward on it to the last input
+// gradient, or without backwards to the last forward.
 int most_under_way(const RankPipeline& pipeline, const std::vector<Action>& actions, bool trains) {
   std::map<int, int> left;  // of its chunks, by micro-batch
   std::size_t most = 0;
@@ -317,8 +317,8 @@ void Pipeline::backward(const Action& action) {
   const SlotBook::Place& place = book_->begin(action);
   const model::Pass& pass = pass_of(action.micro_batch);
   model::Transformer& transformer = runner_.transformer();
-  // On a rank without the head the phase of losses is the begin of the first backward. (Later, a slot of
-  // gradients that is being reduced would die in it.)
+  // On a rank without the head the phase of losses is the begin of the first backward. (Later, a
+  // slot of gradients that is being reduced would die in it.)
   runner_.rank().memory->enter(chunk.head || !has_lost_ ? kLoss : kBackward);
   has_lost_ = true;
   const bool input_alone = action.kind == ActionKind::kInputGradient;

@@ -8,7 +8,8 @@
 
 namespace sherd::engine {
 
-/// Consecutive elements of a rank's part of a parameter that are consecutive in a band of the whole.
+/// Consecutive elements of a rank's part of a parameter that are consecutive in a band of the
+/// whole.
 struct CutPiece {
   std::int64_t in_part = 0;  ///< index of the first element in the part
   std::int64_t first_element = 0, count = 0;

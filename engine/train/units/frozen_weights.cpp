@@ -229,8 +229,8 @@ bool FrozenWeights::holds_whole_digest(const sharding::UnitState& unit) const {
          rank_->mesh.coordinate(rank_->rank, sharding::kTensorAxis) == 0;
 }
 
-// Parts of a parameter that is cut begin anywhere in a run: the ranks that hold them read the whole for it once more,
-// each its share.
+// Parts of a parameter that is cut begin anywhere in a run: the ranks that hold them read the whole
+// for it once more, each its share.
 std::uint64_t FrozenWeights::digest_of_cut(const std::vector<sharding::StateTensor>& tensors,
                                            const Load& load) const {
   const std::int64_t room = staging_.host().numel;

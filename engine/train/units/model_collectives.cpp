@@ -255,8 +255,8 @@ void ModelCollectives::sum_over(sharding::Communicator& communicator, const char
   call(sharding::kTensorAxis, [&] { add_up(communicator, what, x); });
 }
 
-// An all-reduce takes as many elements for each rank. Those that are left over, fewer than there are
-// ranks, are added up beside.
+// An all-reduce takes as many elements for each rank. Those that are left over, fewer than there
+// are ranks, are added up beside.
 void ModelCollectives::add_up(sharding::Communicator& communicator, const char* what,
                               const Tensor& x) {
   const std::int64_t left = x.numel % communicator.world_size(), even = x.numel - left;

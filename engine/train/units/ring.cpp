@@ -96,7 +96,8 @@ void Ring::pass_on(const char* what, const Tensor& from, const Tensor& to) {
   in_->wait(*ready_);
   in_->wait(*sent_);  // of earlier calls
   out_->wait(*ready_);
-  // Links in ascending order, everywhere: so no order in which a library begins calls makes a circle.
+  // Links in ascending order, everywhere: so no order in which a library begins calls makes a
+  // circle.
   const bool sends_first = to_next_ == links_.front().get();
   if (sends_first) send(what, from);
   call(receives_, [this, what, to, arrived = under_way_.back().get()] {

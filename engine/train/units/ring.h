@@ -10,8 +10,9 @@
 /// Threads  if calls block until all ranks have made them (Communicator::calls_meet), each end
 ///          makes its calls on its own thread. A rank's thread waits for such a call when it needs
 ///          its event, and before the next one.
-/// Order    calls of a link are in the order of the ranks' calls, which is the same everywhere. A receive begins when the
-///          rank's earlier sends have left, so that it may be written where they were read.
+/// Order    calls of a link are in the order of the ranks' calls, which is the same everywhere. A
+///          receive begins when the rank's earlier sends have left, so that it may be written where
+///          they were read.
 /// Errors   PeerError if another rank stopped, from `await_passed` or `await_sent`.
 #pragma once
 

@@ -1,5 +1,5 @@
-/// Exchanges among the ranks that divide a layer's experts, on a stream of their own: they begin when the work enqueued
-/// so far is done, and overlap what follows (engine/model/collectives.h).
+/// Exchanges among the ranks that divide a layer's experts, on a stream of their own: they begin
+/// when the work enqueued so far is done, and overlap what follows (engine/model/collectives.h).
 #pragma once
 
 #include <chrono>

@@ -154,10 +154,10 @@ void UnitRunner::close(const Layer& layer) {
   for (const int unit : layer.places) gradients_.close(unit);
 }
 
-// What a layer's kernels depend on besides shapes that never change: where its parameters, gradients and
-// activations are, and the pass. Dropout draws anew at every step, a recomputed block's backward depends
-// on what the last forward left, and with a cache each pass begins at another position: those are never
-// the same work again.
+// What a layer's kernels depend on besides shapes that never change: where its parameters,
+// gradients and activations are, and the pass. Dropout draws anew at every step, a recomputed
+// block's backward depends on what the last forward left, and with a cache each pass begins at
+// another position: those are never the same work again.
 void UnitRunner::section(const char* label, int block, const Layer& layer, const model::Pass& pass,
                          const std::function<void()>& enqueue) {
   const model::ModelShape& shape = transformer_->shape();
@@ -267,7 +267,8 @@ bool UnitRunner::adds(const Layer& layer) const {
   return std::ranges::any_of(layer.places, [this](int unit) { return gradients_.adds(unit); });
 }
 
-// Experts that ranks divide: each closes the gradient of one rank's micro-batch before that of the next.
+// Experts that ranks divide: each closes the gradient of one rank's micro-batch before that of the
+// next.
 std::function<model::ExpertGradients()> UnitRunner::next_gradients(int block, Layer& layer) {
   return [this, block, &layer] {
     for (const int unit : layer.places) {

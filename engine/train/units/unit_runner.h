@@ -6,13 +6,14 @@
 /// chunks and micro-batches, and the messages between ranks.
 ///
 ///   forward(chunk)            each unit: get, compute, release
-///   backward(chunk)           head and loss, then each layer from the last to the first: get and open, compute,
-///                             release and close
+///   backward(chunk)           head and loss, then each layer from the last to the first: get and
+///                             open, compute, release and close
 ///   weight_gradients(chunk)   the half that `backward(.., input_alone)` left for later
 ///
-/// Memory   acquires its part of the state, the slots of gathers and reductions, and the transformer's buffers
-///          (`buffers` lists them).
-/// Order    what ParameterGather and GradientReduction ask for: uses in the planned order, one micro-step at a time.
+/// Memory   acquires its part of the state, the slots of gathers and reductions, and the
+///          transformer's buffers (`buffers` lists them).
+/// Order    what ParameterGather and GradientReduction ask for: uses in the planned order, one
+///          micro-step at a time.
 #pragma once
 
 #include <functional>

@@ -31,7 +31,8 @@ void merge_row(const float* own, float own_lse, std::int64_t head_width, float* 
   *lse = merged;
 }
 
-// One head of one document, strip of queries by strip; writes its rows of out and lse, or merges with them.
+// One head of one document, strip of queries by strip; writes its rows of out and lse, or merges
+// with them.
 template <class T, class Out>
 void forward_head(const AttentionForward& args, const Document& document, std::int64_t h,
                   const ForwardBuffers& buffers) {

@@ -99,7 +99,8 @@ void backward_head(const AttentionBackward& args, const Document& document, std:
   narrow_rows(buffers.dquery, K, d_query.first, d_query.stride, Q, K);
 }
 
-// dK and dV of an upper half, which goes to the buffers of a level, are added to those of the lower one.
+// dK and dV of an upper half, which goes to the buffers of a level, are added to those of the lower
+// one.
 class UpperHalf {
  public:
   UpperHalf(const BackwardBuffers& lower, int level) : lower_(lower), buffers_(lower) {
@@ -126,7 +127,8 @@ int levels_of(int groups) {
   return groups > 1 ? std::bit_width(static_cast<unsigned>(groups)) - 1 : 0;
 }
 
-// Query heads [first, first + count), which are added in order: all queries, or a tree over groups of them.
+// Query heads [first, first + count), which are added in order: all queries, or a tree over groups
+// of them.
 template <class T>
 void backward_queries(const AttentionBackward& args, const Document& document, std::int64_t first,
                       std::int64_t count, int group, int groups, const BackwardBuffers& buffers) {
@@ -145,8 +147,8 @@ void backward_queries(const AttentionBackward& args, const Document& document, s
   }
 }
 
-// Query heads [first, first + count) of one key/value head, whose dK and dV they leave in `buffers`: in order, or
-// as a tree over groups of them.
+// Query heads [first, first + count) of one key/value head, whose dK and dV they leave in
+// `buffers`: in order, or as a tree over groups of them.
 template <class T>
 void backward_heads(const AttentionBackward& args, const Document& document, std::int64_t first,
                     std::int64_t count, int groups, const BackwardBuffers& buffers) {
@@ -160,7 +162,8 @@ void backward_heads(const AttentionBackward& args, const Document& document, std
   upper.add_to_lower(document.shape);
 }
 
-// Where the gradient of one head of keys or values goes unrounded: packed as in dqkv, without queries.
+// Where the gradient of one head of keys or values goes unrounded: packed as in dqkv, without
+// queries.
 HeadRows<float> unrounded_head(const Tensor& dkv, const Document& document, Part part,
                                std::int64_t g) {
   const AttentionShape& shape = document.shape;

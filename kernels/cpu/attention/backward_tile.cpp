@@ -68,8 +68,8 @@ void for_each_strip(const BackwardTile& tile, Strip&& strip) {
   }
 }
 
-// Where 16 bits are multiplied, makes units of a row of the tile, once its pair is there: of p and ds as their columns'
-// depth, and in place of ds as its own.
+// Where 16 bits are multiplied, makes units of a row of the tile, once its pair is there: of p and
+// ds as their columns' depth, and in place of ds as its own.
 void turn_query(const BackwardTile& tile, std::int64_t row, const Panels& panels,
                 const BackwardBuffers& buffers) {
   if (!panels.rounds()) return;

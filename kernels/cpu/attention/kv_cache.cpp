@@ -87,8 +87,9 @@ void attend(const CachedAttention& args, const Strip& of, Scratch scratch) {
 
 }  // namespace
 
-// One loop: new rows first, which all heads wait for. Heads with the same keys go together, since they read them once,
-// unless there would be less than two tasks for each of several threads; no row of a product depends on the others.
+// One loop: new rows first, which all heads wait for. Heads with the same keys go together, since
+// they read them once, unless there would be less than two tasks for each of several threads; no
+// row of a product depends on the others.
 void cached_attention(ThreadTeam& team, const CachedAttention& args) {
   const AttentionShape& shape = args.shape;
   const std::int64_t floats = cached_attention_scratch_floats(shape);

@@ -52,8 +52,8 @@ class ExpertRound {
 
   /// up = x times the experts' up; activated = the activation of it.
   void activate(const ConstTensor& x, const ConstTensor& up_matrix) const;
-  /// out[r] = x[r] times the expert's matrix [outputs, inputs], or with `transposed` its transpose [inputs, outputs].
-  /// x has rows of tokens (or of the round, without tokens).
+  /// out[r] = x[r] times the expert's matrix [outputs, inputs], or with `transposed` its transpose
+  /// [inputs, outputs]. x has rows of tokens (or of the round, without tokens).
   void multiply_tokens(const ConstTensor& x, const ConstTensor& matrix, std::int64_t inputs,
                        std::int64_t outputs, bool transposed, const Tensor& out) const;
   /// The same of rows that lie in a buffer of the round.
@@ -88,8 +88,8 @@ class ExpertRound {
   std::int64_t first_, rows_;
 };
 
-/// sums[t] += weight of each of its rows in [first, first + count) times what came out, in the order of experts.
-/// `out` has these rows; `weights` may be empty: 1.
+/// sums[t] += weight of each of its rows in [first, first + count) times what came out, in the
+/// order of experts. `out` has these rows; `weights` may be empty: 1.
 void combine_rows(ThreadTeam& team, const ExpertsShape& shape, const ExpertRowOrder& order,
                   const RowRange& range, const ConstTensor& out, const ConstTensor& weights,
                   const Tensor& sums);

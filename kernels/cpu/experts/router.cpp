@@ -44,7 +44,8 @@ void scores_of(const RouterShape& shape, const float* logits, float* score) {
   }
 }
 
-// The position of the largest value that isn't -inf any more; the first of equal ones. NaN is never larger.
+// The position of the largest value that isn't -inf any more; the first of equal ones. NaN is never
+// larger.
 std::int64_t largest(const float* value, std::int64_t count) {
   std::int64_t best = 0;
   for (std::int64_t i = 1; i < count; ++i) {
@@ -224,7 +225,8 @@ void finish_losses(const RouterForward& args, const std::vector<SequenceSums>& s
   finish_group(args, all, counts, tokens, args.balance.as<float>());
 }
 
-// The derivative by the chosen experts' scores or logits, and where those are of a softmax, what it takes from all.
+// The derivative by the chosen experts' scores or logits, and where those are of a softmax, what it
+// takes from all.
 void add_weight_gradient(const RouterBackward& args, std::int64_t t, const float* score,
                          float* d_logits) {
   const RouterShape& shape = args.shape;

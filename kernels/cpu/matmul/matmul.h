@@ -39,7 +39,8 @@ struct MatmulOperand {
   /// With a transposed b: the number of leading columns that are interleaved
   /// (kernels/interleaved.h).
   std::int64_t interleaved = 0;
-  /// Where the lines in memory lie, if not one after another: line i is number lines[i]. Not of a transposed b.
+  /// Where the lines in memory lie, if not one after another: line i is number lines[i]. Not of a
+  /// transposed b.
   const std::int32_t* lines = nullptr;
 };
 
@@ -53,8 +54,8 @@ struct Matmul {
 };
 void matmul(ThreadTeam& team, const Matmul& matmul, const Tensor& workspace);
 
-/// Matmuls of the same types, of any sizes, one after another: their tasks are one list, so small ones keep all
-/// threads at work. The bits are those of `matmul`.
+/// Matmuls of the same types, of any sizes, one after another: their tasks are one list, so small
+/// ones keep all threads at work. The bits are those of `matmul`.
 void matmul_list(ThreadTeam& team, std::span<const Matmul> list, const Tensor& workspace);
 
 /// Enough for a list of matmuls of at most these sizes each.

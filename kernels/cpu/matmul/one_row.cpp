@@ -163,7 +163,8 @@ void multiply_columns(const Matmul& p, std::int64_t first, std::int64_t count) {
     const bool is_first = k == 0 && !p.bias && !adds_before;
     for (std::int64_t j = 0; j < count; j += kColumns) {
       float sums[kColumns];
-      // The next columns, or the first ones' next piece; another task's columns may be another core's.
+      // The next columns, or the first ones' next piece; another task's columns may be another
+      // core's.
       const bool has_columns = j + kColumns < count, has_piece = k + piece < p.depth;
       if (first + j < p.b.interleaved) {
         const std::int64_t next = has_columns ? first + j + kColumns : first;
@@ -181,7 +182,8 @@ void multiply_columns(const Matmul& p, std::int64_t first, std::int64_t count) {
         columns.is_first = k == 0 && j == 0;
         add_columns<Form>(columns, sums);
       }
-      // All sixteen, also where a matrix has no more: total has room, and a loop of sixteen is vectors.
+      // All sixteen, also where a matrix has no more: total has room, and a loop of sixteen is
+      // vectors.
       if (is_first) {
         std::copy_n(sums, kColumns, total + j);
       } else {
@@ -204,8 +206,9 @@ void multiply_columns(const Matmul& p, std::int64_t first, std::int64_t count) {
 
 template <class Form>
 void multiply(ThreadTeam& team, const Matmul& p) {
-  // A column's chain knows nothing of its task, so tasks may follow the number of threads: long ones are what memory
-  // reads fastest, since what comes after a task nobody fetches. So one for each thread, up to a size.
+  // A column's chain knows nothing of its task, so tasks may follow the number of threads: long
+  // ones are what memory reads fastest, since what comes after a task nobody fetches. So one for
+  // each thread, up to a size.
   const std::int64_t groups = (p.columns + kColumns - 1) / kColumns;
   const std::int64_t columns =
       std::min(kMostTaskColumns, (groups + team.num_threads() - 1) / team.num_threads() * kColumns);

@@ -1,4 +1,5 @@
-/// The innermost part of a matmul of one row (one_row.h): sixteen columns of b, one piece of the depth.
+/// The innermost part of a matmul of one row (one_row.h): sixteen columns of b, one piece of the
+/// depth.
 ///
 /// Instruction sets may have their own forms, in folders of their names; all give bit-identical
 /// results.

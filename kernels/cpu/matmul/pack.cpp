@@ -32,8 +32,8 @@ void pack_eight_units(const typename Form::Element* const* line, std::int64_t u,
   if constexpr (kFirst + 8 < kWidth) pack_eight_units<Form, kWidth, kFirst + 8>(line, u, out);
 }
 
-// The part of the next panel's lines that is as far along the depth, into the second cache: the processor doesn't follow
-// so many lines at once.
+// The part of the next panel's lines that is as far along the depth, into the second cache: the
+// processor doesn't follow so many lines at once.
 template <class Form, int kWidth>
 [[gnu::always_inline]] inline void fetch_next_panel(const typename Form::Element* const* line,
                                                     std::int64_t stride, std::int64_t u) {

@@ -3,10 +3,10 @@
 /// A panel is `width` rows of the left matrix or columns of the right one, as [units][width]: unit
 /// by unit of the depth. A unit has 32 bits:
 ///
-///   f32, f16      a float                                          units = depth
-///   bf16          floats, the two of a pair swapped                units = depth, made even
-///   bf16 pairs    two bf16, the even one in the lower half         units = half of that
-///   bf16 tiles    the same; units made a multiple of 16            units = half of the depth, and more
+///   f32, f16      a float                                     units = depth
+///   bf16          floats, the two of a pair swapped           units = depth, made even
+///   bf16 pairs    two bf16, the even one in the lower half    units = half of that
+///   bf16 tiles    the same; units made a multiple of 16       units = half of the depth, and more
 ///
 /// For tiles, the left matrix is stored in groups of 16 units, as [units / 16][32][16]. Beyond the
 /// depth, panels are padded with zeros. The swapped order makes a chain of fused multiply-adds add
@@ -22,7 +22,8 @@
 namespace sherd::kernels::cpu {
 
 /// `first` is the matrix's first element, `stride` elements lie between its lines in memory, and
-/// `count` rows or columns are packed. With width 6 up to 2 floats after the last panel are written.
+/// `count` rows or columns are packed. With width 6 up to 2 floats after the last panel are
+/// written.
 using Pack = void (*)(const void* first, std::int64_t stride, std::int64_t count,
                       std::int64_t depth, float* panels);
 struct Packing {

@@ -21,8 +21,8 @@ float pair_of(std::uint32_t even, std::uint32_t odd) {
   return std::bit_cast<float>(odd << 16 | even);
 }
 
-// As elements of swapped floats. Subnormals become zero, as where pairs are rounded (pair_rounding.h): the largest of them
-// would round to a normal number.
+// As elements of swapped floats. Subnormals become zero, as where pairs are rounded
+// (pair_rounding.h): the largest of them would round to a normal number.
 Float8 rounded(Float8 x) {
   const auto bits = std::bit_cast<Bits8>(x);
   const Bits8 nearest = bits_rounded_to_bf16(x) & 0xffff0000u;
@@ -53,8 +53,8 @@ struct Widened {
   float value[kBlock];
 };
 
-// Writes element k of a depth among units that lie `step` apart. Elements come in order: with the even one of a pair the
-// odd one becomes zero.
+// Writes element k of a depth among units that lie `step` apart. Elements come in order: with the
+// even one of a pair the odd one becomes zero.
 void put_element(DType dtype, Units units, float value, std::int64_t k, std::int64_t step,
                  float* out) {
   if (dtype != DType::kBF16) {

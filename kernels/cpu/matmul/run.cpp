@@ -125,8 +125,8 @@ class Run {
     }
   }
 
-  // One product of so few rows (a step of decoding) that packing b is most of the work: each task multiplies what it
-  // has packed while it is in its second cache.
+  // One product of so few rows (a step of decoding) that packing b is most of the work: each task
+  // multiplies what it has packed while it is in its second cache.
   void multiply_few_rows(ThreadTeam& team) const {
     const Product& p = products_[0];
     for (std::int64_t b = 0; b < ceil_div(p.columns, p.block_columns) * p.depth_pieces(); ++b) {
@@ -173,7 +173,8 @@ class Run {
             piece + 1 == p.depth_pieces()};
   }
 
-  // What a block's groups need of the block before: the sums go on from there, or are begun where others lay.
+  // What a block's groups need of the block before: the sums go on from there, or are begun where
+  // others lay.
   Before before(std::int64_t b) const {
     if (b == 0) return Before::kNothing;
     const Block block = block_at(b), previous = block_at(b - 1);

@@ -1,13 +1,13 @@
-/// How matmuls (matmul.h) are carried out: the right matrix goes by blocks, which threads pack and multiply in one list
-/// of tasks (schedule.h).
+/// How matmuls (matmul.h) are carried out: the right matrix goes by blocks, which threads pack and
+/// multiply in one list of tasks (schedule.h).
 #pragma once
 
 #include "kernels/cpu/matmul/matmul.h"
 
 namespace sherd::kernels::cpu {
 
-// 768 by 1536, twice: 9 MiB of the last cache. Less depth means that the output goes through memory more often: 384
-// took 4 % longer.
+// 768 by 1536, twice: 9 MiB of the last cache. Less depth means that the output goes through memory
+// more often: 384 took 4 % longer.
 inline constexpr std::int64_t kMaxDepth = 768;
 inline constexpr std::int64_t kMaxColumns = 1536;
 /// So few rows that packing the right matrix is most of the work.
@@ -22,8 +22,8 @@ inline bool keeps_sums(DType c_dtype, std::int64_t depth) {
 std::int64_t floats_of_block(std::int64_t columns, std::int64_t depth);
 std::int64_t sum_floats(std::int64_t rows, std::int64_t depth, DType c_dtype);
 
-/// At least one matmul, all of the same types. The workspace holds the largest block, twice with `two_blocks`, then
-/// the largest sums.
+/// At least one matmul, all of the same types. The workspace holds the largest block, twice with
+/// `two_blocks`, then the largest sums.
 void run_matmuls(ThreadTeam& team, std::span<const Matmul> list, bool two_blocks,
                  const Tensor& workspace);
 

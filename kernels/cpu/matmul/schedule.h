@@ -4,7 +4,8 @@
 /// are multiplied with it. The next block is packed into the other of two buffers while half of a
 /// block's groups remain, so threads don't have to meet between blocks:
 ///
-///   pack 0 | multiply 0, first half | pack 1 | multiply 0, second half | multiply 1, first half | pack 2 | ...
+///   pack 0 | multiply 0, first half | pack 1 | multiply 0, second half | multiply 1, first half |
+///   pack 2 | ...
 ///
 /// A task's dependency is the number of leading tasks that must be done:
 /// ThreadTeam::parallel_for_after.

@@ -1,5 +1,5 @@
-// The weight gradients' workspace: for each block of tokens a row of sums for the query weights, one
-// for the key weights, and one for the bias that there isn't.
+// The weight gradients' workspace: for each block of tokens a row of sums for the query weights,
+// one for the key weights, and one for the bias that there isn't.
 #include "kernels/cpu/norm/qk_norm.h"
 
 #include <algorithm>
@@ -28,7 +28,8 @@ NormShape row_shape(const QkNormShape& shape, bool is_query) {
   return {shape.kind, 1, shape.row_width(is_query), shape.eps, shape.weight_offset};
 }
 
-// Gradients of weights that heads share are added up in each group; weights of one head or column nobody shares.
+// Gradients of weights that heads share are added up in each group; weights of one head or column
+// nobody shares.
 int weight_groups(const QkNormShape& shape) {
   return shape.rows == QkRows::kHeads ? shape.groups : 1;
 }
@@ -178,7 +179,8 @@ void differentiate_row(const QkNormBackward& args, Pass pass, std::int64_t token
   });
 }
 
-// Partial sums of the weights' gradients, block of tokens by block, and what `pass` does to each row.
+// Partial sums of the weights' gradients, block of tokens by block, and what `pass` does to each
+// row.
 void differentiate(ThreadTeam& team, const QkNormBackward& args, Pass pass) {
   const QkNormShape& shape = args.shape;
   const std::int64_t stride = sums_of_a_block(shape);

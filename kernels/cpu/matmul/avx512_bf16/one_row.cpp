@@ -1,4 +1,5 @@
-// Columns of one row's matmul as dot products of bf16 pairs. Compiled with -mavx512bf16 (cmake/compile_options.cmake).
+// Columns of one row's matmul as dot products of bf16 pairs. Compiled with -mavx512bf16
+// (cmake/compile_options.cmake).
 #include "kernels/cpu/matmul/one_row_columns.h"
 
 #ifdef __AVX512BF16__
@@ -12,7 +13,8 @@ namespace {
 
 using Pairs = PairsOfBF16<Units::kPairs>;
 
-// A pair of a times that pair of each column. No function: of one that is handed on, GCC makes a call.
+// A pair of a times that pair of each column. No function: of one that is handed on, GCC makes a
+// call.
 constexpr auto add_pair = [](__m512 sum, float a, Units16 b) {
   const Units16 of_row = std::bit_cast<std::uint32_t>(a) - Units16{};
   return _mm512_dpbf16_ps(sum, (__m512bh)of_row, (__m512bh)b);
