@@ -153,7 +153,7 @@ const std::string_view kChartStyle = R"(
 .charts section { min-width: 0; }
 .charts section:first-child { grid-column: 1 / -1; }
 .charts section:first-child .plot { height: 280px; }
-.charts .legend { word-break: break-all; }
+.charts .legend { overflow-wrap: anywhere; }
 .charts .legend i { height: 4px; vertical-align: 4px; }
 .plot { position: relative; height: 220px; margin: 16px 6px 26px 56px; }
 .plot svg { position: absolute; inset: 0; width: 100%; height: 100%; overflow: visible; }

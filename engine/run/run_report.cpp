@@ -19,7 +19,7 @@ namespace sherd::engine {
 namespace {
 
 constexpr std::string_view kPageStyle = R"(
-td.run, th.run { white-space: normal; word-break: break-all; min-width: 9rem; }
+td.run, th.run { white-space: normal; overflow-wrap: anywhere; min-width: 9rem; }
 td.run i, th.run i { width: 14px; height: 4px; vertical-align: 4px; display: inline-block;
   border-radius: 3px; margin-right: 8px; }
 td.given { white-space: normal; overflow-wrap: anywhere; }
