@@ -53,7 +53,8 @@ std::string verdict_section(const PlanReport& report) {
       "<section>\n<p class=\"verdict {0}\">{1}</p>\n"
       "<div class=\"meter{2}\" role=\"img\" aria-label=\"{3} needed, {4} available\">"
       "<i style=\"width:{5:.3f}%\"></i>{6}</div>\n"
-      "<p class=\"small soft\">{3} needed{7}; {4} available ({8})</p>\n</section>\n",
+      "<p class=\"small soft\">{3} needed{7}; {4} available{9} "
+      "<span class=\"origin\">({8})</span></p>\n</section>\n",
       report.fits() ? "good" : "bad",
       report.fits() ? fmt::format("It fits, with {} to spare.",
                                   human_bytes(report.limit.bytes - report.needed_bytes))
@@ -67,7 +68,7 @@ std::string verdict_section(const PlanReport& report) {
       report.limit.shared && report.plan.world_size() > 1
           ? fmt::format(" by {} ranks together", report.plan.world_size())
           : " per rank",
-      escaped(report.limit.origin));
+      escaped(report.limit.origin), report.fits() ? "" : ", marked by the line");
 }
 
 std::int64_t limit_per_rank(const PlanReport& report) {
@@ -85,7 +86,7 @@ std::string stages_section(const PlanReport& report) {
   const std::int64_t limit = limit_per_rank(report);
   std::string html = fmt::format(
       "<section>\n<h2>Stages</h2>\n<p class=\"small soft\">Peak memory of one rank, on the "
-      "same {} with the same batch{}</p>\n",
+      "same {} with the same batch. The recipe’s stage is underlined{}.</p>\n",
       report.plan.world_size() == 1 ? "rank" : fmt::format("{} ranks", report.plan.world_size()),
       limit < whole ? "; the dashed line is the limit per rank" : "");
   for (const StageReport& stage : report.stages) {
@@ -134,7 +135,8 @@ std::string timeline_section(const PlanReport& report) {
   return fmt::format(
       "<section>\n<h2>One step</h2>\n<p class=\"small soft\">Memory in use in each phase on {}. "
       "The "
-      "full height of a column is the arena, {}; widths don’t show time.</p>\n"
+      "full height of a column is the arena, {}; widths don’t show time. Faded columns are outside "
+      "the step.</p>\n"
       "<div class=\"timeline\">{}{}<div class=\"brace\">before</div><div class=\"brace\" "
       "style=\"grid-column:span 3\">{}</div><div class=\"brace\">once</div><div class=\"brace\">"
       "separate</div></div>\n{}</section>\n",

@@ -25,7 +25,9 @@ const std::string_view kPlanPageStyle = R"(
 }
 .meter i { position: absolute; inset: 0 auto 0 0; background: var(--good); }
 .meter.over i { background: var(--bad); }
-.meter b { position: absolute; top: 0; bottom: 0; width: 2px; background: var(--ink); }
+.meter b { position: absolute; top: 0; bottom: 0; width: 2px; background: var(--ink);
+  box-shadow: 0 0 0 1px var(--card); }
+.origin { display: inline-block; }
 .stage { display: grid; grid-template-columns: 5.2rem 1fr 9.6rem; gap: 12px; align-items: center;
   margin-top: 12px; }
 .stage strong { font-weight: 600; }
@@ -55,7 +57,7 @@ const std::string_view kPlanPageStyle = R"(
   .stage .bar { grid-column: 1 / -1; grid-row: 2; }
   .timeline { gap: 0 2px; }
   .column { height: 200px; }
-  .phase { font-size: .62rem; }
+  .phase { font-size: .66rem; }
 }
 )";
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "engine/report/page.h"
 #include "engine/schedule/peaks.h"
 #include "engine/schedule/picture.h"
 #include "engine/train/layout/pipeline_plan.h"
@@ -76,7 +77,8 @@ std::string picture_svg(const Pipelined& made) {
     return fmt::format("<p class=\"small soft\">Not drawn: its {} actions are more than {}.</p>\n",
                        actions, kMostActions);
   }
-  return schedule::picture_svg(*made.plan.schedule,
+  return "<p class=\"hint small soft\" aria-hidden=\"true\">more to the right →</p>\n" +
+         schedule::picture_svg(*made.plan.schedule,
                                schedule::simulate(*made.plan.schedule, made.times),
                                schedule::TimeUnit::kShareOfStep);
 }
@@ -107,19 +109,19 @@ std::string pipeline_text(const PlannedRecipe& planned) {
 std::string pipeline_section(const PlannedRecipe& planned) {
   if (planned.mesh.degree(sharding::kPipelineAxis) == 1) return {};
   const Pipelined made = pipelined(planned);
-  std::string html = fmt::format(
+  const std::string html = fmt::format(
       "<section>\n<h2>Pipeline</h2>\n<p class=\"small soft\">{}. Activations and waiting are "
-      "micro-batches at a time, each through all of a rank’s layers.</p>\n{}"
-      "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"Pipeline\">"
-      "<table id=\"pipeline\"><tr><th>place</th><th class=\"text\">layers</th><th>activations</th>"
-      "<th>waiting</th><th>idle</th></tr>\n",
+      "micro-batches at a time, each through all of a rank’s layers.</p>\n{}",
       headline(planned.recipe, made), picture_svg(made));
+  std::string table =
+      "<table id=\"pipeline\"><tr><th>pipeline rank</th><th class=\"text\">layers</th>"
+      "<th>activations</th><th>waiting</th><th>idle</th></tr>\n";
   for (const Row& row : made.rows) {
-    html += fmt::format(
+    table += fmt::format(
         "<tr><td>{}</td><td class=\"text\">{}</td><td>{}</td><td>{}</td><td>{}</td></tr>\n",
         row.rank, row.layers, row.activations, row.waiting, row.idle);
   }
-  return html + "</table></div>\n</section>\n";
+  return html + scrolling("Pipeline", table + "</table>") + "</section>\n";
 }
 
 }  // namespace sherd::engine

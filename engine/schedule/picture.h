@@ -39,8 +39,9 @@ class TextPicture {
   std::unique_ptr<Canvas> canvas_;
 };
 
-/// The same as an <svg> element with its legend, for a page that has `kPictureStyle`. Each
-/// rectangle has its action, begin and end in data-action, data-begin and data-end (nanoseconds).
+/// The same as an <svg> element in a box that scrolls sideways, and its legend, for a page that has
+/// `kPictureStyle`. Each rectangle has its action, begin and end in data-action, data-begin and
+/// data-end (nanoseconds).
 std::string picture_svg(const Schedule& schedule, const Simulation& run,
                         TimeUnit unit = TimeUnit::kMilliseconds);
 extern const std::string_view kPictureStyle;

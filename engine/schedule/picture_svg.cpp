@@ -36,6 +36,11 @@ std::string time_text(const Span& span, Duration makespan, TimeUnit unit) {
                      percent * milliseconds(span.end));
 }
 
+bool holds_number(const Action& action, double width) {
+  const std::size_t digits = std::to_string(action.micro_batch).size();
+  return width >= kDigit * static_cast<double>(digits + 1);
+}
+
 std::string bar(const Action& action, const Span& span, double x, double y, double width,
                 const Look& look, bool later_chunk, const std::string& time) {
   std::string svg = fmt::format(
@@ -44,11 +49,10 @@ std::string bar(const Action& action, const Span& span, double x, double y, doub
       "{}</title></rect>",
       look.name, later_chunk ? " later" : "", text_of(action), span.begin.count(), span.end.count(),
       x, y, width, kBar, text_of(action), look.text, action.chunk, action.micro_batch, time);
-  const std::string number = std::to_string(action.micro_batch);
-  if (width >= kDigit * static_cast<double>(number.size() + 1)) {
+  if (holds_number(action, width)) {
     svg += fmt::format("<text{} x=\"{:.2f}\" y=\"{:.1f}\">{}</text>",
                        later_chunk ? " class=\"on-pale\"" : "", x + width / 2.0,
-                       y + kBar / 2.0 + 4.0, number);
+                       y + kBar / 2.0 + 4.0, action.micro_batch);
   }
   return svg;
 }
@@ -66,7 +70,8 @@ const std::string_view kPictureStyle = R"(
     --on-bar: #15181c; --on-pale: #ffffff;
   }
 }
-.schedule { display: block; width: 100%; min-width: 640px; height: auto; }
+.picture { overflow-x: auto; margin-top: 12px; }
+.schedule { display: block; width: 100%; min-width: 900px; height: auto; }
 .schedule text { font: 11px system-ui, sans-serif; text-anchor: middle; fill: var(--on-bar); }
 .schedule text.on-pale { fill: var(--on-pale); }
 .schedule text.rank { text-anchor: start; fill: currentColor; }
@@ -77,6 +82,7 @@ const std::string_view kPictureStyle = R"(
 .schedule .backward { fill: var(--backward); }
 .schedule .input_gradient { fill: var(--input_gradient); }
 .schedule .weight_gradient { fill: var(--weight_gradient); }
+.legend .idle { background: var(--track, #efece7); box-shadow: inset 0 0 0 1px currentColor; }
 )";
 
 std::string picture_svg(const Schedule& schedule, const Simulation& run, TimeUnit unit) {
@@ -85,13 +91,14 @@ std::string picture_svg(const Schedule& schedule, const Simulation& run, TimeUni
                            : (kWidth - kLabel) / static_cast<double>(run.makespan.count());
   const auto num_ranks = schedule.ranks.size();
   std::string svg = fmt::format(
+      "<div class=\"picture\" tabindex=\"0\" role=\"region\" aria-label=\"Schedule\">"
       "<svg class=\"schedule\" viewBox=\"0 0 {:.0f} {:.0f}\" role=\"img\" aria-label=\"what {} "
       "ranks "
       "compute in {}\">\n",
       kWidth, kRow * static_cast<double>(num_ranks), num_ranks,
       unit == TimeUnit::kMilliseconds ? fmt::format("{:.4g} ms", milliseconds(run.makespan))
                                       : "a step");
-  bool used[std::size(kLooks)] = {};
+  bool used[std::size(kLooks)] = {}, has_numbers = false;
   for (std::size_t rank = 0; rank < num_ranks; ++rank) {
     const double y = kRow * static_cast<double>(rank);
     svg += fmt::format(
@@ -104,20 +111,23 @@ std::string picture_svg(const Schedule& schedule, const Simulation& run, TimeUni
       const Span& span = run.spans[rank][i];
       const auto look = static_cast<std::size_t>(action.kind);  // computing kinds come first
       used[look] = true;
-      svg +=
-          bar(action, span, kLabel + scale * static_cast<double>(span.begin.count()), y,
-              scale * static_cast<double>((span.end - span.begin).count()), kLooks[look],
-              schedule.layout.local_index(action.chunk) > 0, time_text(span, run.makespan, unit));
+      const double width = scale * static_cast<double>((span.end - span.begin).count());
+      has_numbers = has_numbers || holds_number(action, width);
+      svg += bar(action, span, kLabel + scale * static_cast<double>(span.begin.count()), y, width,
+                 kLooks[look], schedule.layout.local_index(action.chunk) > 0,
+                 time_text(span, run.makespan, unit));
       svg += '\n';
     }
   }
-  svg += "</svg>\n<ul class=\"legend\">";
+  svg += "</svg></div>\n<ul class=\"legend\">";
   for (std::size_t look = 0; look < std::size(kLooks); ++look) {
     if (!used[look]) continue;
     svg += fmt::format("<li><i style=\"background:var(--{})\"></i>{}</li>", kLooks[look].name,
                        kLooks[look].text);
   }
-  if (schedule.layout.chunks_per_rank > 1) svg += "<li>pale: a rank’s later chunks</li>";
+  svg += "<li><i class=\"idle\"></i>idle</li>";
+  if (schedule.layout.chunks_per_rank > 1) svg += "<li>faded: a rank’s later chunks</li>";
+  if (has_numbers) svg += "<li>number: micro-batch</li>";
   return svg + "</ul>\n";
 }
 

@@ -106,7 +106,7 @@ TEST(Picture, TheSvgHasARectangleForEachActionThatComputes) {
     EXPECT_TRUE(found) << (*it)[2];
   }
   EXPECT_EQ(count, 2 * 2 * 2 * 3);  // ranks, chunks, micro-batches; F, I, W
-  EXPECT_NE(svg.find("pale: a rank’s later chunks"), std::string::npos);
+  EXPECT_NE(svg.find("faded: a rank’s later chunks"), std::string::npos);
   for (const char* name : {"forward", "input_gradient", "weight_gradient"}) {
     EXPECT_NE(kPictureStyle.find(std::string("--") + name + ":"), std::string_view::npos);
   }
