@@ -25,7 +25,7 @@ struct Gemm {
   float* c = nullptr;
   std::int64_t c_stride = 0;
   float scale = 1.0f;
-  bool add = false;  ///< add to what stands in c; OpenBLAS does so in pieces of the depth
+  bool add = false;  ///< add to the values in c; OpenBLAS does so in pieces of the depth
 };
 void gemm(const Gemm& matmul);
 

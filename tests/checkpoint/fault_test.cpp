@@ -123,7 +123,7 @@ INSTANTIATE_TEST_SUITE_P(Faults, EveryCall,
                                       : std::string(::strerrorname_np(test.param));
                          });
 
-// The same where a damaged checkpoint of that step stands in the way.
+// The same where a damaged checkpoint of that step is in the way.
 TEST(Fault, EveryCallFailedOnceWhileADamagedStepIsSavedAnewLosesNeither) {
   for (const int error_number : {EIO, ENOSPC}) {
     bool ran_through = false;
@@ -382,7 +382,7 @@ TEST(Fault, ARenameWhoseAnswerWasLostHasHappened) {
 TEST(Fault, ARenameThatFoundNothingBecauseThereWasNothingFails) {
   const test::TempFolder folder;
   SaveWorld before(folder.path(), 1, test::small_tensors());
-  ASSERT_TRUE(before.save(1).committed);  // another save's manifest stands at the step's name
+  ASSERT_TRUE(before.save(1).committed);  // another save's manifest has the step's name
   HookedDisk disk(refusing("rename_new", ENOENT));
   SaveWorld save(folder.path(), 1, test::small_tensors(), disk);
   EXPECT_FALSE(save.save(1).committed);

@@ -186,7 +186,7 @@ class Examination {
     return true;
   }
 
-  /// "" if the directory is surely one of those that may stand at this step.
+  /// "" if the directory is surely one that may have this step's name.
   std::string unlike_all(const std::string& step, std::size_t oldest,
                          const AfterPowerLoss::Names& files) {
     std::string complaint;

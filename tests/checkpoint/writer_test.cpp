@@ -185,8 +185,8 @@ TEST(Writer, AnInfinityInBF16FailsTheSave) {
       << status.failure->message;
 }
 
-// The engine's pieces are its own bug if they don't cover the tensors; the checkpoint that nobody
-// could load mustn't appear.
+// Pieces that don't cover the tensors are the engine's bug; a checkpoint that can't be loaded
+// mustn't appear.
 TEST(Writer, AHoleBetweenRanksIsNotCommitted) {
   const test::TempFolder folder;
   SaveWorld save(folder.path(), 2, test::small_tensors());
@@ -250,8 +250,8 @@ TEST(Writer, AWriterThatGoesAwayTakesItsSaveWithIt) {
   EXPECT_EQ(list_directory(posix_disk(), folder.path()), Names{});
 }
 
-// Rank 1's thread unwinds (an exception, Ctrl-C) while rank 0 is already committing. Whoever comes
-// first wins, and either way there is a whole checkpoint or none.
+// Rank 1's thread unwinds (an exception, Ctrl-C) while rank 0 is already committing. The first
+// one wins, and either way there is a whole checkpoint or none.
 TEST(Writer, ARankThatGivesUpDuringTheCommitTakesNothingOutOfIt) {
   int committed = 0;
   for (int i = 0; i < 40; ++i) {

@@ -153,7 +153,7 @@ checkpoint: {interval: )" + std::to_string(interval) +
     EXPECT_EQ(tensor_digests(Checkpoint(posix_disk(), path)), digests_.at(step)) << path;
   }
 
-  /// Losses by step, the first one 0. Each step stands there once, in order, from the first one on, and is the same
+  /// Losses by step, the first one 0. Each step is listed once, in order, from the first one on, and is the same
   /// as in the run that wasn't killed; only a killed process may leave a line that is cut off.
   std::map<std::int64_t, double> losses_in(const std::string& run, bool done) const {
     std::map<std::int64_t, double> losses;
@@ -165,7 +165,7 @@ checkpoint: {interval: )" + std::to_string(interval) +
       const nlohmann::json values = nlohmann::json::parse(line);
       if (!values.contains("loss")) continue;
       const std::int64_t step = values.at("step").get<std::int64_t>() - 1;
-      EXPECT_EQ(step, std::ssize(losses)) << "a step is missing or stands there twice";
+      EXPECT_EQ(step, std::ssize(losses)) << "a step is missing or listed twice";
       losses[step] = values.at("loss");
       const auto expected = losses_.find(step);
       if (expected != losses_.end()) {

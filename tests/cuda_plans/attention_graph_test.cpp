@@ -43,12 +43,12 @@ const AttentionShape kShapes[] = {
     {1, 8, 3, 1, 8},        {2, 9, 3, 1, 8},      {4, 9, 3, 1, 8},       {2, 16, 3, 1, 8},
     {2, 31, 3, 1, 8},       {2, 32, 3, 1, 8},     {2, 63, 3, 1, 8},      {2, 64, 3, 1, 8}};
 
-// What the heuristics' first plan wants: refused with less, cuDNN says so. The frontend adds the
+// The workspace of the heuristics' first plan; with less, cuDNN refuses it. The frontend adds the
 // sums of dout * out and, where the order of sums is free, dQ in f32.
 std::int64_t wanted_by_first(
     AttentionGraphKey key, const std::shared_ptr<const cudnn_frontend::DeviceProperties>& device) {
   const AttentionShape& s = key.shape;
-  key.scratch_bytes = -1;  // even a plan that wants nothing wants more
+  key.scratch_bytes = -1;  // even a plan without a workspace needs more
   std::int64_t bytes = 0;
   try {
     check_attention_graph(key, device);

@@ -1,5 +1,5 @@
 // Pipelines on the fake CUDA runtime and NCCL with our own kernels, in several orders of their work: on a GPU
-// for each rank and on one that they share, losses, norms and weights have the bits of one rank.
+// for each rank and on one that they share, losses, norms and weights are bit-identical to one rank.
 
 #include <gtest/gtest.h>
 
@@ -19,7 +19,7 @@ TEST(NcclPipeline, EveryScheduleHasTheBitsOfOneRank) {
   }
 }
 
-// The first rank's receives stand open while it has messages of its own to send.
+// The first rank's receives are pending while it has messages of its own to send.
 TEST(NcclPipeline, ARankThatAwaitsGradientsStillSendsItsActivations) {
   for (const Order order : {Order::kGPipe, Order::kZbV}) {
     for (std::uint64_t seed = 1; seed <= 3; ++seed) {

@@ -239,7 +239,7 @@ void collect(Address page, const Page& of, bool write, std::vector<Touched>& tou
   }
 }
 
-// A piece must lie in operands, which may stand side by side.
+// A piece must lie in operands, which may be adjacent.
 void compare_with_operands(const char* name, const std::vector<Touched>& operands,
                            const Touched& piece) {
   const char* at = piece.begin;

@@ -1,4 +1,4 @@
-// Adapters on ranks that have parts of the layers: losses, norms and trained weights have the bits of one rank, with
+// Adapters on ranks that have parts of the layers: losses, norms and trained weights are bit-identical to one rank, with
 // every schedule and stage, and each rank's memory is as planned.
 
 #include <gtest/gtest.h>

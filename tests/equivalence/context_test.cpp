@@ -25,7 +25,7 @@ engine::TrainingOptions options_of(bool tied, std::int64_t rows) {
   return options;
 }
 
-// The first loss to the bit, whatever follows from gradients nearly.
+// The first loss is bit-identical; values that follow from gradients are nearly equal.
 void expect_near_one(const Outcome& cut, const Outcome& one, const std::string& label) {
   EXPECT_EQ(cut.losses[0], one.losses[0]) << label;
   for (std::size_t step = 0; step < one.losses.size(); ++step) {

@@ -1,4 +1,4 @@
-// Pipelines on a GPU that their ranks share: losses, norms and weights have the bits of one rank on the same
+// Pipelines on a GPU that their ranks share: losses, norms and weights are bit-identical to one rank on the same
 // device, and each rank's memory is as planned.
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Replicas that divide the optimizer's state have the bits of replicas that hold copies of it: every element is summed
+// Replicas that divide the optimizer's state are bit-identical to replicas that hold copies of it: every element is summed
 // in the same order and updated once, wherever.
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// A run has the same bits on every instruction set of the processor (kernels/isa.h; AMX apart, whose bf16
-// matmuls have bits of their own): in every precision, in forms that between them use every kernel with loops
+// A run is bit-identical on every instruction set of the processor (kernels/isa.h; except AMX, whose bf16
+// matmuls give other bits): in every precision, in forms that between them use every kernel with loops
 // or tiles of its own for 512 bits, at sizes that fill no tile.
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Whole trainings with one stream late (tests/support/devices/late_streams.h): the bits of a plain run. A
+// Whole trainings with one late stream (tests/support/devices/late_streams.h) are bit-identical to a plain run. A
 // wait between streams that is missing anywhere in a step shows here, whatever the machine's load.
 
 #include <gtest/gtest.h>

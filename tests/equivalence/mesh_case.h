@@ -55,8 +55,8 @@ inline Outcome same_batch(const engine::TrainingOptions& options, const MeshCase
   return run(options, left, num_steps, each.replicas);
 }
 
-/// Of tensor ranks, on a form of a model, in f32 on four of them and in bf16 on two: what is sharded has the bits of
-/// what isn't, and all ways of recomputing have the same; so has a pipeline with halves of backwards, if untied.
+/// On tensor ranks, for a form of a model, in f32 on four of them and in bf16 on two: sharded and unsharded runs are
+/// bit-identical, with all ways of recomputing; so is a pipeline with halves of backwards, if untied.
 inline void expect_bits_however_recomputed(const engine::TrainingOptions& of,
                                            const model::ModelShape& form) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {

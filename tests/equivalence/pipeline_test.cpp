@@ -1,4 +1,4 @@
-// Layers on several ranks, with every schedule: losses, norms and weights have the bits of one rank, with
+// Layers on several ranks, with every schedule: losses, norms and weights are bit-identical to one rank, with
 // delays at every boundary of a stream, and each rank's memory is as planned.
 
 #include <gtest/gtest.h>

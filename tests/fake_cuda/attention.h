@@ -1,5 +1,5 @@
 /// What cuDNN's graph of a key computes, term by term in f64 over the views that cuDNN is given. Dropout is drawn from the
-/// seed and offset that stand in memory when it is executed, as no kernel of ours does.
+/// seed and offset that are in memory when it is executed, as no kernel of ours does.
 #pragma once
 
 #include "kernels/cuda/attention_key.h"

@@ -381,7 +381,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t described, 
   Sizes sizes;
   const bool ours = *static_cast<const float*>(alpha) == 1.0f;
   const bool adds = *static_cast<const float*>(beta) == 1.0f;
-  // A gradient is added where it goes, a branch to what stands elsewhere.
+  // A gradient is added to the output, a branch to another tensor's values.
   if (adds && (c == d) == (how.transpose_a == CUBLAS_OP_T)) return CUBLAS_STATUS_INVALID_VALUE;
   if (!ours || !fit(how, a_view, as_const<Layout>(b_layout), d_view, sizes)) {
     return CUBLAS_STATUS_INVALID_VALUE;

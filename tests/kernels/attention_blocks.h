@@ -24,7 +24,7 @@ struct AttentionInputs {
 
 inline constexpr std::size_t kBlocks = 5;
 inline constexpr std::size_t kPlaces[kBlocks] = {3, 0, 4, 1,
-                                                 2};  ///< where block i of a sequence stands
+                                                 2};  ///< the place of block i of a sequence
 
 // Of [outer, S, inner], the blocks of S in their places; or back.
 inline OwnedTensor moved(const OwnedTensor& from, std::int64_t outer, std::int64_t inner,
@@ -79,7 +79,7 @@ inline AttentionResults whole(Stream& stream, const AttentionShape& shape,
   return {out, lse, dq, dkv};
 }
 
-// A block of the queries and one of the keys, where these stand.
+// A block of the queries and one of the keys, at their positions.
 inline AttentionShape block_of(const AttentionShape& whole, std::size_t query, std::size_t key) {
   const std::int64_t size = whole.positions / static_cast<std::int64_t>(kBlocks);
   const auto at = [size](std::size_t i) { return static_cast<std::int64_t>(i) * size; };
@@ -105,14 +105,14 @@ void for_each_pair(const Visit& visit) {
 /// Where attention in blocks reads and writes: rows of qkv, dout and results in the blocks' places.
 struct BlockTensors {
   ConstTensor qkv, dout;
-  ConstTensor keys_values;  ///< empty: they stand in qkv
+  ConstTensor keys_values;  ///< empty: they are in qkv
   Tensor out;               ///< f32, and rounded
   Tensor out_rounded;
   Tensor lse, dq, dkv;
   Tensor workspace;
 };
 
-/// Both directions, block by block; what stands in the results before isn't read.
+/// Both directions, block by block; earlier values of the results aren't read.
 inline void attend_in_blocks(Stream& stream, const AttentionShape& shape,
                              const AttentionInputs& inputs, const BlockTensors& tensors) {
   fill_constant(stream, tensors.out, NAN);

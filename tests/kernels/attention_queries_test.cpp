@@ -1,4 +1,4 @@
-// Attention of a part of the queries, against attention of all of them: what belongs to a query has the same bits,
+// Attention of a part of the queries, against attention of all of them: a query's results are bit-identical,
 // and gradients of keys and values add up to the whole's.
 #include <gtest/gtest.h>
 

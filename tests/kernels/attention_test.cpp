@@ -212,7 +212,7 @@ TEST_P(Attention, TheFutureChangesNothing) {
       test::same_bits(ConstTensor(after[kOut]).part(0, n), ConstTensor(before[kOut]).part(0, n)));
 }
 
-// The mask follows the global row, so a sequence gives the same bits in whatever micro-batch it is.
+// The mask follows the global row, so a sequence's results are bit-identical in any micro-batch.
 TEST_P(Attention, ASequenceHasTheSameBitsAloneAndAmongOthers) {
   const AttentionShape all{3, 67, 4, 2, 12}, one{1, 67, 4, 2, 12};
   const OwnedTensor qkv(GetParam(), test::random_values(all.tokens() * all.packed_width(), 1));

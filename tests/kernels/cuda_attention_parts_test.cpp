@@ -24,7 +24,7 @@ constexpr Dropout kDropout{0.3f, {0xfeedfaceull, 3, 5}, 7 * 4 * 150 * 150};
 
 struct Inputs {
   OwnedTensor qkv, dout;
-  OwnedTensor keys_values;  // of all positions; of no elements: they stand in qkv
+  OwnedTensor keys_values;  // of all positions; without elements: they are in qkv
 };
 
 enum : std::size_t { kOut, kLse, kDqkv, kDkv };

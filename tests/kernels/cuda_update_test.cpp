@@ -75,7 +75,7 @@ struct Slice {
   }
 };
 
-// The same work on both devices, from the same numbers; every output must have the same bits.
+// The same work on both devices, from the same numbers; every output must be bit-identical.
 void has_the_cpus_bits(const std::function<void(Stream&, const Slice&)>& step) {
   for (const Settings& s : settings()) {
     SCOPED_TRACE(fmt::format("{} segments, gradient {}, moments {}", s.segments.size(),

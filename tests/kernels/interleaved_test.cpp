@@ -1,4 +1,4 @@
-// Weights whose rows stand side by side give what they give row by row, to the bit, on every instruction set.
+// Interleaved weights give results that are bit-identical to those of plain rows, on every instruction set.
 #include "kernels/interleaved.h"
 
 #include <gtest/gtest.h>

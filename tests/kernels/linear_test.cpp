@@ -49,7 +49,7 @@ OwnedTensor forward(Stream& stream, const Case& c, bool with_bias) {
   return y;
 }
 
-// `before`, if given, is what stands in dx and is added to.
+// `before`, if given, is the initial value of dx, to which the result is added.
 OwnedTensor backward_input(Stream& stream, const Case& c, const OwnedTensor* before = nullptr) {
   OwnedTensor dx = before ? *before : OwnedTensor(c.dtype, c.shape.tokens * c.shape.inputs);
   OwnedTensor workspace = c.workspace(stream, c.dtype);
@@ -123,7 +123,7 @@ TEST_P(Linear, WeightGradientNeedsNoBias) {
   EXPECT_TRUE(test::same_bits(dw, backward_weight(*stream, c, GetParam())[0]));
 }
 
-// In f32 the result of an addition after the whole sum is known to the bit: what stood there plus
+// In f32 the result of an addition after the whole sum is known to the bit: the earlier value plus
 // what the product alone gives.
 TEST(LinearAdd, IsOneAdditionAfterTheWholeSumInF32) {
   for (const LinearShape& shape : {LinearShape{13, 31, 29}, LinearShape{130, 96, 200}}) {
@@ -179,7 +179,7 @@ TEST_P(Linear, AddsToWhatStandsInTheGradientsOnAnyNumberOfThreads) {
   }
 }
 
-// GELU taken along is the two calls it stands for, to the bit.
+// Fused GELU is bit-identical to the two calls that it replaces.
 TEST_P(Linear, GeluTakenAlongHasTheBitsOfTheTwoCalls) {
   for (const LinearShape& shape : kShapes) {
     SCOPED_TRACE(describe(shape));
@@ -209,7 +209,7 @@ TEST_P(Linear, GeluTakenAlongHasTheBitsOfTheTwoCalls) {
   }
 }
 
-// A residual stream that the product is added to is the two calls, to the bit.
+// Adding the product to a residual stream is bit-identical to the two calls.
 TEST_P(Linear, AddsTheProductToAResidualStream) {
   for (const LinearShape& shape : kShapes) {
     SCOPED_TRACE(describe(shape));

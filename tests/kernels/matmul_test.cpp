@@ -48,7 +48,7 @@ struct Factors {
   DType dtype() const { return a.tensor().dtype; }
   Sizes sizes;
   OwnedTensor a, b, a_t, b_t, bias;
-  Values before;  ///< stands in c
+  Values before;  ///< initial values of c
 };
 
 enum class Onto { kNothing, kBias, kOutput };

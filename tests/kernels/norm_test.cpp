@@ -83,7 +83,7 @@ Outputs forward(Stream& stream, const Case& c) {
 
 enum BackwardOutput : std::size_t { kDResidual, kDBranch, kDWeight, kDBias };
 
-// `before`, if given, stands in dweight and dbias and is added to.
+// `before`, if given, is the initial value of dweight and dbias, to which gradients are added.
 Outputs backward(Stream& stream, const Case& c, const Outputs& kept, DType grad_dtype,
                  const Outputs* before = nullptr) {
   Outputs out{{c.dtype, c.numel()},
@@ -293,7 +293,7 @@ TEST_P(Norm, NaNStaysInItsRow) {
 }
 
 // A row's result is its own business: the mask follows the global element, so rows computed alone
-// have the bits that they have among others.
+// are bit-identical to those among others.
 TEST_P(Norm, RowsComputedAloneHaveTheSameBits) {
   constexpr std::int64_t kTokens = 9, kWidth = 37;
   const Case c(GetParam(), {NormKind::kLayerNorm, kTokens, kWidth, 1e-5f}, {.dropout = kDropout});

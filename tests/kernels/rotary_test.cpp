@@ -155,7 +155,7 @@ TEST(RotaryTable, HoldsTheFactorAndTheFrequencies) {
   EXPECT_NEAR(values[4 * 8], 3.0 * std::cos(2.0), 1e-6);
   EXPECT_NEAR(values[4 * 8 + 4], 3.0 * std::sin(2.0), 1e-6);
   EXPECT_NEAR(values[4 * 8 + 1], 3.0 * std::cos(0.2), 1e-6);
-  EXPECT_EQ(values[4 * 8 + 2], 1.0);  // not turned, so without the factor
+  EXPECT_EQ(values[4 * 8 + 2], 1.0);  // not rotated, so without the factor
   EXPECT_EQ(values[4 * 8 + 6], 0.0);
 }
 

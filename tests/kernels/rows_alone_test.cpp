@@ -1,4 +1,4 @@
-// A row of a result has the same bits whether it is computed alone or among others, for every kernel
+// A row of a result is bit-identical whether it is computed alone or among others, for every kernel
 // that works row by row (or sequence by sequence), on any number of threads and on every
 // instruction set: what lets micro-batches be cut, packed and continued.
 #include <gtest/gtest.h>

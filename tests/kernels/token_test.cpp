@@ -66,7 +66,7 @@ OwnedTensor forward(Stream& stream, const Case& c) {
   return y;
 }
 
-// `head`, if given, stands in d_token_weight and is added to.
+// `head`, if given, is the initial value of d_token_weight, to which gradients are added.
 Outputs backward(Stream& stream, const Case& c, DType grad_dtype,
                  const OwnedTensor* head = nullptr) {
   Outputs out{head ? *head : OwnedTensor(grad_dtype, c.shape.vocab_size * c.shape.width),
@@ -143,7 +143,7 @@ TEST(TokenOrder, GradientsAreAddedInTheOrderOfTheTokensToTheBit) {
   EXPECT_TRUE(test::same_bits(out[0], token_gradient));
   EXPECT_TRUE(test::same_bits(out[1], position_gradient));
 
-  // Tied to the head: one addition to what stands there, after the sum.
+  // Tied to the head: one addition to the head's gradient, after the sum.
   const OwnedTensor head(DType::kF32, test::random_values(5 * 17, 8));
   OwnedTensor sum = head;
   for (std::int64_t i = 0; i < sum.numel(); ++i) {

@@ -237,7 +237,7 @@ TEST_P(Update, PaddingStaysZero) {
   }
 }
 
-// What stands in padding is left; the other 16 bits are those of the stored parameter, of any number of threads.
+// Padding is left unmodified; the other 16 bits are those of the stored parameter, for any number of threads.
 TEST_P(Update, AlsoRoundsWhatBecomesOfTheParameters) {
   const Settings settings{.num_steps = 3};
   for (const DType type : {DType::kBF16, DType::kF16}) {

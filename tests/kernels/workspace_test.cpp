@@ -91,7 +91,7 @@ TEST(Workspace, OfNormsEmbeddingsAndSumsIsEnoughForFewerRows) {
 }
 
 // The three products of `shape` in `planned`, no byte of which lies beyond its fences. A kernel
-// that wants more than it gets ends the process (CHECK).
+// that needs more than it gets ends the process (CHECK).
 void run_matmuls(Stream& stream, const LinearShape& shape, DType type, OwnedTensor& planned) {
   const auto [T, I, O] = shape;
   const OwnedTensor x(type, test::random_values(T * I, 1)), w(type, test::random_values(O * I, 2)),

@@ -84,7 +84,7 @@ def tests_in(files):
 
 
 def tests_of(program):
-    """(suite, test) of all that stand in the program's folder below tests/, or in headers; None if it has no
+    """(suite, test) of all tests in the program's folder below tests/, or in headers; None if it has no
     such folder."""
     name, tests = program.removesuffix("_tests"), ROOT / "tests"
     folder = next((f for f in tests.glob("**/") if f.relative_to(tests).as_posix().replace("/", "_") == name), None)
@@ -95,7 +95,7 @@ def tests_of(program):
 
 
 def selects(test_filter, tests):
-    """Whether a gtest filter finds one of them; what stands around TEST_P's names isn't looked at."""
+    """Whether a gtest filter finds one of them; what is around TEST_P's names isn't looked at."""
     for pattern in test_filter.partition("-")[0].split(":"):
         suite, _, test = pattern.partition(".")
         suite, test = suite.split("/")[-1], test.split("/")[0] or "*"

@@ -153,7 +153,7 @@ TEST(Sgd, WithoutMomentumIsTheTextbook) {
   });
 }
 
-// A zero gradient leaves what doesn't decay as it is, to the bit.
+// A zero gradient leaves parameters without decay bit-identical.
 TEST(WeightDecay, SparesTensorsOfOneDimensionAndThoseThatMatchAPattern) {
   const auto stream = make_cpu_compute_stream({});
   const Rank rank = test::lone_rank(0, 1);

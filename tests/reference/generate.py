@@ -167,7 +167,7 @@ def linear(w, prefix, x):
 
 
 def rotate(c, x):
-    """Half-split rotary embedding of x [B, heads, S, K]: pair (x[j], x[j + K/2]) turned by p theta^(-2j/K)."""
+    """Half-split rotary embedding of x [B, heads, S, K]: pair (x[j], x[j + K/2]) rotated by p theta^(-2j/K)."""
     S, K = x.shape[-2:]
     j = torch.arange(K // 2, dtype=torch.float64)
     p = torch.arange(S, dtype=torch.float64)
@@ -277,7 +277,7 @@ def null_range(c, name):
     """Elements [first, last) whose true gradient is zero, or None.
 
     A key bias without rotary embedding adds the same number to all scores of a query, which softmax
-    ignores. Rounding noise stands there instead of a gradient, and AdamW blows noise up to a full step;
+    ignores. There is rounding noise instead of a gradient, and AdamW blows noise up to a full step;
     the loss doesn't notice, but the values after training can't be compared."""
     if not name.endswith("attention.qkv.bias") or c["positions"] == "rope":
         return None

@@ -39,7 +39,7 @@ def make_stubs(lib):
     wanted = {n: v for n, v in wanted.items() if n not in defined and n.startswith(("cu", "__cu", "nv", "nccl"))}
     missing = [n for n in sorted(needed) if n.startswith(("libcu", "libnv", "libnccl")) and not (lib / n).exists()]
     for library in missing:
-        # A symbol's version names its library; those without one may stand anywhere: in the runtime's.
+        # A symbol's version names its library; those without one may be in any library: in the runtime's.
         mine = sorted(n for n, v in wanted.items()
                       if home.get(v) == library or (not v and library.startswith("libcudart")))
         versions = {v: [n for n in mine if wanted[n] == v] for v, file in home.items() if file == library}

@@ -1,5 +1,5 @@
-// A shard's file as libhdf5 and its tools see it, when the data is written into it by somebody
-// else.
+// A shard's file as libhdf5 and its tools see it, when code other than libhdf5 writes the data
+// into it.
 #include "checkpoint/format/hdf5_skeleton.h"
 
 #include <gtest/gtest.h>

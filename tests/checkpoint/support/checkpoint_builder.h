@@ -286,7 +286,7 @@ inline std::vector<StateTensor> sample_tensors(DType moments = DType::kF32) {
   return tensors;
 }
 
-/// What one rank wants, in memory of its own.
+/// The tensors that one rank requests, in memory of its own.
 struct WantedState {
   sharding::State state;
   std::vector<std::string> memory;

@@ -1,5 +1,5 @@
-/// Takes a manifest's text apart and puts it together again with a right checksum, as somebody
-/// would who wants to make a bad one.
+/// Takes a manifest's text apart and puts it together again with a right checksum, as an
+/// attacker would.
 #pragma once
 
 #include <fmt/core.h>

@@ -1,4 +1,4 @@
-// After its first steps a run takes no memory from the heap that is worth counting: tensors stand
+// After its first steps a run allocates almost nothing on the heap: tensors are
 // in the arena. This program counts every allocation of 4 KiB and more; twenty more steps must make
 // none more.
 

@@ -24,7 +24,7 @@ const json& adapters() {
   return kCases;
 }
 
-// Element by element, what stands where.
+// Element by element, the place of each value.
 void each_element(const huggingface::WeightMap& map,
                   const std::function<void(const huggingface::Link&, std::int64_t ours,
                                            std::int64_t theirs)>& use) {

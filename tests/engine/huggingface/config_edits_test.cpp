@@ -55,7 +55,7 @@ TEST(ConfigEdits, GenerationEndsWhereTheRunsTextsEnd) {
             json::parse(R"({"bos_token_id": 1, "eos_token_id": 2})"));
   EXPECT_EQ(json::parse(generation_config("", config, {{7, 2}, {}})),
             json::parse(R"({"bos_token_id": 1, "eos_token_id": [7, 2]})"));
-  // What the folder says besides stays.
+  // The folder's other settings are kept.
   EXPECT_EQ(json::parse(generation_config(R"({"temperature": 0.6, "eos_token_id": [2]})", config,
                                           {{7, 2}, {}})),
             json::parse(R"({"temperature": 0.6, "eos_token_id": [7, 2]})"));

@@ -43,7 +43,7 @@ TEST(Config, AKeyThatIsMissingIsTheClassesAndNullIsNone) {
             "20.0");
 }
 
-// Of Phi-3 the class's 4096 stands even before what the table of frequencies says (both versions).
+// For Phi-3, the class's 4096 precedes even the table of frequencies (both versions).
 TEST(Config, LongropesLengthIsTheFilesOwnOrTheClasses) {
   json config = with(smollm2(), "model_type", "phi3");
   config["rope_scaling"] = {{"rope_type", "longrope"},

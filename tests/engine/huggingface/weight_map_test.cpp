@@ -63,7 +63,7 @@ const NamedShape& theirs(const WeightMap& map, const std::string& name) {
   return map.theirs[0];
 }
 
-// Where element `element` of our parameter stands: "name[element]".
+// The place of element `element` of our parameter: "name[element]".
 std::string place_of(const WeightMap& map, const std::string& ours, std::int64_t element) {
   std::string place;
   for (const Link& link : map.links) {
@@ -141,7 +141,7 @@ TEST(WeightMap, TurnsTheMatricesOfGpt2Over) {
   EXPECT_EQ(place_of(bare, "final_norm.bias", 3), "ln_f.bias[3]");
 }
 
-// Theirs: head, kind, row; and of each head the first two rows are turned together.
+// Theirs: head, kind, row; and the first two rows of each head are rotated together.
 TEST(WeightMap, TakesHeadsApartAndBringsTheRowsThatAreTurnedTogether) {
   const WeightMap map = weight_map(*find_family("gpt_neox"), tiny(4, 2, false, true), true);
   const std::string bias = "gpt_neox.layers.0.attention.query_key_value.bias";

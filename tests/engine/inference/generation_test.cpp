@@ -212,7 +212,7 @@ TEST_F(GenerationTest, SaysWhetherEachTokenWasTheLikeliest) {
   EXPECT_FALSE(wrong.at(0).at("is_greedy"));
 }
 
-// Token by token: the first 24 follow what stands before them; the others see the last 24.
+// Token by token: the first 24 follow the tokens before them; the others see the last 24.
 TEST_F(GenerationTest, ScoresALongTextInWindowsThatAreFullButForTheFirst) {
   const std::string text = "the 0 cat sat. the 1 cat sat. the 2 cat sat. the";
   const auto ids_of = [&](std::size_t begin, std::size_t end) {

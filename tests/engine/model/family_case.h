@@ -165,7 +165,7 @@ class Family {
     const std::size_t place = which == 'q' ? 0 : which == 'k' ? 1 : 2;
     const std::size_t before = fused ? (which == 'q' ? 0 : which == 'k' ? H * K : (H + G) * K) : 0;
     for (std::size_t head = 0; head < heads; ++head) {
-      // Of three: a head's query, key and value rows stand together.
+      // Three matrices in one: a head's query, key and value rows are adjacent.
       const std::size_t first = of_three ? (3 * head + place) * K : before + head * K;
       for (std::size_t d = 0; d < K; ++d) {
         add_row(first + (which == 'v' ? d : family_row(d)));

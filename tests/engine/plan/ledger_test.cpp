@@ -51,7 +51,7 @@ TEST(Ledger, MatmulsTakeSixFlopsForEveryWeightAndToken) {
             6.0 * (6 * of_a_layer + head) * 64 * 256);
 }
 
-// The last block's activations still stand there, and what a block's last matmul gave isn't needed.
+// The last block's activations are still there, and the result of a block's last matmul isn't needed.
 TEST(Ledger, FullRecomputeTakesAllBlocksButTheLastTwice) {
   const double of_a_layer = 4.0 * 512 * 512 + 3.0 * 512 * 1024, head = 1024.0 * 512;
   const double again = 5 * (of_a_layer - 512.0 * 1024);

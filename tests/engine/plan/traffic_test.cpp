@@ -91,7 +91,7 @@ void expect_tensor_ranks_as_planned(
   }
 }
 
-// What a backward computes again sends again, too: in a pipeline, what no longer stands there.
+// What a backward computes again is sent again, too: in a pipeline, activations that have been overwritten.
 TEST(Traffic, OfTensorRanksHasTheirExchangesInsideLayers) {
   expect_tensor_ranks_as_planned([](model::ModelShape& shape, int stage, int pipeline) {
     shape.ffn_width = 40;

@@ -1,5 +1,5 @@
 // Failures at random moments of random worlds: a process is killed, crashes or is stopped, or one of its ranks
-// stands still. Each is found and named, no process is left, and the checkpoints are whole.
+// makes no progress. Each is found and named, no process is left, and the checkpoints are whole.
 // SHERD_FAILURES=FIRST..END runs some of them.
 #include <fmt/core.h>
 #include <signal.h>

@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 using checkpoint::posix_disk;
 using Strings = std::vector<std::string>;
 
-// After the wall time, which stands first: 09 and eight bytes.
+// After the wall time, which comes first: 09 and eight bytes.
 const Strings kExpected = {
     "1a0d627261696e2e4576656e743a32", "10ad023a020801",
     "10ad022abc010a110a0a747261696e2f6c6f737315000020400a160a0f747261696e2f677261645f6e6f72"

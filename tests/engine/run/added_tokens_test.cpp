@@ -158,7 +158,7 @@ TEST_F(AddedTokens, AreTrainedWithTheSameBitsAtEveryStageAndWorld) {
     train("nf4", 1, 0, 8, mode, {"adapter.base_dtype=nf4"});
     train("nf4-apart", 2, 3, 8, mode, {"adapter.base_dtype=nf4"});
     EXPECT_EQ(final_state(folder_, "nf4-apart"), final_state(folder_, "nf4"));
-    // Tokens that stand in every conversation go away from where they began.
+    // The embeddings of tokens in every conversation move away from their initial values.
     export_to("whole", "merged", 8, true);
     const std::vector<float> rows =
         values_of("merged/model.safetensors", "model.embed_tokens.weight");

@@ -1,4 +1,4 @@
-// Checkpoints made to harm: every checksum is right, what stands in them is not. Each is refused in a
+// Checkpoints made to harm: every checksum is right, their content is not. Each is refused in a
 // sentence by whoever would use it, before anything is as large as it says.
 #include <gtest/gtest.h>
 #include <xxhash.h>

@@ -2,7 +2,7 @@
 TOKENS (a list of ids) with the model of each folder: JSON, {"version": ..., "logits": [[[...]]]}. It also saves each
 model in FOLDER/again.
 
-A script of its own because exports.py asks two versions of `transformers`; both know what stands here.
+A script of its own because exports.py asks two versions of `transformers`; both can run what is here.
 """
 import json
 import sys

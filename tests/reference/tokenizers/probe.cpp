@@ -2,7 +2,7 @@
 //
 //   tokenizer_probe FOLDER encode text|tokens <texts >ids    special tokens in texts are text or tokens
 //   tokenizer_probe FOLDER decode <ids >texts                special tokens are shown
-//   tokenizer_probe FOLDER before >ids                       what stands before a document
+//   tokenizer_probe FOLDER before >ids                       the tokens before a document
 //   tokenizer_probe FOLDER time <texts                       processor seconds for all texts, best of 3
 //
 // texts: u32 bytes, UTF-8 each; ids: u32 count, i32 each; what can't be encoded is the count 2^32 - 1.

@@ -27,7 +27,7 @@ std::vector<int> uses_of(int num_blocks, bool tied) {
   return uses;
 }
 
-// Every use played through, none extrapolated. Checks on the way that a unit in use stands in its
+// Every use played through, none extrapolated. Checks on the way that a unit in use is in its
 // slot.
 std::vector<std::int64_t> played(const std::vector<UnitPlan>& units, const GatherOptions& options,
                                  const std::vector<int>& uses, int num_micro_steps) {

@@ -45,7 +45,7 @@ std::uint16_t nearest_bits(DType dtype, double value) {
   }
   if (std::isinf(magnitude)) return sign | format.infinity;
 
-  // For rounding, infinity stands where the next value of the same spacing would be.
+  // For rounding, infinity is at the place of the next value of the same spacing.
   const double low = value_of_bits(dtype, below);
   const double high =
       above == format.infinity

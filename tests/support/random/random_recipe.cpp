@@ -216,7 +216,7 @@ class LegalRecipe {
     const std::int64_t width = found != settings_.end()
                                    ? std::stoll(found->second)
                                    : std::stoll(settings_["model.hidden_size"]) / heads;
-    // Half of a head is turned where that is an even number.
+    // Half of a head is rotated where that is an even number.
     leave("model.rope_fraction");
     const bool half = width % 4 == 0 && random_.chance(0.5);
     if (half) set("model.rope_fraction", "0.5");

@@ -246,7 +246,7 @@ std::unique_ptr<Stream> compute_stream(int num_threads) {
 Outputs on_any_number_of_threads(const std::function<Outputs(Stream&)>& run) {
   Outputs single = run(*compute_stream(1));
   for (const kernels::Isa isa : kernels::available_isas()) {
-    if (isa == kernels::Isa::kAmx) continue;  // its bf16 matmuls have bits of their own
+    if (isa == kernels::Isa::kAmx) continue;  // its bf16 matmuls give other bits
     const kernels::ForcedIsa forced(isa);
     for (const int num_threads : {1, 2, 4}) {
       const Outputs other = run(*compute_stream(num_threads));

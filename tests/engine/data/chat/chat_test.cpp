@@ -20,7 +20,7 @@ constexpr std::int32_t kEnd = 258;  // "<|end|>"
 const std::string kTurns =
     "{% for m in messages %}[{{ m.role }}]\n{{ m.content | trim }}<|end|>\n{% endfor %}"
     "{% if add_generation_prompt %}[assistant]\n{% endif %}";
-// Earlier answers lose what stands before "</t>".
+// Earlier answers lose the text before "</t>".
 const std::string kThinking =
     "{% for m in messages %}[{{ m.role }}]\n{% if m.role == 'assistant' and not loop.last %}"
     "{{ m.content.split('</t>')[-1] }}{% else %}{{ m.content }}{% endif %}<|end|>\n{% endfor %}"

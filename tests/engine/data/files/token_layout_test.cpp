@@ -239,7 +239,7 @@ TEST_F(TokenLayoutTest, TheFingerprintOfTextIsOfItsTokenizerToo) {
   EXPECT_EQ(open_dataset(options)->num_tokens(Split::kTrain), 32) << "\"th\" is one";
   EXPECT_NE(print(), original);
 
-  // The end of a document stands between texts that are joined, and nowhere else.
+  // The end of a document is between texts that are joined, and nowhere else.
   options.tokenizer = folder_.file("tokenizer");
   const auto ends_with = [&](const char* token) {
     folder_.write("tokenizer/tokenizer_config.json", nlohmann::json{{"eos_token", token}}.dump());

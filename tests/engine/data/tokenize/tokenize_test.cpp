@@ -202,7 +202,7 @@ TEST_F(TokenizeTest, ARunThatWasStoppedGoesOnAndWritesTheSameBytes) {
   }
 }
 
-// The output may stand between the texts: a killed run's files are no texts of the next one.
+// The output may be among the texts: a killed run's files are no texts of the next one.
 TEST_F(TokenizeTest, WhatARunWritesIsNoTextOfItsOwn) {
   folder_.write("texts/a.jsonl", lines(60));
   folder_.write("texts/out-of-the-way.bin", "a text");
