@@ -21,6 +21,12 @@ void cast(Stream&, const ConstTensor&, const Tensor&) {
 void add(Stream&, const ConstTensor&, const Tensor&) {
   no_cuda_kernel("add");
 }
+void move_towards(Stream&, const ConstTensor&, float, const Tensor&) {
+  no_cuda_kernel("move_towards");
+}
+void exchange(Stream&, const Tensor&, const Tensor&) {
+  no_cuda_kernel("exchange");
+}
 void residual_add(Stream&, const ConstTensor&, const ConstTensor&, const Dropout&, float,
                   const Tensor&) {
   no_cuda_kernel("residual_add");

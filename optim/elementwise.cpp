@@ -30,22 +30,8 @@ class Elementwise final : public Optimizer {
 
   void update(Stream& stream, int unit, const UpdateStep& step) override {
     for (const UpdatedSlice& slice : slices_[unit]) {
-      kernels::UpdateCommon common = common_of(slice, step, options_.moment_type);
-      common.rounded = slice.rounded;
-      const Tensor first = slice.part_of(first_[unit]);
-      if (is_adam(options_)) {
-        kernels::adam_update(stream, {.common = common,
-                                      .exp_avg = first,
-                                      .exp_avg_sq = slice.part_of(second_[unit]),
-                                      .decoupled_decay = options_.type == OptimizerType::kAdamW,
-                                      .beta1 = options_.beta1,
-                                      .beta2 = options_.beta2,
-                                      .eps = options_.eps,
-                                      .update_number = step.update_number});
-      } else if (options_.type == OptimizerType::kSgd) {
-        kernels::sgd_update(stream, {common, first, options_.momentum});
-      } else {
-        kernels::lion_update(stream, {common, first, options_.beta1, options_.beta2});
+      for (const UpdatedSlice::Group& group : slice.groups) {
+        update(stream, unit, slice, group, step);
       }
     }
   }
@@ -66,6 +52,30 @@ class Elementwise final : public Optimizer {
   }
 
  private:
+  void update(Stream& stream, int unit, const UpdatedSlice& slice, const UpdatedSlice::Group& group,
+              const UpdateStep& step) {
+    const ParameterGroup rates = options_.rates_of(group.group);
+    kernels::UpdateCommon common = common_of(slice, step, options_.moment_type);
+    common.segments = group.segments;
+    common.lr = step.lr * rates.lr_factor;
+    common.rounded = slice.rounded;
+    const Tensor first = slice.part_of(first_[unit]);
+    if (is_adam(options_)) {
+      kernels::adam_update(stream, {.common = common,
+                                    .exp_avg = first,
+                                    .exp_avg_sq = slice.part_of(second_[unit]),
+                                    .decoupled_decay = options_.type == OptimizerType::kAdamW,
+                                    .beta1 = rates.beta1,
+                                    .beta2 = rates.beta2,
+                                    .eps = rates.eps,
+                                    .update_number = step.update_number});
+    } else if (options_.type == OptimizerType::kSgd) {
+      kernels::sgd_update(stream, {common, first, options_.momentum});
+    } else {
+      kernels::lion_update(stream, {common, first, rates.beta1, rates.beta2});
+    }
+  }
+
   OptimizerOptions options_;
   std::vector<std::vector<UpdatedSlice>> slices_;
   std::vector<std::string> kinds_;

@@ -28,8 +28,12 @@ class TrustRatios final : public LayerwiseAdaptive {
     }
     for (const sharding::UnitState& unit : units) {
       for (const ParameterSpec& parameter : unit.spec().parameters) {
-        if (weight_decays_.size() <= parameter.index) weight_decays_.resize(parameter.index + 1);
-        weight_decays_[parameter.index] = options.decay.rate_of(parameter);
+        if (weight_decays_.size() <= parameter.index) {
+          weight_decays_.resize(parameter.index + 1);
+          lr_factors_.resize(parameter.index + 1, 1.0f);
+        }
+        weight_decays_[parameter.index] = options.decay_of(parameter);
+        lr_factors_[parameter.index] = options.lr_factor_of(parameter);
       }
     }
   }
@@ -110,8 +114,9 @@ class TrustRatios final : public LayerwiseAdaptive {
 
   void set_ratios(const std::vector<TensorNorms::Pair>& norms) {
     ratios_.resize(norms.size());
-    for (std::size_t p = 0; p < norms.size(); ++p)
-      ratios_[p] = ratio_of(norms[p], weight_decays_[p]);
+    for (std::size_t p = 0; p < norms.size(); ++p) {
+      ratios_[p] = ratio_of(norms[p], weight_decays_[p]) * lr_factors_[p];
+    }
     std::size_t index = 0;
     for (const auto& of_unit : slices_) {
       for (const UpdatedSlice& slice : of_unit) {
@@ -125,7 +130,8 @@ class TrustRatios final : public LayerwiseAdaptive {
 
   OptimizerOptions options_;
   std::vector<std::vector<UpdatedSlice>> slices_;
-  std::vector<float> weight_decays_;  // by parameter index, those on other ranks included
+  // By parameter index, those on other ranks included.
+  std::vector<float> weight_decays_, lr_factors_;
   TensorNorms norms_;
   std::vector<Buffer> first_, second_;
   std::vector<std::vector<float>> segment_ratios_;  // by slice, in the order of slices_

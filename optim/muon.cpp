@@ -19,6 +19,7 @@ struct MuonSlice {
   UpdatedSlice rest;                         ///< the other segments
   std::vector<std::int64_t> rest_positions;  ///< of each rest segment in the unit's exp_avg_sq
   std::vector<kernels::UpdateSegment> rest_alone;  ///< each as if its buffers began with it
+  std::vector<ParameterGroup> rest_rates;          ///< of each rest segment
 };
 
 class Muon final : public Optimizer {
@@ -80,16 +81,17 @@ class Muon final : public Optimizer {
 
  private:
   // Positions in the unit's exp_avg_sq continue from slice to slice.
-  static MuonSlice split(const sharding::UnitState& unit, UpdatedSlice slice,
-                         std::int64_t& rest_position) {
-    MuonSlice result{slice, {}, slice, {}, {}};
+  MuonSlice split(const sharding::UnitState& unit, UpdatedSlice slice,
+                  std::int64_t& rest_position) const {
+    MuonSlice result{slice, {}, slice, {}, {}, {}};
     result.matrices.segments.clear();
     result.rest.segments.clear();
     for (const kernels::UpdateSegment& segment : slice.segments) {
       const ParameterSpec& parameter = parameter_at(unit.spec(), segment.parameter);
       if (is_muons(unit.spec(), parameter)) {
         result.matrices.segments.push_back(segment);
-        result.ratios.push_back(ratio_of(parameter, segment.first_element));
+        result.ratios.push_back(ratio_of(parameter, segment.first_element) *
+                                options_.lr_factor_of(parameter));
       } else {
         result.rest_alone.push_back(segment);
         result.rest_alone.back().first = 0;
@@ -99,6 +101,7 @@ class Muon final : public Optimizer {
         }
         result.rest.segments.push_back(segment);
         result.rest_positions.push_back(rest_position);
+        result.rest_rates.push_back(options_.rates_of(options_.group_of(parameter)));
         rest_position += segment.count;
       }
     }
@@ -114,7 +117,7 @@ class Muon final : public Optimizer {
                                            slice.rest.segments[segment].count);
   }
 
-  static float ratio_of(const ParameterSpec& parameter, std::int64_t element) {
+  float ratio_of(const ParameterSpec& parameter, std::int64_t element) const {
     MatrixPart matrix;
     std::int64_t end = 0;
     for (const MatrixPart& part : matrix_parts(parameter)) {
@@ -122,8 +125,11 @@ class Muon final : public Optimizer {
       end += part.numel();
       if (element < end) break;
     }
-    return static_cast<float>(std::sqrt(std::max(
-        1.0, static_cast<double>(matrix.whole_rows) / static_cast<double>(matrix.whole_columns))));
+    const auto rows = static_cast<double>(matrix.whole_rows);
+    const auto columns = static_cast<double>(matrix.whole_columns);
+    return static_cast<float>(options_.muon_scale == MuonScale::kOriginal
+                                  ? std::sqrt(std::max(1.0, rows / columns))
+                                  : 0.2 * std::sqrt(std::max(rows, columns)));
   }
 
   kernels::MuonUpdate muon_args(int unit, const MuonSlice& slice, const UpdateStep& step) const {
@@ -213,12 +219,13 @@ class Muon final : public Optimizer {
 
   // Segment by segment, since the second moment is kept for these segments only.
   void update_rest(Stream& stream, int unit, const MuonSlice& slice, const UpdateStep& step) const {
-    UpdateStep how = step;
-    how.lr = step.lr * options_.adamw_lr_ratio;
-    kernels::UpdateCommon common = common_of(slice.rest, how, options_.moment_type);
+    kernels::UpdateCommon common = common_of(slice.rest, step, options_.moment_type);
+    const float lr = step.lr * options_.adamw_lr_ratio;
     const Tensor exp_avg = slice.rest.part_of(moments_[unit]);
     for (std::size_t i = 0; i < slice.rest.segments.size(); ++i) {
       const kernels::UpdateSegment& segment = slice.rest.segments[i];
+      const ParameterGroup& rates = slice.rest_rates[i];
+      common.lr = lr * rates.lr_factor;
       common.parameter = slice.rest.parameter.part(segment.first, segment.count);
       common.gradient = slice.rest.gradient.part(segment.first, segment.count);
       common.segments = {&slice.rest_alone[i], 1};
@@ -227,9 +234,9 @@ class Muon final : public Optimizer {
                             .exp_avg = exp_avg.part(segment.first, segment.count),
                             .exp_avg_sq = second_moment(static_cast<std::size_t>(unit), slice, i),
                             .decoupled_decay = true,
-                            .beta1 = options_.beta1,
-                            .beta2 = options_.beta2,
-                            .eps = options_.eps,
+                            .beta1 = rates.beta1,
+                            .beta2 = rates.beta2,
+                            .eps = rates.eps,
                             .update_number = step.update_number});
     }
   }

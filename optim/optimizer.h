@@ -9,6 +9,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -57,6 +58,16 @@ struct WeightDecay {
   float rate_of(const ParameterSpec& parameter) const;
 };
 
+/// Parameters that are updated differently. The first group with a pattern for a parameter decides.
+struct ParameterGroup {
+  std::vector<std::string> patterns{};  ///< of names, as in WeightDecay
+  float lr_factor = 1.0f;               ///< multiplies the learning rate
+  std::optional<float> weight_decay{};  ///< also of vectors; none: WeightDecay decides
+  float beta1 = 0.9f, beta2 = 0.999f, eps = 1e-8f;
+
+  bool has(const ParameterSpec& parameter) const;
+};
+
 /// How moments are stored. With `stochastic` a bf16 moment is rounded up or down at random, in
 /// proportion. The random bits are addressed by (seed, update, tensor, element), so resharding
 /// doesn't change the rounding.
@@ -68,15 +79,28 @@ struct MomentType {
 
 enum class OptimizerType { kAdamW, kAdam, kSgd, kLion, kLamb, kLars, kMuon };
 
+/// Factor on Muon's rate for a matrix: sqrt(max(1, rows / columns)) (Jordan et al. 2024), or 0.2
+/// sqrt(max(rows, columns)) (Liu et al. 2025, arXiv:2502.16982), the size of AdamW's updates.
+enum class MuonScale { kOriginal, kMatchRmsAdamW };
+
 struct OptimizerOptions {
   OptimizerType type = OptimizerType::kAdamW;
   float beta1 = 0.9f, beta2 = 0.999f, eps = 1e-8f;
   float momentum = 0.0f;            ///< sgd, lars, muon
   float trust_coefficient = 1e-3f;  ///< lars
   float adamw_lr_ratio = 1.0f;      ///< muon: AdamW's rate over Muon's
-  DType muon_dtype = DType::kF32;   ///< type in which Muon orthogonalises: f32 or bf16
+  MuonScale muon_scale = MuonScale::kOriginal;
+  DType muon_dtype = DType::kF32;  ///< type in which Muon orthogonalises: f32 or bf16
   WeightDecay decay{};
+  std::vector<ParameterGroup> groups{};
   MomentType moment_type{};
+
+  /// Index of a parameter's group; -1: none.
+  int group_of(const ParameterSpec& parameter) const;
+  float decay_of(const ParameterSpec& parameter) const;
+  float lr_factor_of(const ParameterSpec& parameter) const;
+  /// What a group's parameters are updated with; -1: those in no group.
+  ParameterGroup rates_of(int group) const;
 };
 
 /// Defaults of a recipe.

@@ -46,14 +46,49 @@ void add_segments(const sharding::Piece& piece, const ParameterSpec& parameter, 
   }
 }
 
+bool matches(const std::vector<std::string>& patterns, const ParameterSpec& parameter) {
+  return std::ranges::any_of(patterns, [&](const std::string& pattern) {
+    return fnmatch(pattern.c_str(), parameter.name.c_str(), 0) == 0;
+  });
+}
+
+void add_groups(UpdatedSlice& slice, const OptimizerOptions& options, const UnitSpec& unit) {
+  for (const kernels::UpdateSegment& segment : slice.segments) {
+    const int group = options.group_of(parameter_at(unit, segment.parameter));
+    auto found = std::ranges::find(slice.groups, group, &UpdatedSlice::Group::group);
+    if (found == slice.groups.end()) found = slice.groups.insert(found, {.group = group});
+    found->segments.push_back(segment);
+  }
+}
+
 }  // namespace
 
 float WeightDecay::rate_of(const ParameterSpec& parameter) const {
-  if (parameter.shape.size() < 2) return 0.0f;
-  for (const std::string& pattern : no_decay) {
-    if (fnmatch(pattern.c_str(), parameter.name.c_str(), 0) == 0) return 0.0f;
+  return parameter.shape.size() < 2 || matches(no_decay, parameter) ? 0.0f : rate;
+}
+
+bool ParameterGroup::has(const ParameterSpec& parameter) const {
+  return matches(patterns, parameter);
+}
+
+int OptimizerOptions::group_of(const ParameterSpec& parameter) const {
+  for (std::size_t i = 0; i < groups.size(); ++i) {
+    if (groups[i].has(parameter)) return static_cast<int>(i);
   }
-  return rate;
+  return -1;
+}
+
+ParameterGroup OptimizerOptions::rates_of(int group) const {
+  if (group >= 0) return groups[static_cast<std::size_t>(group)];
+  return {.beta1 = beta1, .beta2 = beta2, .eps = eps};
+}
+
+float OptimizerOptions::decay_of(const ParameterSpec& parameter) const {
+  return rates_of(group_of(parameter)).weight_decay.value_or(decay.rate_of(parameter));
+}
+
+float OptimizerOptions::lr_factor_of(const ParameterSpec& parameter) const {
+  return rates_of(group_of(parameter)).lr_factor;
 }
 
 std::vector<std::vector<UpdatedSlice>> updated_slices(const std::vector<sharding::UnitState>& units,
@@ -67,12 +102,14 @@ std::vector<std::vector<UpdatedSlice>> updated_slices(const std::vector<sharding
                          unit.gradient(slice_index),
                          unit.rounded_slice(slice_index),
                          static_cast<std::int64_t>(of_unit.size()) * unit.layout().slice_numel(),
+                         {},
                          {}};
       for (const sharding::Piece& piece : unit.layout().pieces(slice_index)) {
         const ParameterSpec& parameter = unit.spec().parameters[piece.parameter];
-        add_segments(piece, parameter, options.decay.rate_of(parameter),
-                     options.moment_type.stochastic, slice.segments);
+        add_segments(piece, parameter, options.decay_of(parameter), options.moment_type.stochastic,
+                     slice.segments);
       }
+      add_groups(slice, options, unit.spec());
       of_unit.push_back(std::move(slice));
     }
   }

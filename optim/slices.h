@@ -20,6 +20,12 @@ struct UpdatedSlice {
   Tensor rounded;                  ///< the parameters as used in computation; may be empty
   std::int64_t first_element = 0;  ///< of this slice in the rank's moments for the unit
   std::vector<kernels::UpdateSegment> segments;
+  /// The same segments by group (OptimizerOptions::group_of), each group's in order.
+  struct Group {
+    int group = -1;
+    std::vector<kernels::UpdateSegment> segments{};
+  };
+  std::vector<Group> groups{};
 
   /// This slice's part of a buffer of `acquire_moments`.
   Tensor part_of(const Buffer& moments) const {

@@ -1,5 +1,6 @@
 #include "kernels/cpu/pointwise.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "kernels/dispatch_float.h"
@@ -116,6 +117,24 @@ void add(ThreadTeam& team, ConstTensor x, Tensor accumulator) {
     dispatch_float(accumulator.dtype, [&]<class Accumulator>(Accumulator) {
       add_elements(team, x.as<T>(), accumulator.as<Accumulator>(), x.numel);
     });
+  });
+}
+
+void move_towards(ThreadTeam& team, ConstTensor x, float weight, Tensor average) {
+  const float* values = x.as<float>();
+  float* means = average.as<float>();
+  parallel_blocks(team, x.numel, [=](std::int64_t first, int count) {
+    const float* value = values + first;
+    float* mean = means + first;
+#pragma omp simd
+    for (int i = 0; i < count; ++i) mean[i] = mean[i] + weight * (value[i] - mean[i]);
+  });
+}
+
+void exchange(ThreadTeam& team, Tensor a, Tensor b) {
+  float *of_a = a.as<float>(), *of_b = b.as<float>();
+  parallel_blocks(team, a.numel, [=](std::int64_t first, int count) {
+    std::swap_ranges(of_a + first, of_a + first + count, of_b + first);
   });
 }
 

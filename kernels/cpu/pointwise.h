@@ -16,6 +16,8 @@ void fill_zero(ThreadTeam& team, Tensor x);
 void fill_constant(ThreadTeam& team, Tensor out, float value);
 void cast(ThreadTeam& team, ConstTensor x, Tensor y);
 void add(ThreadTeam& team, ConstTensor x, Tensor accumulator);
+void move_towards(ThreadTeam& team, ConstTensor x, float weight, Tensor average);
+void exchange(ThreadTeam& team, Tensor a, Tensor b);
 void sum_in_order(const ConstTensor* inputs, int num_inputs, Tensor out, bool onto_out);
 void sum_as_trees(const ConstTensor* inputs, int num_inputs, int tree, Tensor out, bool onto_out);
 void residual_add(ThreadTeam& team, ConstTensor residual, ConstTensor branch,

@@ -23,6 +23,8 @@ void fill_zero(Stream& stream, const Tensor& x);
 void fill_constant(Stream& stream, const Tensor& out, float value);
 void cast(Stream& stream, const ConstTensor& x, const Tensor& y);
 void add(Stream& stream, const ConstTensor& x, const Tensor& accumulator);
+void move_towards(Stream& stream, const ConstTensor& x, float weight, const Tensor& average);
+void exchange(Stream& stream, const Tensor& a, const Tensor& b);
 void residual_add(Stream& stream, const ConstTensor& residual, const ConstTensor& branch,
                   const Dropout& dropout, float scale, const Tensor& out);
 void dropout_backward(Stream& stream, const ConstTensor& dy, const Dropout& dropout, float scale,

@@ -46,6 +46,17 @@ void add(Stream& stream, const ConstTensor& x, const Tensor& accumulator) {
   });
 }
 
+void move_towards(Stream& stream, const ConstTensor& x, float weight, const Tensor& average) {
+  const device_common::MoveTowards work{x.as<float>(), weight, average.as<float>()};
+  launch_flat<pack_of<float>()>(stream, "move_towards", x.numel, allow_packs(work.x, work.average),
+                                work);
+}
+
+void exchange(Stream& stream, const Tensor& a, const Tensor& b) {
+  const device_common::Exchange work{a.as<float>(), b.as<float>()};
+  launch_flat<pack_of<float>()>(stream, "exchange", a.numel, allow_packs(work.a, work.b), work);
+}
+
 void residual_add(Stream& stream, const ConstTensor& residual, const ConstTensor& branch,
                   const Dropout& dropout, float scale, const Tensor& out) {
   dispatch_float(out.dtype, [&]<class T>(T) {

@@ -50,6 +50,35 @@ struct Add {
   }
 };
 
+struct MoveTowards {
+  const float* x;
+  float weight;
+  float* average;
+
+  template <int N>
+  SHERD_HOST_DEVICE void apply(std::int64_t first) const {
+    float value[N], mean[N];
+    load_wide<N>(x + first, value);
+    load_wide<N>(average + first, mean);
+    for (int i = 0; i < N; ++i) mean[i] = mean[i] + weight * (value[i] - mean[i]);
+    store_narrow<N>(average + first, mean);
+  }
+};
+
+struct Exchange {
+  float* a;
+  float* b;
+
+  template <int N>
+  SHERD_HOST_DEVICE void apply(std::int64_t first) const {
+    float of_a[N], of_b[N];
+    load_wide<N>(a + first, of_a);
+    load_wide<N>(b + first, of_b);
+    store_narrow<N>(a + first, of_b);
+    store_narrow<N>(b + first, of_a);
+  }
+};
+
 template <class T>
 struct ResidualAdd {
   const T* residual;

@@ -57,6 +57,24 @@ void add(Stream& stream, ConstTensor x, Tensor accumulator) {
   stream.run("add", [=, &stream] { cpu::add(stream.team(), x, accumulator); });
 }
 
+void move_towards(Stream& stream, ConstTensor x, float weight, Tensor average) {
+  check_alike(x, average);
+  SHERD_CHECK(x.dtype == DType::kF32, "an average of {}", name_of(x.dtype));
+  if (weight == 1.0f) return cast(stream, x, average);
+  if (is_cuda(stream)) {
+    return on_gpu(stream, cuda::move_towards, launches::move_towards, x, weight, average);
+  }
+  stream.run("move_towards",
+             [=, &stream] { cpu::move_towards(stream.team(), x, weight, average); });
+}
+
+void exchange(Stream& stream, Tensor a, Tensor b) {
+  check_alike(a, b);
+  SHERD_CHECK(a.dtype == DType::kF32, "an exchange of {}", name_of(a.dtype));
+  if (is_cuda(stream)) return on_gpu(stream, cuda::exchange, launches::exchange, a, b);
+  stream.run("exchange", [=, &stream] { cpu::exchange(stream.team(), a, b); });
+}
+
 void sum_in_order_on_host(const ConstTensor* inputs, int num_inputs, Tensor out, bool onto_out) {
   SHERD_CHECK(num_inputs >= 1, "a sum of {} buffers", num_inputs);
   for (int k = 0; k < num_inputs; ++k) check_alike(inputs[k], inputs[0]);

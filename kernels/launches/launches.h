@@ -31,6 +31,8 @@ Launches fill_zero(const Tensor& x);
 Launches fill_constant(const Tensor& out, float value);
 Launches cast(const ConstTensor& x, const Tensor& y);
 Launches add(const ConstTensor& x, const Tensor& accumulator);
+Launches move_towards(const ConstTensor& x, float weight, const Tensor& average);
+Launches exchange(const Tensor& a, const Tensor& b);
 Launches residual_add(const ConstTensor& residual, const ConstTensor& branch,
                       const Dropout& dropout, float scale, const Tensor& out);
 Launches dropout_backward(const ConstTensor& dy, const Dropout& dropout, float scale,

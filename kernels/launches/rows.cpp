@@ -18,6 +18,12 @@ Launches cast(const ConstTensor& x, const Tensor& y) {
 Launches add(const ConstTensor& x, const Tensor& accumulator) {
   return flat("add", x.numel, bytes_of(x, accumulator), accumulator.bytes());
 }
+Launches move_towards(const ConstTensor& x, float, const Tensor& average) {
+  return flat("move_towards", x.numel, bytes_of(x, average), average.bytes());
+}
+Launches exchange(const Tensor& a, const Tensor& b) {
+  return flat("exchange", a.numel, bytes_of(a, b), bytes_of(a, b));
+}
 Launches residual_add(const ConstTensor& residual, const ConstTensor& branch, const Dropout&, float,
                       const Tensor& out) {
   return flat("residual_add", out.numel, bytes_of(residual, branch), out.bytes());

@@ -52,6 +52,28 @@ TEST_P(CudaPointwise, ColumnsForAdaptersAndUniformNumbersHaveTheCpusBits) {
       "uniform numbers");
 }
 
+TEST_P(CudaPointwise, AveragesHaveTheCpusBits) {
+  for (const std::int64_t numel : kSizes) {
+    const OwnedTensor x(DType::kF32, test::random_values(numel, 1));
+    const OwnedTensor y(DType::kF32, test::random_values(numel, 2));
+    same_bits_as_cpu(
+        [&](Place& place) {
+          Outputs out;
+          for (int i = 0; i < 3; ++i) out.emplace_back(DType::kF32, numel);
+          Stream& stream = place.stream();
+          const Tensor average = place.out(out[0]), a = place.out(out[1]), b = place.out(out[2]);
+          cast(stream, place.in(y), average);
+          move_towards(stream, place.in(x), 0.3f, average);
+          cast(stream, place.in(x), a);
+          cast(stream, place.in(y), b);
+          exchange(stream, a, b);
+          place.finish();
+          return out;
+        },
+        fmt::format("{} elements", numel));
+  }
+}
+
 TEST_P(CudaPointwise, FillsCastsSumsAndDropoutHaveTheCpusBits) {
   for (const std::int64_t numel : kSizes) {
     const OwnedTensor x = filled(numel, 1), residual = filled(numel, 2);

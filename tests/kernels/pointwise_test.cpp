@@ -59,6 +59,43 @@ TEST_P(Pointwise, AddIsOneAdditionRoundedToTheAccumulatorsType) {
   }
 }
 
+TEST(PointwiseAverage, MovesTowardsTheValuesAndStaysWhereTheyAreEqual) {
+  for (const std::int64_t numel : kSizes) {
+    const OwnedTensor x(DType::kF32, test::random_values(numel, 1));
+    const OwnedTensor before(DType::kF32, test::random_values(numel, 2, 3.0));
+    const Outputs out = test::on_any_number_of_threads([&](Stream& stream) {
+      Outputs outputs{before, x, before};
+      move_towards(stream, x, 0.3f, outputs[0]);
+      move_towards(stream, x, 0.3f, outputs[1]);
+      move_towards(stream, x, 1.0f, outputs[2]);
+      return outputs;
+    });
+    const Values a = before.values(), b = x.values();
+    Values moved(a.size());
+    for (std::size_t i = 0; i < moved.size(); ++i) {
+      const auto mean = static_cast<float>(a[i]);
+      moved[i] = mean + 0.3f * (static_cast<float>(b[i]) - mean);
+    }
+    EXPECT_TRUE(test::same_bits(out[0], OwnedTensor(DType::kF32, moved)));
+    EXPECT_TRUE(test::same_bits(out[1], x)) << "an average of equal values";
+    EXPECT_TRUE(test::same_bits(out[2], x)) << "weight 1 copies";
+  }
+}
+
+TEST(PointwiseAverage, IsExchangedWithTheValues) {
+  for (const std::int64_t numel : kSizes) {
+    const OwnedTensor a(DType::kF32, test::random_values(numel, 1));
+    const OwnedTensor b(DType::kF32, test::random_values(numel, 2));
+    const Outputs out = test::on_any_number_of_threads([&](Stream& stream) {
+      Outputs outputs{a, b};
+      exchange(stream, outputs[0], outputs[1]);
+      return outputs;
+    });
+    EXPECT_TRUE(test::same_bits(out[0], b));
+    EXPECT_TRUE(test::same_bits(out[1], a));
+  }
+}
+
 TEST_P(Pointwise, SumInOrderAddsInF32FromTheFirstAndRoundsOnce) {
   for (const std::int64_t numel : kSizes) {
     Outputs inputs;

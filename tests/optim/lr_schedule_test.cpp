@@ -8,7 +8,12 @@ namespace {
 // All expected values below are worked out by hand from the formulas in the header.
 
 LrSchedule schedule(ScheduleType type) {
-  return {.type = type, .lr = 1.0, .warmup_steps = 4, .decay_steps = 24, .min_lr_ratio = 0.1};
+  return {.type = type,
+          .lr = 1.0,
+          .warmup_steps = 4,
+          .decay_steps = 24,
+          .min_lr_ratio = 0.1,
+          .wsd_decay_steps = 5};
 }
 
 TEST(LrSchedule, WarmsUpLinearlyAndNeverStartsAtZero) {
@@ -58,14 +63,55 @@ TEST(LrSchedule, CosineAgreesWithNanoGpt) {
   EXPECT_DOUBLE_EQ(learning_rate(nano, 2001), 1e-4);
 }
 
-TEST(LrSchedule, WsdHoldsTheRateAndDecaysOverTheLastFifth) {
-  // A fifth of 24 is 4.8, so the last 5 steps decay, from step 19 on.
+TEST(LrSchedule, WsdHoldsTheRateAndDecaysOverTheLastSteps) {
+  // The last 5 steps decay, from step 19 on.
   const LrSchedule wsd = schedule(ScheduleType::kWsd);
   EXPECT_DOUBLE_EQ(learning_rate(wsd, 5), 1.0);
   EXPECT_DOUBLE_EQ(learning_rate(wsd, 19), 1.0);
   EXPECT_DOUBLE_EQ(learning_rate(wsd, 20), 0.82);  // 1 - 0.9 * 1 / 5
   EXPECT_DOUBLE_EQ(learning_rate(wsd, 23), 0.28);  // 1 - 0.9 * 4 / 5
   EXPECT_DOUBLE_EQ(learning_rate(wsd, 24), 0.1);
+}
+
+// Megatron's lr_wsd_decay_style, with max 1, min 0.1, warm-up 10, total 100 and decay 20; values
+// from another program. Before the warm-up ends, Megatron's rate is another: step / 10.
+TEST(LrSchedule, WsdDecaysInMegatronsShapes) {
+  struct Row {
+    DecayShape shape;
+    double at_85, at_90, at_95;
+  };
+  for (const Row& row : {Row{DecayShape::kLinear, 0.775, 0.55, 0.325},
+                         Row{DecayShape::kCosine, 0.868198, 0.55, 0.231802},
+                         Row{DecayShape::kExponential, 0.713614, 0.472792, 0.270286},
+                         Row{DecayShape::kMinusSqrt, 0.55, 0.363604, 0.220577}}) {
+    const LrSchedule wsd{.type = ScheduleType::kWsd,
+                         .lr = 1.0,
+                         .warmup_steps = 10,
+                         .decay_steps = 100,
+                         .min_lr_ratio = 0.1,
+                         .wsd_decay_shape = row.shape,
+                         .wsd_decay_steps = 20};
+    for (const int step : {10, 50, 80}) EXPECT_EQ(learning_rate(wsd, step), 1.0);
+    EXPECT_NEAR(learning_rate(wsd, 85), row.at_85, 5e-7);
+    EXPECT_NEAR(learning_rate(wsd, 90), row.at_90, 5e-7);
+    EXPECT_NEAR(learning_rate(wsd, 95), row.at_95, 5e-7);
+    for (const int step : {100, 101}) EXPECT_EQ(learning_rate(wsd, step), 0.1);
+  }
+}
+
+TEST(LrSchedule, WsdWithoutADecayHoldsTheRateToTheEnd) {
+  LrSchedule wsd = schedule(ScheduleType::kWsd);
+  wsd.wsd_decay_steps = 0;
+  EXPECT_EQ(learning_rate(wsd, 23), 1.0);
+  EXPECT_EQ(learning_rate(wsd, 24), 0.1);
+}
+
+TEST(LrSchedule, InverseSqrtFallsByTheRootOfTheStepsAndNeverBelowTheMinimum) {
+  const LrSchedule inverse = schedule(ScheduleType::kInverseSqrt);
+  EXPECT_EQ(learning_rate(inverse, 4), 1.0);
+  EXPECT_DOUBLE_EQ(learning_rate(inverse, 19), 0.5);   // sqrt(5 / 20)
+  EXPECT_DOUBLE_EQ(learning_rate(inverse, 124), 0.2);  // sqrt(5 / 125)
+  EXPECT_DOUBLE_EQ(learning_rate(inverse, 5000), 0.1);
 }
 
 TEST(LrSchedule, WsdWithALongWarmupDecaysOnlyAfterIt) {
