@@ -65,6 +65,25 @@ Checkpoint::Checkpoint(Disk& disk, const std::string& path)
   open_index();
 }
 
+void Checkpoint::exchange_average() {
+  const auto exchanged = [](const std::string& kind) {
+    return kind == "average" ? "param" : kind == "param" ? "average" : kind;
+  };
+  bool found = false;
+  for (sharding::StateTensor& tensor : manifest_.tensors) {
+    found = found || tensor.kind == "average";
+    tensor.kind = exchanged(tensor.kind);
+  }
+  if (!found) {
+    throw DataError(
+        "{}: has no average of the weights; a run keeps one with averages.type: ema or mean.",
+        path());
+  }
+  for (auto& shard : manifest_.shards) {
+    for (ShardDataset& dataset : shard.datasets) dataset.kind = exchanged(dataset.kind);
+  }
+}
+
 std::string Checkpoint::shard_path(int shard) const {
   return path() + "/" + shard_name(shard, num_shards());
 }

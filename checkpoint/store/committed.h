@@ -34,6 +34,10 @@ class Checkpoint {
   /// Errors   DataError naming the file and what is wrong with it.
   Checkpoint(Disk& disk, const std::string& path);
 
+  /// From now on, tensors of kind "average" are its parameters, and its parameters the average.
+  /// Errors   DataError if it has none
+  void exchange_average();
+
   const std::string& path() const { return directory_.path(); }
   const Manifest& manifest() const { return manifest_; }
   int num_shards() const { return static_cast<int>(manifest_.shards.size()); }

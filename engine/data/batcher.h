@@ -1,16 +1,14 @@
 /// Which tokens every rank sees at every step: a pure function, so a run resumes from one integer
 /// and the order of the data doesn't depend on the number of ranks.
 ///
-///   window    seq_length + 1 tokens inside one part (dataset.h: of a file, or of the short files
-///             joined): S inputs, and targets shifted by one
-///   epoch     every window once. A part of n tokens, q = (n - 1) / S, gives w = max(q - 1, 1)
-///             windows, the i-th at offset + i * S. Each (seed, epoch, part) draws its own
-///             offset from [0, n - 1 - w * S], so every token can be reached.
-///   order     sample s is window permutation(seed, epoch)[s mod W] of epoch s / W, of W windows
-///   end       with num_epochs E, samples are 0 .. E * W - 1. If they don't fill the last step,
-///             its remaining rows are padding without targets
-///   documents  if the dataset keeps documents separate, a row of packed documents
-///             (document_rows.h) takes the place of a window in epochs and batches
+///   sequence  sequences.h says what a source's sequences are, and in which order they are used
+///   source    of several sources, mixture.h says which one each sequence is of. Source i > 0 draws
+///             its order from a seed of its own.
+///   stage     a stage begins a mixture of its own, at the step that follows the previous stage's.
+///             In it, each source continues where the previous stages left it.
+///   end       with num_epochs E, samples are 0 .. E * W - 1, of W sequences in an epoch. If they
+///             don't fill the last step, its remaining rows are padding without targets. Not for
+///             several sources.
 ///   row       row i of a micro-batch is row first_row + i of the global batch. The global batch is
 ///             divided into contiguous parts: by replica, then by micro-step, then by rank:
 ///             first_row = ((replica * num_micro_steps + micro_step) * ranks of a replica + rank in it)
@@ -26,7 +24,8 @@
 
 #include "engine/data/batch.h"
 #include "engine/data/dataset.h"
-#include "engine/data/document_rows.h"
+#include "engine/data/mixture.h"
+#include "engine/data/sequences.h"
 
 namespace sherd::data {
 
@@ -50,14 +49,50 @@ struct BatchShape {
   }
 };
 
+/// A text that is trained on. Several are mixed.
+struct Source {
+  std::string name;
+  std::shared_ptr<const Dataset> dataset;
+  double weight = 1;
+  double max_epochs = 0;  ///< 0: any number
+};
+/// From the previous stage's last step on.
+struct Stage {
+  std::int64_t num_steps = 0;     ///< 0: to the end
+  std::vector<double> weights{};  ///< of all sources; empty: their own
+};
+/// The validation split of a dataset.
+struct ValidationSource {
+  std::string name;
+  std::shared_ptr<const Dataset> dataset;
+  std::int64_t num_batches = -1;  ///< of an evaluation; -1: as many as evaluations have
+};
+struct BatchSources {
+  std::vector<Source> training;
+  std::vector<Stage> stages{};  ///< empty: one
+  std::vector<ValidationSource> validation{};
+  int main_validation = 0;  ///< whose loss is the run's
+};
+
+/// Of the samples from a step on.
+struct StageFingerprint {
+  std::int64_t first_step = 0;
+  std::uint64_t hash = 0;
+};
+
 class Batcher {
  public:
-  Batcher(std::shared_ptr<const Dataset> dataset, BatchShape shape);
+  /// All datasets have the shape's seq_length. Validation sets without a sequence are left out.
+  /// Errors   DataError if a source's weight gives it no sequence
+  Batcher(BatchSources sources, BatchShape shape);
+  /// One source, and its own validation split.
+  Batcher(const std::shared_ptr<const Dataset>& dataset, BatchShape shape);
 
   const BatchShape& shape() const { return shape_; }
-  const Dataset& dataset() const { return *dataset_; }
+  /// Of the first source: its text is that of all.
+  const Dataset& dataset() const { return *sources_[0].dataset; }
 
-  /// Shapes   batch.h; document tensors only if documents are separate
+  /// Shapes   batch.h; document tensors if any source's documents are separate
   /// Rows     without a sample hold arbitrary tokens and no targets
   /// Errors   DataError from reading (TokenFile::read)
   void fill(std::int64_t step, std::int64_t micro_step, int rank, const Batch& batch) const;
@@ -65,67 +100,75 @@ class Batcher {
   /// Tokens of a step, over all ranks and micro-steps, that have a target.
   std::int64_t num_targets(std::int64_t step) const;
 
-  /// Windows in one epoch.
-  std::int64_t num_windows() const { return train_.num_windows; }
+  int num_sources() const { return static_cast<int>(sources_.size()); }
+  const Source& source(int index) const { return sources_[static_cast<std::size_t>(index)]; }
+  const Sequences& training(int source = 0) const {
+    return training_[static_cast<std::size_t>(source)];
+  }
+  /// Sequences of the source in one epoch of it.
+  std::int64_t num_windows(int source = 0) const { return training(source).count(); }
+  /// Sequences of the source in the first `num_steps` steps.
+  std::int64_t num_used(int source, std::int64_t num_steps) const;
   /// Steps in num_epochs; the last may have fewer samples. 0 without num_epochs.
   std::int64_t num_steps() const;
   /// Samples of the first `num_steps` steps.
   std::int64_t num_samples(std::int64_t num_steps) const;
+  /// The source and number of a sample.
+  Mixture::Place place_of(std::int64_t sample) const;
 
-  /// The whole validation split in order: all whole windows from the start of each part, stride
-  /// seq_length. The same for every seed. Tokens after a part's last whole window aren't evaluated;
-  /// there are fewer than seq_length of them.
-  std::int64_t num_validation_windows() const { return validation_.num_windows; }
+  struct StageMixture {
+    std::int64_t first_step = 0;
+    Mixture mixture;
+    std::vector<std::int64_t> used{};  ///< by earlier stages, of each source
+  };
+  const std::vector<StageMixture>& stages() const { return stages_; }
+
+  /// Validation sets, in order; one of them is the main one.
+  int num_validation_sets() const { return static_cast<int>(validation_.size()); }
+  int main_validation() const { return main_validation_; }
+  const ValidationSource& validation_source(int set) const {
+    return validation_sources_[static_cast<std::size_t>(set)];
+  }
+  /// Sequences of a set, in order. Without sets: 0.
+  std::int64_t num_validation_windows(int set = 0) const;
   /// Writes windows [first_window, first_window + count) as the first rows of the batch. The other
   /// rows hold arbitrary tokens and no targets.
-  void fill_validation(std::int64_t first_window, std::int64_t count, const Batch& batch) const;
+  void fill_validation(std::int64_t first_window, std::int64_t count, const Batch& batch,
+                       int set = 0) const;
   /// Tokens of these windows that have a target.
-  std::int64_t num_validation_targets(std::int64_t first_window, std::int64_t count) const;
+  std::int64_t num_validation_targets(std::int64_t first_window, std::int64_t count,
+                                      int set = 0) const;
   /// Windows that may start at any token of the validation split, in batches of `batch_size`, as in
   /// nanoGPT's estimate. Window i is drawn by (seed, i / batch_size, i % batch_size), so it doesn't
   /// depend on the rank or on the number of ranks. Not for separate documents.
   /// Shapes   as fill_validation
   void fill_validation_sample(std::int64_t batch_size, std::int64_t first, std::int64_t count,
-                              const Batch& batch) const;
+                              const Batch& batch, int set = 0) const;
 
   /// Text for users about separate documents: how many there are, in how many rows, how full the
   /// rows are, and the fraction of tokens with a target. "" if documents aren't separate.
   std::string summary() const;
-  /// Rows of separate documents, for the lengths of a row's pieces.
-  const DocumentRows& training_rows() const { return *train_rows_; }
 
-  /// A window's place: its first token in a file.
-  struct Place {
-    int file = 0;
-    std::int64_t first = 0;
-  };
-  Place training_place(std::int64_t sample) const;
-  Place validation_place(std::int64_t window) const;
+  /// Detects changed data on resume: for each stage, its first step, and a hash of what its samples
+  /// are. One source in one stage has its dataset's fingerprint.
+  std::vector<StageFingerprint> fingerprints() const;
+
+  Sequences::Place training_place(std::int64_t sample) const;
+  Sequences::Place validation_place(std::int64_t window) const {
+    return validation_[0].place(window);
+  }
 
  private:
-  struct Run {
-    FilePart part;
-    std::int64_t index;         ///< of the part in its split
-    std::int64_t first_window;  ///< windows of the runs before it
-    std::int64_t num_windows;
-    std::int64_t first_start;  ///< possible window starts of the runs before it
-  };
-  struct Windows {
-    std::vector<Run> runs;
-    std::int64_t num_windows = 0;
-    std::int64_t num_starts = 0;
-    /// The last run whose `first` (first_window or first_start) is at most `place`.
-    const Run& run_at(std::int64_t Run::*first, std::int64_t place) const;
-  };
-  Windows windows_of(Split split) const;
-  void write_row(Place place, std::int64_t row, const Batch& batch) const;
-  void clear_rows_from(std::int64_t row, const Batch& batch) const;
+  void make_stages(const std::vector<Stage>& stages);
+  const StageMixture& stage_of(std::int64_t sample) const;
+  const Sequences& validation(int set, std::int64_t first_window) const;
 
-  std::shared_ptr<const Dataset> dataset_;
+  std::vector<Source> sources_;
+  std::vector<ValidationSource> validation_sources_;
+  int main_validation_ = 0;
   BatchShape shape_;
-  Windows train_;
-  Windows validation_;
-  std::shared_ptr<const DocumentRows> train_rows_, validation_rows_;  ///< of separate documents
+  std::vector<Sequences> training_, validation_;
+  std::vector<StageMixture> stages_;
 };
 
 }  // namespace sherd::data

@@ -97,12 +97,12 @@ class DatasetBuilder {
 
   void map_files() {
     if (!options_.only_validate || options_.validation_path.empty()) {
-      map(options_.path, "data.path");
+      map(options_.path, options_.path_key);
       num_train_files_ = mapped_.size();
     }
     const std::size_t num_for_training = on_disk_.size();
     if (options_.validation_path.empty()) return;
-    map(options_.validation_path, "data.validation_path");
+    map(options_.validation_path, options_.validation_key);
     for (std::size_t v = num_for_training; v < on_disk_.size(); ++v) {
       for (std::size_t t = 0; t < num_for_training; ++t) {
         if (!on_disk_[v]->same_file(*on_disk_[t])) continue;
@@ -240,6 +240,7 @@ class DatasetBuilder {
   const MappedFiles& mapped_files() const { return mapped_; }
 
   std::shared_ptr<const Dataset> finish() {
+    dataset_.on_disk_ = on_disk_;
     dataset_.summary_ = summary_of(dataset_, {on_disk_.size(), mapped_.size(), passed_over_});
     return std::make_shared<const Dataset>(std::move(dataset_));
   }
@@ -371,6 +372,25 @@ class DatasetBuilder {
   MappedFiles on_disk_;  ///< the files that mapped_ is of, in the same order
   PassedOver passed_over_;
 };
+
+std::string Dataset::file_shared_with(const Dataset& other) const {
+  for (const auto& own : on_disk_) {
+    for (const auto& file : other.on_disk_) {
+      if (own->same_file(*file)) return own->path();
+    }
+  }
+  return "";
+}
+
+std::vector<char32_t> vocabulary_of_all(const std::vector<DataOptions>& texts) {
+  MappedFiles files;
+  for (const DataOptions& options : texts) {
+    DatasetBuilder builder(options);
+    builder.map_files();
+    files.insert(files.end(), builder.mapped_files().begin(), builder.mapped_files().end());
+  }
+  return vocabulary_of(files, "data", texts[0].vocab_size, {});
+}
 
 std::int64_t num_distinct_characters(const std::string& path) {
   const DataOptions options{.path = path, .format = Format::kChars};

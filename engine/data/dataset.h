@@ -61,6 +61,9 @@ struct DataOptions {
   /// then `vocabulary`; the text may have fewer characters but no others.
   bool only_validate = false;
   std::vector<char32_t> vocabulary{};  ///< empty: the text's own
+
+  /// What the recipe calls the two paths, for messages.
+  std::string path_key = "data.path", validation_key = "data.validation_path";
 };
 
 /// The tokens [first, first + count) of a file, all in one split: at least seq_length + 1 tokens,
@@ -101,6 +104,9 @@ class Dataset {
   /// For chat: what happened to the conversations.
   const ChatCounts& chat_counts() const { return chat_counts_; }
 
+  /// A file on disk that `other` has, too; "" if there is none.
+  std::string file_shared_with(const Dataset& other) const;
+
   const TokenText& text() const { return *text_; }
   std::int64_t vocab_size() const { return vocab_size_; }
 
@@ -118,6 +124,7 @@ class Dataset {
   friend class DatasetBuilder;
 
   std::vector<std::unique_ptr<const TokenFile>> files_;
+  std::vector<std::shared_ptr<const MappedFile>> on_disk_;
   std::vector<FilePart> train_;
   std::vector<FilePart> validation_;
   Counts train_counts_;
@@ -138,6 +145,10 @@ class Dataset {
 /// Cost     one pass over the text if its ids must be checked (chars; bytes below 256 ids; bin
 ///          below 65,536 ids, up to the first GiB of each file: the rest is checked when read).
 std::shared_ptr<const Dataset> open_dataset(const DataOptions& options);
+
+/// The characters of several texts of format chars together, ascending.
+/// Errors   DataError, as open_dataset: there must be vocab_size of them
+std::vector<char32_t> vocabulary_of_all(const std::vector<DataOptions>& texts);
 
 /// The vocab_size that `chars` needs for the text of `path`. Errors   DataError, as open_dataset.
 std::int64_t num_distinct_characters(const std::string& path);

@@ -126,41 +126,19 @@ void DocumentRows::write_piece(const Piece& piece, std::int64_t token, const Bat
     }
   }
   if (!piece.goes_on) targets[count] = kNoTarget;
-  std::int32_t* positions = batch.positions.as<std::int32_t>() + token;
-  std::iota(positions, positions + piece.count, 0);
 }
 
-void DocumentRows::write(std::int64_t first, std::int64_t count, const Batch& batch) const {
-  const std::int64_t S = dataset_->seq_length(), T = batch.inputs.numel;
-  auto* starts = batch.starts.as<std::int32_t>();
-  auto* lengths = batch.lengths.as<std::int32_t>();
-  SHERD_CHECK(starts && batch.starts.numel == T + 1 && batch.lengths.numel == T &&
-                  batch.positions.numel == T && T % S == 0 && count * S <= T,
-              "{} rows of {} tokens into a batch of {}", count, S, T);
-  std::fill_n(batch.inputs.as<std::int32_t>(), T, 0);  // padding is some token
-  std::fill_n(batch.targets.as<std::int32_t>(), T, kNoTarget);
-  std::fill_n(batch.positions.as<std::int32_t>(), T, 0);
-  std::int64_t document = 0;
-  const auto add = [&](std::int64_t token, std::int64_t length) {
-    starts[document] = static_cast<std::int32_t>(token);
-    lengths[document++] = static_cast<std::int32_t>(length);
-  };
-  for (std::int64_t row = 0; row < T / S; ++row) {
-    std::int64_t token = row * S;
-    if (row >= count) {
-      add(token, 0);
-      continue;
-    }
-    const auto epoch = epoch_of(first + row);
-    for (const std::int32_t number : pieces_of(*epoch, first + row)) {
-      const Piece& piece = pieces_[static_cast<std::size_t>(number)];
-      add(token, piece.count);
-      write_piece(piece, token, batch);
-      token += piece.count;
-    }
+void DocumentRows::write(std::int64_t row, BatchRows& rows) const {
+  SHERD_CHECK(rows.has_documents() && rows.seq_length() == dataset_->seq_length(),
+              "documents of {} tokens in rows of {}", dataset_->seq_length(), rows.seq_length());
+  std::int64_t token = rows.begin_row();
+  const auto epoch = epoch_of(row);
+  for (const std::int32_t number : pieces_of(*epoch, row)) {
+    const Piece& piece = pieces_[static_cast<std::size_t>(number)];
+    rows.add_document(token, piece.count);
+    write_piece(piece, token, rows.batch());
+    token += piece.count;
   }
-  while (document < T) add(T, 0);
-  starts[T] = static_cast<std::int32_t>(T);
 }
 
 }  // namespace sherd::data

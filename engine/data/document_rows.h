@@ -18,7 +18,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/data/batch.h"
+#include "engine/data/batch_rows.h"
 #include "engine/data/dataset.h"
 #include "engine/data/packing.h"
 
@@ -47,8 +47,8 @@ class DocumentRows {
   /// The lengths of the row's pieces.
   std::vector<std::int64_t> lengths_of(std::int64_t row) const;
 
-  /// Writes rows [first, first + count) as the first rows of the batch; the others become padding.
-  void write(std::int64_t first, std::int64_t count, const Batch& batch) const;
+  /// Writes row `row` as the batch's next row.
+  void write(std::int64_t row, BatchRows& rows) const;
 
  private:
   struct Piece {

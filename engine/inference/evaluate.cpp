@@ -13,13 +13,14 @@
 #include "engine/launch/device.h"
 #include "engine/launch/stop_signals.h"
 #include "engine/saving/resume_check.h"
+#include "engine/train/data_sources.h"
 #include "engine/train/from_recipe.h"
 
 namespace sherd::engine {
 namespace {
 
-// Of all targets of the split.
-std::int64_t num_target_bytes(const data::Batcher& batcher) {
+// Of all targets of a set.
+std::int64_t num_target_bytes(const data::Batcher& batcher, int set) {
   const data::BatchShape& shape = batcher.shape();
   const std::int64_t rows = shape.micro_batch_size, tokens = rows * shape.seq_length;
   std::vector<std::int32_t> memory(static_cast<std::size_t>(5 * tokens + 1));
@@ -33,9 +34,9 @@ std::int64_t num_target_bytes(const data::Batcher& batcher) {
   const data::TokenText& text = batcher.dataset().text();
   std::unordered_map<std::int32_t, std::int64_t> bytes_of;
   std::int64_t bytes = 0;
-  const std::int64_t windows = batcher.num_validation_windows();
+  const std::int64_t windows = batcher.num_validation_windows(set);
   for (std::int64_t first = 0; first < windows; first += rows) {
-    batcher.fill_validation(first, std::min(rows, windows - first), batch);
+    batcher.fill_validation(first, std::min(rows, windows - first), batch, set);
     for (std::int64_t t = 0; t < tokens; ++t) {
       const std::int32_t target = batch.targets.as<std::int32_t>()[t];
       if (target == data::kNoTarget) continue;
@@ -49,14 +50,15 @@ std::int64_t num_target_bytes(const data::Batcher& batcher) {
 
 // Where the text is to be the run's own.
 bool has_other_data(const TrainedModel& trained, const TrainedModelRequest& request,
-                    const data::Dataset& dataset) {
+                    const data::Batcher& batcher) {
   const bool asks_for_others = std::ranges::any_of(request.sets, [](const std::string& set) {
     return set.starts_with("data.") || set.starts_with("training.");
   });
-  if (!trained.checkpoint || asks_for_others || !trained.recipe.data.validation_path.empty()) {
+  if (!trained.checkpoint || asks_for_others || !trained.recipe.data.validation_path.empty() ||
+      !trained.recipe.data.validation_sets.empty()) {
     return false;
   }
-  return is_of_other_data(*trained.checkpoint->manifest().global, dataset.fingerprint());
+  return is_of_other_data(*trained.checkpoint->manifest().global, batcher.fingerprints());
 }
 
 }  // namespace
@@ -73,13 +75,13 @@ std::optional<double> TextLoss::bits_per_byte() const {
 
 TextLoss evaluate_checkpoint(const TrainedModelRequest& request) {
   const TrainedModel trained = trained_model(request);
-  data::DataOptions data = data_options(trained.recipe);
-  data.only_validate = true;
-  data.vocabulary = trained.vocabulary;
-  const data::Batcher batcher(data::open_dataset(data), batch_shape(trained.recipe));
-  if (batcher.num_validation_windows() == 0) {
+  data::BatchSources sources =
+      open_sources(trained.recipe, {.only_validate = true, .vocabulary = trained.vocabulary});
+  for (data::ValidationSource& source : sources.validation) source.num_batches = 0;
+  const data::Batcher batcher(std::move(sources), batch_shape(trained.recipe));
+  if (batcher.num_validation_sets() == 0) {
     throw DataError("{}: nothing to validate with; give text with --set data.validation_path=...",
-                    data.path);
+                    trained.recipe.data.path);
   }
   EvaluationResult result;
   const auto machine = request.machine ? request.machine : choose_machine(trained.recipe);
@@ -89,7 +91,8 @@ TextLoss evaluate_checkpoint(const TrainedModelRequest& request) {
     if (rank.rank == 0) result = of_rank;
   });
   if (result.stop != StopRequest::kNone) throw_stopped(result.stop, "during the evaluation");
-  return {result, num_target_bytes(batcher), has_other_data(trained, request, batcher.dataset())};
+  return {result, num_target_bytes(batcher, batcher.main_validation()),
+          has_other_data(trained, request, batcher)};
 }
 
 }  // namespace sherd::engine

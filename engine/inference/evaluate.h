@@ -20,6 +20,7 @@ struct TrainedModelRequest {
   std::vector<std::string> sets{};           ///< "key=value"
   std::optional<std::int64_t> ranks;         ///< none: as many as in the recipe
   std::shared_ptr<const Machine> machine{};  ///< none: from the recipe; set by tests
+  bool average = false;                      ///< use the average of the weights in a checkpoint
 };
 
 /// The loss in units that are comparable across tokenizers.

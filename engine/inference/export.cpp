@@ -153,7 +153,7 @@ class Export {
  public:
   explicit Export(const ExportRequest& request)
       : request_(request),
-        trained_(trained_model({request.checkpoint, {}, 1, {}})),
+        trained_(trained_model({request.checkpoint, {}, 1, {}, request.average})),
         kept_(trained_.checkpoint ? kept_beside(*trained_.checkpoint) : trained_.base),
         has_kept_(checkpoint::exists(checkpoint::posix_disk(), kept_ + "/" + kConfigName)) {
     if (!request.merge) return;

@@ -25,7 +25,8 @@ struct ExportRequest {
   std::string to;
   std::optional<DType> dtype;  ///< none: the type in config.json, f32 if it names none
   std::int64_t shard_bytes = huggingface::kDefaultShardBytes;
-  bool merge = false;  ///< export the base model with the adapter merged into it
+  bool average = false;  ///< the average of the weights
+  bool merge = false;    ///< export the base model with the adapter merged into it
   std::optional<std::int64_t> ranks = {};  ///< writers; none: the machine's cores, up to 8
 };
 

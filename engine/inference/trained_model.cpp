@@ -96,11 +96,16 @@ void find_files(Recipe& recipe, const Checkpoint& checkpoint,
                        [&](const std::string& set) { return set.starts_with(key + "="); });
   };
   Recipe::Data& data = recipe.data;
-  for (const auto& [key, path] :
-       {std::pair("data.path", &data.path),
-        std::pair("data.validation_path", &data.validation_path),
-        std::pair("data.tokenizer", &data.tokenizer),
-        std::pair("checkpoint.init_from", &recipe.checkpoint.init_from)}) {
+  std::vector<std::pair<std::string, std::string*>> paths = {
+      {"data.path", &data.path},
+      {"data.validation_path", &data.validation_path},
+      {"data.tokenizer", &data.tokenizer},
+      {"checkpoint.init_from", &recipe.checkpoint.init_from}};
+  for (DataSource& source : data.sources) paths.emplace_back("data.sources", &source.path);
+  for (ValidationSet& set : data.validation_sets) {
+    paths.emplace_back("data.validation_sets", &set.path);
+  }
+  for (const auto& [key, path] : paths) {
     if (path->empty() || is_set(key) || fs::path(*path).is_absolute()) continue;
     const fs::path there = folder / *path;
     std::error_code error;
@@ -164,7 +169,9 @@ TrainedModel model_of_checkpoint(const Checkpoint& checkpoint, const TrainedMode
     recipe.sets.push_back(set);
     // Separate files to validate with take the place of a share of the training text.
     if (set.starts_with("data.validation_path=")) {
-      recipe.sets.push_back("data.validation_fraction=0");
+      recipe.sets.insert(recipe.sets.end(), {"data.validation_fraction=0", "data.sources=[]",
+                                             "data.stages=[]", "data.validation_sets=[]"});
+      recipe.reads_data = false;  // so data.path needn't be set
     }
   }
   TrainedModel model;
@@ -252,7 +259,12 @@ TrainedModel trained_model(const TrainedModelRequest& request) {
   const bool is_folder = !is_adapter && checkpoint::is_model_folder(disk, request.checkpoint);
   std::shared_ptr<const Checkpoint> checkpoint;
   if (!is_folder && !is_adapter) {
-    checkpoint = std::make_shared<const Checkpoint>(disk, request.checkpoint);
+    auto opened = std::make_shared<Checkpoint>(disk, request.checkpoint);
+    if (request.average) opened->exchange_average();
+    checkpoint = std::move(opened);
+  } else if (request.average) {
+    throw UsageError("{}: is a folder of weights, without an average; --average needs a checkpoint.",
+                     request.checkpoint);
   }
   TrainedModel model = is_adapter  ? model_of_adapter(request)
                        : is_folder ? model_of_folder(request, request.checkpoint)

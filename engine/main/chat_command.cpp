@@ -24,19 +24,21 @@ class ChatCommand {
   std::string path_;
   std::vector<std::string> sets_;
   std::string system_;
+  bool average_ = false;
   engine::SamplingOptions sampling_{.num_tokens = 256, .temperature = 0.8};
 };
 
 ChatCommand::ChatCommand(CLI::App& command) {
   add_trained_model(command, path_, sets_);
   command.add_option("--system", system_, "The conversation's first message");
+  add_average(command, average_);
   add_sampling(command, sampling_, "Maximum tokens of an answer (default 256)");
 }
 
 void ChatCommand::run() const {
   const bool asks = ::isatty(STDIN_FILENO) != 0;
   const ChosenCheckpoint chosen = choose_checkpoint(path_);
-  engine::ChatRequest request{.model = {chosen.path, sets_, 1},
+  engine::ChatRequest request{.model = {chosen.path, sets_, 1, {}, average_},
                               .options = {.sampling = sampling_},
                               .system = system_,
                               .next_message = [&]() -> std::optional<std::string> {

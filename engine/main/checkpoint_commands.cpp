@@ -52,12 +52,15 @@ void evaluate(const engine::TrainedModelRequest& request, bool as_json) {
     if (!checkpoint::is_model_folder(disk, request.checkpoint)) {
       steps = checkpoint::Checkpoint(disk, request.checkpoint).manifest().step;
     }
-    const engine::EvaluationMetrics line{steps,
-                                         result.loss,
-                                         result.loss_20_batches,
-                                         result.num_tokens,
-                                         result.perplexity(),
-                                         result.bits_per_byte()};
+    engine::EvaluationMetrics line{steps,
+                                   result.loss,
+                                   result.loss_20_batches,
+                                   result.num_tokens,
+                                   result.perplexity(),
+                                   result.bits_per_byte()};
+    for (const auto& set : result.sets) {
+      if (result.sets.size() > 1) line.sets.emplace_back(set.name, set.loss);
+    }
     fmt::print("{}\n", engine::to_json(line));
     return;
   }
@@ -65,6 +68,10 @@ void evaluate(const engine::TrainedModelRequest& request, bool as_json) {
   fmt::print("{}: validation loss {:.4f} over {} tokens, perplexity {:.4f}{}\n", request.checkpoint,
              result.loss, result.num_tokens, result.perplexity(),
              bits ? fmt::format(", {:.4f} bits per byte", *bits) : "");
+  if (result.sets.size() == 1) return;
+  for (const auto& [name, loss, num_tokens] : result.sets) {
+    fmt::print("  {}: loss {:.4f} over {} tokens\n", name, loss, num_tokens);
+  }
 }
 
 class InspectCommand {
@@ -107,18 +114,19 @@ class EvalCommand {
   explicit EvalCommand(CLI::App& command) {
     add_trained_model(command, path_, sets_);
     add_ranks(command, ranks_, "Number of ranks (default: the recipe's)");
+    add_average(command, average_);
     command.add_flag("--json", json_, "One JSON object instead of a sentence");
   }
   void run() const {
     const ChosenCheckpoint chosen = choose_checkpoint(path_);
-    evaluate({chosen.path, sets_, ranks_}, json_);
+    evaluate({chosen.path, sets_, ranks_, {}, average_}, json_);
   }
 
  private:
   std::string path_;
   std::vector<std::string> sets_;
   std::optional<std::int64_t> ranks_;
-  bool json_ = false;
+  bool json_ = false, average_ = false;
 };
 
 class ExportCommand {
@@ -128,7 +136,7 @@ class ExportCommand {
 
  private:
   std::string path_, to_, to_folder_, dtype_, shard_size_;
-  bool merge_ = false;
+  bool merge_ = false, average_ = false;
   std::optional<std::int64_t> ranks_;
 };
 
@@ -147,6 +155,7 @@ ExportCommand::ExportCommand(CLI::App& command) {
           "f32, bf16 or, with --to-hf, f16 (default f32; --to-hf: type of the original model, or "
           "param_dtype of a model from scratch)")
       ->check(CLI::IsMember({"f32", "bf16", "f16"}));
+  add_average(command, average_);
   command.add_option("--shard-size", shard_size_, "Maximum size of a weight file (default 5GB)")
       ->type_name("SIZE");
   add_ranks(command, ranks_,
@@ -163,6 +172,7 @@ void ExportCommand::run() const {
   if (!to_folder_.empty()) {
     engine::ExportRequest request{path, to_folder_, dtype};
     request.merge = merge_;
+    request.average = average_;
     request.ranks = ranks_;
     if (!shard_size_.empty()) request.shard_bytes = parse_bytes(shard_size_);
     const engine::ExportSummary summary = engine::export_checkpoint(request);
@@ -178,9 +188,10 @@ void ExportCommand::run() const {
   if (merge_) throw UsageError("--merge needs --to-hf.");
   if (ranks_) throw UsageError("--ranks needs --to-hf.");
   auto& disk = checkpoint::posix_disk();
+  checkpoint::Checkpoint checkpoint(disk, path);
+  if (average_) checkpoint.exchange_average();
   const auto result = checkpoint::export_file(
-      disk, checkpoint::Checkpoint(disk, path),
-      {.to = to_, .dtype = dtype.value_or(DType::kF32), .kinds = {"param"}});
+      disk, checkpoint, {.to = to_, .dtype = dtype.value_or(DType::kF32), .kinds = {"param"}});
   fmt::print("{}: {} tensors, {} bytes\n", to_, result.num_tensors, result.bytes);
 }
 

@@ -115,6 +115,11 @@ std::string explain(const CLI::App& app, const CLI::ParseError& error, int argc,
   return text;
 }
 
+void add_average(CLI::App& command, bool& average) {
+  command.add_flag("--average", average,
+                   "Use the average of the weights (averages.type of the recipe)");
+}
+
 void add_trained_model(CLI::App& command, std::string& path, std::vector<std::string>& sets) {
   command
       .add_option("checkpoint", path,

@@ -21,6 +21,8 @@ std::string explain(const CLI::App& app, const CLI::ParseError& error, int argc,
                     const char* const* argv);
 
 /// CKPT and --set of the commands that use a trained model.
+/// --average: use the average of a checkpoint's weights.
+void add_average(CLI::App& command, bool& average);
 void add_trained_model(CLI::App& command, std::string& path, std::vector<std::string>& sets);
 
 /// --tokens, --temperature, --top-k, --top-p and --seed of the commands that sample text. `tokens`

@@ -69,6 +69,7 @@ class SampleCommand {
   std::string path_;
   std::vector<std::string> sets_;
   std::optional<std::int64_t> ranks_;
+  bool average_ = false;
   std::string prompt_;
   std::string prompts_file_;  ///< JSON lines in, JSON lines out
   std::vector<std::string> stops_;
@@ -80,6 +81,7 @@ class SampleCommand {
 SampleCommand::SampleCommand(CLI::App& command) {
   add_trained_model(command, path_, sets_);
   add_ranks(command, ranks_, "Number of ranks (default 1)");
+  add_average(command, average_);
   CLI::Option* prompt = command.add_option("--prompt", prompt_, "Beginning of the text");
   command
       .add_option(
@@ -101,7 +103,7 @@ void SampleCommand::run() const {
   const std::vector<std::string> prompts =
       as_json ? read_prompts(prompts_file_) : std::vector{prompt_};
   const ChosenCheckpoint chosen = choose_checkpoint(path_);
-  engine::GenerationRequest request{.model = {chosen.path, sets_, ranks_.value_or(1)},
+  engine::GenerationRequest request{.model = {chosen.path, sets_, ranks_.value_or(1), {}, average_},
                                     .options = {.sampling = sampling_,
                                                 .stops = stops_,
                                                 .ignores_end_tokens = ignores_end_tokens_,

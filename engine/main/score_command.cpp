@@ -61,11 +61,13 @@ class ScoreCommand {
   std::string questions_ = "-";
   std::vector<std::string> texts_;  ///< files to be scored as a whole each, instead of questions
   std::int64_t context_ = 0;
+  bool average_ = false;
 };
 
 ScoreCommand::ScoreCommand(CLI::App& command) {
   add_trained_model(command, path_, sets_);
   add_ranks(command, ranks_, "Number of ranks, which share the questions (default 1)");
+  add_average(command, average_);
   command
       .add_option("--questions", questions_,
                   "File with one question per line: {\"context\": ..., \"continuation\": ...}, "
@@ -91,7 +93,7 @@ void ScoreCommand::run() const {
 }
 
 engine::ScoringRequest ScoreCommand::request(const std::string& checkpoint) const {
-  return {.model = {checkpoint, sets_, ranks_.value_or(1)},
+  return {.model = {checkpoint, sets_, ranks_.value_or(1), {}, average_},
           .context = context_,
           .questions = nullptr,
           .name = {},

@@ -1,4 +1,5 @@
 // Values that follow from others: names, shapes, types, and the third of the three batch keys.
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <optional>
@@ -52,8 +53,9 @@ std::int64_t part_of(double ratio, std::int64_t steps) {
 
 void derive_training(Resolution& recipe) {
   Recipe& values = recipe.values();
-  recipe.derive("data.validation_fraction", values.data.validation_fraction,
-                values.data.validation_path.empty() ? 0.1 : 0.0);
+  recipe.derive(
+      "data.validation_fraction", values.data.validation_fraction,
+      values.data.validation_path.empty() && values.data.validation_sets.empty() ? 0.1 : 0.0);
   recipe.derive("data.documents", values.data.documents,
                 values.data.format == DataFormat::kChat ? DocumentChoice::kSeparate
                                                         : DocumentChoice::kJoined);
@@ -62,7 +64,6 @@ void derive_training(Resolution& recipe) {
                 values.moe.correction_bias && draws ? 0.001 : 0.0);
   recipe.derive("checkpoint.on_interrupt", values.checkpoint.on_interrupt,
                 values.checkpoint.interval > 0);
-  derive_steps(recipe);
   auto& degrees = values.parallelism;
   recipe.derive(kBatchGroups, degrees.batch_groups, degrees.data_parallel_replicate_degree);
   recipe.derive("parallelism.pipeline_chunks_per_rank", degrees.pipeline_chunks_per_rank,
@@ -167,8 +168,8 @@ void derive_names(Resolution& recipe) {
 void derive_steps(Resolution& recipe) {
   Recipe& values = recipe.values();
   if (values.training.max_steps == 0) {
-    for (const char* key :
-         {"training.max_steps", "lr_scheduler.warmup_steps", "lr_scheduler.decay_steps"}) {
+    for (const char* key : {"training.max_steps", "lr_scheduler.warmup_steps",
+                            "lr_scheduler.decay_steps", "lr_scheduler.wsd_decay_steps"}) {
       recipe.leave_open(key);
     }
     return;
@@ -176,8 +177,15 @@ void derive_steps(Resolution& recipe) {
   recipe.derive("training.max_steps", values.training.max_steps, values.training.max_steps);
   recipe.derive("lr_scheduler.warmup_steps", values.lr_scheduler.warmup_steps,
                 part_of(values.lr_scheduler.warmup_ratio, values.training.max_steps));
-  recipe.derive("lr_scheduler.decay_steps", values.lr_scheduler.decay_steps,
-                values.training.max_steps);
+  auto& schedule = values.lr_scheduler;
+  recipe.derive("lr_scheduler.decay_steps", schedule.decay_steps, values.training.max_steps);
+  const std::int64_t tokens = schedule.wsd_decay_tokens;
+  recipe.derive(
+      "lr_scheduler.wsd_decay_steps", schedule.wsd_decay_steps,
+      tokens > 0 && values.tokens_per_step() > 0
+          ? (tokens - 1) / values.tokens_per_step() + 1
+          : static_cast<std::int64_t>(std::floor(
+                schedule.wsd_decay_ratio * static_cast<double>(schedule.decay_steps) + 0.5)));
 }
 
 void derive_values(Resolution& recipe) {
@@ -187,6 +195,14 @@ void derive_values(Resolution& recipe) {
   derive_precision(recipe);
   derive_optimizer(recipe);
   derive_batch(recipe);
+  derive_steps(recipe);
+}
+
+std::string name_of_path(const std::string& path) {
+  std::filesystem::path plain(path);
+  if (!plain.has_filename()) plain = plain.parent_path();
+  const std::string name = plain.filename().string();
+  return name.substr(0, std::max<std::size_t>(name.find('.'), 1));
 }
 
 }  // namespace sherd::engine

@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "engine/recipe/items.h"
 #include "engine/recipe/suggest.h"
 
 namespace sherd::engine {
@@ -141,7 +142,10 @@ const std::vector<Field> kFields = {
     {FREE(data.field), .fallback = value("text"), .help = "Key of the text in a line of a .jsonl file."},
     {FREE(data.token_bytes), .fallback = value("0"), .range = between(0, 8), .help = "Bytes per token: 1, 2, 4 or 8. 0: taken from the file's header; without a header 2, if the vocabulary has at most 65,536 tokens."},
     {FREE(data.validation_path), .fallback = value("\"\""), .help = "Held-out data, given like path. Empty: a part of path is held out."},
-    {MUST_MATCH(data.validation_fraction), .fallback = derived("0.1, or 0 with a validation_path"), .range = kFraction, .help = "Fraction held out for validation. With documents: joined, it is the end of every text. With separate, it is that fraction of the documents, spread evenly among all."},
+    {MUST_MATCH(data.validation_fraction), .fallback = derived("0.1, or 0 with validation_path or validation_sets"), .range = kFraction, .help = "Fraction held out for validation. With documents: joined, it is the end of every text. With separate, it is that fraction of the documents, spread evenly among all."},
+    {FREE(data.sources), .fallback = value("[]"), .help = "Several texts instead of path, mixed by weight (docs/data.md). A weight counts sequences, and so tokens."},
+    {FREE(data.stages), .fallback = value("[]"), .help = "Stages of the run with other weights of the sources. A resume refuses changes in stages that have begun; later ones may change, and the list may grow."},
+    {FREE(data.validation_sets), .fallback = value("[]"), .help = "Further held-out texts, each with a loss of its own. They follow the held-out part of path, if there is one."},
     {MUST_MATCH(data.documents), .fallback = derived("joined, or separate with format chat"), .choices = {"joined", "separate"}, .help = "joined: sequences are cut from the text at any position. separate: attention stays inside a document, positions restart with each document, and a document's last token has no target (docs/fine_tuning.md)."},
     {MUST_MATCH(data.packing), .fallback = value("best_fit"), .choices = {"best_fit", "none"}, .help = "best_fit: packs an epoch's documents into as few sequences as it can. none: one sequence per document. A document longer than seq_length is cut."},
     {MUST_MATCH(data.unfit), .fallback = value("drop"), .choices = {"drop", "cut", "error"}, .help = "What happens to rows that can't be trained on (docs/data.md). drop: they are dropped and counted by reason. cut: rows longer than seq_length are cut to it, others dropped. error: an error names the line."},
@@ -157,6 +161,8 @@ const std::vector<Field> kFields = {
     {FREE(training.eval_batches), .fallback = value("0"), .range = between(0, 1e9), .help = "Batches of global_batch_size sequences per evaluation. 0: the whole validation split."},
     {MAY_CHANGE(training.early_stopping_patience), .fallback = value("0"), .range = between(0, kMillion), .help = "End the run after this many evaluations in a row without a new lowest validation loss. The checkpoint saved then is its last. 0: never."},
     {FREE(training.final_eval), .fallback = value("batches"), .choices = {"batches", "whole"}, .help = "Evaluation after the last step. batches: eval_batches, like all others. whole: the whole validation split."},
+    {FREE(training.eval_at_start), .fallback = value("false"), .help = "Evaluate before the first step, too."},
+    {MAY_CHANGE(training.best_by), .fallback = value("\"\""), .help = "Name of the validation set whose loss is the run's: keep_best and early stopping use it. Empty: the first set."},
     {MUST_MATCH(training.train_on), .fallback = value("assistant"), .choices = {"all", "assistant", "completion", "last"}, .help = "Which tokens have a loss. all: every token. assistant: the assistant's answers. completion: everything after the last message of another role. last: the last answer."},
     {FREE(training.sample_tokens), .fallback = value("0"), .range = between(0, kMillion), .help = "Tokens to sample from the model at the end. 0: none."},
     {FREE(training.sample_prompt), .fallback = value("\"\""), .help = "Text that the sample continues."},
@@ -208,18 +214,37 @@ const std::vector<Field> kFields = {
     {MAY_CHANGE(optimizer.eps), .fallback = derived("1e-08; lamb 1e-06"), .range = kPositiveFloat, .help = "Added to the square root of the second average."},
     {MAY_CHANGE(optimizer.weight_decay), .fallback = value("0.1"), .range = kFloatFromZero, .help = "Weight decay of tensors with two or more dimensions. It is decoupled from the gradient; adam and sgd add it to the gradient."},
     {MAY_CHANGE(optimizer.no_decay), .fallback = value("[]"), .help = "Glob patterns of parameter names without weight decay, such as [\"embedding.*\"]; each must match a trained parameter. Norms and biases never have weight decay."},
+    {MAY_CHANGE(optimizer.groups), .fallback = value("[]"), .help = "Parameters that are updated with another learning rate, weight decay, betas or eps. A parameter belongs to the first group that names it."},
     {MAY_CHANGE(optimizer.momentum), .fallback = derived("0.9; muon 0.95"), .range = kFloatFraction, .help = "Decay of the average of the gradient."},
     {MAY_CHANGE(optimizer.trust_coefficient), .fallback = value("0.001"), .range = kPositiveFloat, .help = "Size of a tensor's step relative to its norm."},
     {MAY_CHANGE(optimizer.adamw_lr), .fallback = value("0.0003"), .range = kFloatFromZero, .help = "Highest learning rate of the parameters that AdamW updates."},
+    {MAY_CHANGE(optimizer.muon_scale), .fallback = value("original"), .choices = {"original", "match_rms_adamw"}, .help = "Factor on lr for a matrix. original: sqrt(max(1, rows / columns)). match_rms_adamw (Moonlight): 0.2 x sqrt(max(rows, columns)), so that AdamW's lr and decay fit."},
     {MAY_CHANGE(optimizer.muon_dtype), .fallback = value("f32"), .choices = {"f32", "bf16"}, .help = "Type of the matrices that Newton-Schulz multiplies to orthogonalise an update. bf16 is muon's author's choice and fastest on GPUs (with allow_tf32, f32 is TF32 there)."},
 
-    {MAY_CHANGE(lr_scheduler.type), .fallback = value("cosine"), .choices = {"constant", "linear", "cosine", "wsd"}, .help = "Shape after warm-up. wsd holds the rate and decays it linearly over the last fifth of decay_steps."},
+    {MAY_CHANGE(lr_scheduler.type), .fallback = value("cosine"), .choices = {"constant", "linear", "cosine", "wsd", "inverse_sqrt"}, .help = "Shape after warm-up (equations: optim/lr_schedule.h). wsd holds the rate and decays it over the last wsd_decay_steps. inverse_sqrt never ends; decay_steps doesn't matter."},
     {MAY_CHANGE(lr_scheduler.warmup_ratio), .fallback = value("0"), .range = kFraction, .help = "Warm-up as a fraction of the run's steps, rounded up to a whole step. Used if warmup_steps isn't set."},
     {MAY_CHANGE(lr_scheduler.warmup_steps), .fallback = derived("warmup_ratio x training.max_steps"), .range = between(0, 1e12), .help = "Steps of linear warm-up. At most max_steps, and at most decay_steps if the rate decays."},
     {MAY_CHANGE(lr_scheduler.decay_steps), .fallback = derived("training.max_steps"), .range = between(1, 1e12), .help = "Step at which the rate reaches its minimum, counted from the start. It stays there."},
     {MAY_CHANGE(lr_scheduler.min_lr_ratio), .fallback = value("0.1"), .range = between(0, 1), .help = "Lowest rate as a fraction of lr."},
+    {MAY_CHANGE(lr_scheduler.wsd_decay_shape), .fallback = value("linear"), .choices = {"linear", "cosine", "exponential", "minus_sqrt"}, .help = "How wsd decays the rate: with the share r of the decay done, the rest is 1 - r, (1 + cos(pi r)) / 2, 2 x 0.5^r - 1 or 1 - sqrt(r)."},
+    {MAY_CHANGE(lr_scheduler.wsd_decay_ratio), .fallback = value("0.2"), .range = between(0, 1), .help = "Length of wsd's decay as a fraction of decay_steps, rounded to whole steps."},
+    {MAY_CHANGE(lr_scheduler.wsd_decay_tokens), .fallback = value("0"), .range = between(0, 1e18), .help = "Length of wsd's decay in tokens, rounded up to whole steps. 0: wsd_decay_ratio decides."},
+    {MAY_CHANGE(lr_scheduler.wsd_decay_steps), .fallback = derived("by wsd_decay_tokens or wsd_decay_ratio"), .range = between(0, 1e12), .help = "Length of wsd's decay in steps. To decay from an older checkpoint: checkpoint.resume with its folder, another run.output_dir, and max_steps at the end of the decay."},
 
     {MAY_CHANGE(gradient_clipping.max_norm), .fallback = value("1"), .range = kFloatFromZero, .help = "Scale gradients down to this global norm. 0: no clipping."},
+
+    {MAY_CHANGE(bad_steps.max_loss), .fallback = value("0"), .range = kFloatFromZero, .help = "A step whose loss is above this isn't applied. 0: no limit."},
+    {MAY_CHANGE(bad_steps.max_grad_norm), .fallback = value("0"), .range = kFloatFromZero, .help = "A step whose gradient norm, before clipping, is above this isn't applied. 0: no limit."},
+    {MAY_CHANGE(bad_steps.sigma), .fallback = value("0"), .range = between(0, kMillion), .help = "A step isn't applied if its loss or gradient norm is above mean + sigma x standard deviation of the window. 6 is usual. 0: never."},
+    {MAY_CHANGE(bad_steps.window), .fallback = value("128"), .range = between(2, 100'000), .help = "Number of applied steps before this one that form the window. Until it is half full, no step is judged by it."},
+    {MAY_CHANGE(bad_steps.skip_non_finite), .fallback = value("false"), .help = "true: a step whose loss or gradient isn't finite isn't applied. false: it ends the run with a report of where the first such value arose. With loss_scaling, an overflow lowers the scale instead."},
+    {MAY_CHANGE(bad_steps.max_in_a_row), .fallback = value("10"), .range = between(1, kMillion), .help = "End the run with an error after so many steps in a row that weren't applied."},
+
+    {MUST_MATCH(averages.type), .fallback = value("none"), .choices = {"none", "ema", "mean"}, .help = "Keep an average of the weights: ema, which forgets, or mean, of all updates since start_step (equations: optim/average.h). It is part of checkpoints; `sherd eval`, sample, chat, score and export use it with --average. 4 bytes per parameter, sharded like the optimizer's state."},
+    {MAY_CHANGE(averages.decay), .fallback = value("0.999"), .range = {.min = 0, .max = 1, .below_max = true}, .help = "Of ema: average = decay x average + (1 - decay) x weights. Its half-life is ln 2 / (1 - decay) updates, about."},
+    {MAY_CHANGE(averages.start_step), .fallback = value("0"), .range = between(0, 1e12), .help = "Updates before the first one that counts. Until then the average is the weights."},
+    {MAY_CHANGE(averages.interval), .fallback = value("1"), .range = between(1, 1e9), .help = "Updates from one change of the average to the next."},
+    {FREE(averages.evaluate), .fallback = value("false"), .help = "Evaluations print the average's loss, too (val_loss_average). The run's own loss stays that of the weights."},
 
     {FREE(checkpoint.interval), .fallback = value("1000"), .range = between(0, 1e12), .help = "Steps between checkpoints in {run.output_dir}/checkpoints. One more is saved after the last step, and one when SIGTERM, SIGUSR1 or SIGHUP ends the run (exit code 75: start it again). 0: none."},
     {FREE(checkpoint.async), .fallback = value("true"), .help = "Training continues while a checkpoint is written. false: it waits."},
@@ -256,6 +281,8 @@ const std::vector<Block> kBlocks = {
     {"optimizer", "The update."},
     {"lr_scheduler", "The learning rate over the steps."},
     {"gradient_clipping", "The limit of the gradient's norm."},
+    {"bad_steps", "Steps that aren't applied because their loss or gradient looks wrong."},
+    {"averages", "An average of the weights, for evaluation and export."},
     {"checkpoint", "What is saved to disk, and where a run begins."},
     {"memory", "Memory limits."},
     {"metrics", "What is reported."},
@@ -300,6 +327,7 @@ std::string Field::type() const {
           [](Member<std::vector<double>>) -> std::string { return "list of numbers"; },
           [](Member<std::vector<std::string>>) -> std::string { return "list of texts"; },
           [](Member<std::optional<StepRange>>) -> std::string { return "[first, last] or []"; },
+          [](auto) -> std::string { return "list of blocks"; },
       },
       slot);
 }
@@ -328,6 +356,10 @@ std::string Field::expected() const {
   }
   if (std::holds_alternative<Member<std::vector<std::string>>>(slot)) {
     return "expected a list of texts, such as [\"a\", \"b\"]";
+  }
+  if (type() == "list of blocks") {
+    return fmt::format("expected a list of blocks, such as [{{{}: ...}}, {{{}: ...}}]",
+                       item_rows(*this)[0].key, item_rows(*this)[0].key);
   }
   const std::string limits = range.text();
   const char* of = limits.starts_with("at") ? " of " : limits.empty() ? "" : " ";

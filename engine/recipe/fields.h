@@ -29,7 +29,9 @@ struct ChoiceMember {
 using Slot = std::variant<Member<std::int64_t>, Member<std::uint64_t>, Member<double>, Member<bool>,
                           Member<std::string>, ChoiceMember, Member<std::array<double, 2>>,
                           Member<std::vector<double>>, Member<std::vector<std::string>>,
-                          Member<std::optional<StepRange>>>;
+                          Member<std::optional<StepRange>>, Member<std::vector<DataSource>>,
+                          Member<std::vector<DataStage>>, Member<std::vector<ValidationSet>>,
+                          Member<std::vector<ParameterGroup>>>;
 
 /// The value of a key that isn't set.
 struct Fallback {

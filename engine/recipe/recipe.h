@@ -23,7 +23,9 @@
 
 #include "core/error.h"
 #include "engine/model/shape.h"
+#include "engine/recipe/hook_keys.h"
 #include "engine/schedule/order.h"
+#include "optim/average_options.h"
 #include "optim/loss_scaler.h"
 #include "optim/lr_schedule.h"
 #include "optim/optimizer.h"
@@ -56,6 +58,7 @@ enum class BaseDType { kParamDType, kNf4 };
 enum class SumOrderChoice { kRank, kCanonical, kFree };
 enum class HierarchicalChoice { kAuto, kOn, kOff };
 enum class FinalEval { kBatches, kWhole };
+using optim::AverageType;
 using optim::OptimizerType;
 using sharding::GradSync;
 /// In the order of core/dtype.h's DType.
@@ -75,6 +78,43 @@ struct StepRange {
   std::int64_t first = 0;
   std::int64_t last = 0;
   bool operator==(const StepRange&) const = default;
+};
+
+/// An item of data.sources: texts that are mixed by weight. Empty texts follow the block's key.
+struct DataSource {
+  std::string name;  ///< empty: from the path
+  std::string path;
+  double weight = 1;
+  std::string format, field, documents;
+  double max_epochs = 0;  ///< 0: no limit
+  bool operator==(const DataSource&) const = default;
+};
+
+/// An item of data.stages: how long one mixture lasts.
+struct DataStage {
+  std::int64_t steps = 0, tokens = 0;  ///< one of them; both 0: the rest of the run
+  std::vector<double> weights;         ///< one for each source; empty: their own
+  bool operator==(const DataStage&) const = default;
+};
+
+/// An item of data.validation_sets. Empty texts follow the block's key.
+struct ValidationSet {
+  std::string name;  ///< empty: from the path
+  std::string path;
+  std::string format, field, documents;
+  std::int64_t batches = -1;  ///< -1: training.eval_batches; 0: all
+  bool operator==(const ValidationSet&) const = default;
+};
+
+/// An item of optimizer.groups: parameters that are updated differently. The first group that has a
+/// pattern for a parameter decides.
+struct ParameterGroup {
+  std::vector<std::string> parameters;  ///< patterns of names
+  double lr_factor = 1;
+  std::optional<double> weight_decay{};
+  std::optional<std::array<double, 2>> betas{};
+  std::optional<double> eps{};
+  bool operator==(const ParameterGroup&) const = default;
 };
 
 struct Recipe {
@@ -176,6 +216,9 @@ struct Recipe {
     std::int64_t token_bytes = 0;  ///< 0: by the file
     std::string validation_path;   ///< empty: the last validation_fraction of `path`
     double validation_fraction = 0;
+    std::vector<DataSource> sources;  ///< empty: `path` alone
+    std::vector<DataStage> stages;    ///< empty: the whole run is one
+    std::vector<ValidationSet> validation_sets;
     DocumentChoice documents = DocumentChoice::kJoined;
     PackingChoice packing = PackingChoice::kBestFit;
     UnfitChoice unfit = UnfitChoice::kDrop;
@@ -193,11 +236,14 @@ struct Recipe {
     std::int64_t early_stopping_patience = 0;  ///< evaluations; 0: no early stopping
     std::int64_t eval_batches = 0;             ///< 0: the whole validation split
     FinalEval final_eval = FinalEval::kBatches;
+    bool eval_at_start = false;
+    std::string best_by;  ///< name of a validation set; empty: the first
     TrainOnChoice train_on = TrainOnChoice::kAssistant;
     std::int64_t sample_tokens = 0;  ///< 0: no sample at the end
     std::string sample_prompt;
     double sample_temperature = 0;  ///< 0: always the most likely token
     std::int64_t sample_top_k = 0;  ///< 0: all tokens
+    bool overfit_one_batch = false;
   } training;
 
   struct Parallelism {
@@ -247,9 +293,11 @@ struct Recipe {
     double eps = 0;
     double weight_decay = 0;
     std::vector<std::string> no_decay;  ///< patterns of parameter names
+    std::vector<ParameterGroup> groups;
     double momentum = 0;
     double trust_coefficient = 0;
     double adamw_lr = 0;
+    optim::MuonScale muon_scale = optim::MuonScale::kOriginal;
     FloatType muon_dtype = FloatType::kF32;
   } optimizer;
 
@@ -259,11 +307,32 @@ struct Recipe {
     std::int64_t warmup_steps = 0;
     std::int64_t decay_steps = 0;
     double min_lr_ratio = 0;
+    optim::DecayShape wsd_decay_shape = optim::DecayShape::kLinear;
+    double wsd_decay_ratio = 0;         ///< of decay_steps
+    std::int64_t wsd_decay_tokens = 0;  ///< 0: the ratio decides
+    std::int64_t wsd_decay_steps = 0;
   } lr_scheduler;
 
   struct GradientClipping {
     double max_norm = 0;  ///< 0: off
   } gradient_clipping;
+
+  /// Steps that aren't applied because they look wrong: optim/bad_steps.h.
+  struct BadSteps {
+    double max_loss = 0, max_grad_norm = 0;  ///< 0: no limit
+    double sigma = 0;                        ///< 0: no limit by the window
+    std::int64_t window = 0;
+    bool skip_non_finite = false;
+    std::int64_t max_in_a_row = 0;
+  } bad_steps;
+
+  /// An average of the weights: optim/average.h.
+  struct Averages {
+    AverageType type = AverageType::kNone;
+    double decay = 0;
+    std::int64_t start_step = 0, interval = 0;
+    bool evaluate = false;
+  } averages;
 
   struct Checkpoint {
     std::string resume;  ///< "auto", "never", or a checkpoint's folder
@@ -277,8 +346,9 @@ struct Recipe {
     std::int64_t max_failed_saves = 0;  ///< in a row; 0: any number
     bool on_interrupt = false;
     std::int64_t stop_deadline = 0;  ///< seconds
+    double max_minutes = 0;          ///< 0: no limit
 
-    bool saves() const { return interval > 0 || on_interrupt; }
+    bool saves() const { return interval > 0 || on_interrupt || max_minutes > 0; }
   } checkpoint;
 
   struct Memory {
@@ -293,6 +363,8 @@ struct Recipe {
     bool tensorboard = true;
   } metrics;
 
+  HookKeys hooks;
+
   /// Parts into which ranks divide a batch. Ranks that hold parts of one model copy share a batch
   /// part.
   std::int64_t data_degree() const {
@@ -304,15 +376,26 @@ struct Recipe {
     return parallelism.pipeline_parallel_degree * parallelism.tensor_parallel_degree *
            parallelism.context_parallel_degree;
   }
+  std::int64_t tokens_per_step() const { return training.global_batch_size * training.seq_length; }
+  /// Steps of a stage; 0: to the end of the run.
+  std::int64_t steps_of(const DataStage& stage) const {
+    if (stage.steps > 0 || stage.tokens == 0) return stage.steps;
+    return (stage.tokens - 1) / tokens_per_step() + 1;
+  }
   std::int64_t world_size() const { return data_degree() * model_ranks(); }
   optim::LrSchedule lr_schedule() const {
     return {.type = lr_scheduler.type,
             .lr = optimizer.lr,
             .warmup_steps = lr_scheduler.warmup_steps,
             .decay_steps = lr_scheduler.decay_steps,
-            .min_lr_ratio = lr_scheduler.min_lr_ratio};
+            .min_lr_ratio = lr_scheduler.min_lr_ratio,
+            .wsd_decay_shape = lr_scheduler.wsd_decay_shape,
+            .wsd_decay_steps = lr_scheduler.wsd_decay_steps};
   }
 };
+
+/// Of a source or validation set without a name: the path's last part, without its ending.
+std::string name_of_path(const std::string& path);
 
 /// Where one value came from.
 struct Origin {

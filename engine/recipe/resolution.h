@@ -100,6 +100,10 @@ void check_block(Resolution& recipe);
 void check_layers(Resolution& recipe);
 void check_experts(Resolution& recipe);
 void check_training(Resolution& recipe);
+/// Parts of check_training: texts, weights, stages, validation sets (rules_data.cpp); groups of
+/// parameters (rules_optimizer.cpp).
+void check_data(Resolution& recipe);
+void check_groups(Resolution& recipe);
 /// Part of check_training: steps at which the learning rate changes, and traced steps.
 void check_steps(Resolution& recipe);
 void check_pipeline(Resolution& recipe);

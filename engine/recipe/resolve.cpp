@@ -80,7 +80,10 @@ bool is_required(const Resolution& recipe, const Field& field) {
     const bool misread = recipe.is_set(kNumEpochs) && recipe.has_problems();
     return recipe.values().training.num_epochs == 0 && !misread;
   }
-  if (!recipe.request().reads_data && field.key == kDataPath) return false;
+  if (field.key == kDataPath &&
+      (!recipe.request().reads_data || recipe.is_set("data.sources"))) {
+    return false;
+  }
   return field.fallback.kind == Fallback::Kind::kRequired;
 }
 

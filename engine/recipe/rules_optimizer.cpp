@@ -86,23 +86,56 @@ model::ModelShape shape_of(const Recipe& recipe) {
   return shape;
 }
 
+namespace {
+
+// Each pattern must match a trained parameter.
+void check_patterns(Resolution& recipe, std::string_view key, const std::string& label,
+                    const Names& patterns) {
+  const Names names = trained_parameters(recipe.values());
+  for (const std::string& pattern : patterns) {
+    const bool matches = std::ranges::any_of(names, [&](const std::string& name) {
+      return fnmatch(pattern.c_str(), name.c_str(), 0) == 0;
+    });
+    if (matches) continue;
+    recipe.refuse({key},
+                  "{}: \"{}\" matches no parameter that is trained; near are {}. Patterns match "
+                  "whole names: \"embedding.*\".",
+                  label, pattern, near(pattern, names));
+  }
+}
+
+}  // namespace
+
+void check_groups(Resolution& recipe) {
+  constexpr std::string_view kKey = "optimizer.groups";
+  const Recipe& values = recipe.values();
+  if (values.optimizer.groups.empty() || recipe.has_problems() || recipe.request().is_kept) return;
+  for (std::size_t i = 0; i < values.optimizer.groups.size(); ++i) {
+    const ParameterGroup& group = values.optimizer.groups[i];
+    const std::string label = fmt::format("{}[{}]", kKey, i);
+    if (group.parameters.empty()) {
+      recipe.refuse({kKey}, "{}.parameters is empty; give patterns of parameter names.", label);
+    }
+    check_patterns(recipe, kKey, label + ".parameters", group.parameters);
+    using enum optim::OptimizerType;
+    const optim::OptimizerType type = values.optimizer.type;
+    const bool has_own = type == kAdamW || type == kAdam || type == kLion || type == kMuon;
+    if ((group.betas || group.eps) && !has_own) {
+      recipe.refuse({kKey, "optimizer.type"},
+                    "{} has betas or eps of its own; only adamw, adam, lion and muon's AdamW take "
+                    "them.",
+                    label);
+    }
+  }
+}
+
 void check_no_decay(Resolution& recipe) {
   constexpr std::string_view kKey = "optimizer.no_decay";
   const Recipe& values = recipe.values();
   if (values.optimizer.no_decay.empty() || recipe.has_problems() || recipe.request().is_kept) {
     return;
   }
-  const Names names = trained_parameters(values);
-  for (const std::string& pattern : values.optimizer.no_decay) {
-    const bool matches = std::ranges::any_of(names, [&](const std::string& name) {
-      return fnmatch(pattern.c_str(), name.c_str(), 0) == 0;
-    });
-    if (matches) continue;
-    recipe.refuse({kKey},
-                  "{}: \"{}\" matches no parameter that is trained; near are {}. Patterns match "
-                  "whole names: \"embedding.*\".",
-                  kKey, pattern, near(pattern, names));
-  }
+  check_patterns(recipe, kKey, std::string(kKey), values.optimizer.no_decay);
 }
 
 }  // namespace sherd::engine

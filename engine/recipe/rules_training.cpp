@@ -88,6 +88,11 @@ void check_rates_of_both_updates(Resolution& recipe) {
 
 void check_evaluations(Resolution& recipe) {
   const Recipe& values = recipe.values();
+  if (values.training.eval_at_start && !validates(values) && !recipe.request().is_kept) {
+    recipe.refuse({"training.eval_at_start", "data.validation_fraction"},
+                  "training.eval_at_start is true, but there is nothing to evaluate on. Set "
+                  "data.validation_fraction, validation_path or validation_sets.");
+  }
   const std::int64_t patience = values.training.early_stopping_patience;
   if (patience == 0) return;
   if (values.training.eval_interval == 0) {
@@ -129,33 +134,6 @@ void check_checkpoints(Resolution& recipe) {
   }
 }
 
-void check_data(Resolution& recipe) {
-  const Recipe& values = recipe.values();
-  const bool is_chat = values.data.format == DataFormat::kChat;
-  if ((is_chat || values.data.format == DataFormat::kText) && values.data.tokenizer.empty()) {
-    recipe.refuse({"data.tokenizer", "data.format"},
-                  "data.format is {}, but data.tokenizer is empty; set it to a folder with "
-                  "tokenizer.json.",
-                  is_chat ? "chat" : "text");
-  }
-  if (is_chat && values.data.documents == DocumentChoice::kJoined) {
-    recipe.refuse(
-        {"data.documents", "data.format"},
-        "data.documents is joined, but conversations (data.format chat) are separate. Use "
-        "separate, or leave it out.");
-  }
-  if (const std::int64_t width = values.data.token_bytes;
-      width != 0 && width != 1 && width != 2 && width != 4 && width != 8) {
-    recipe.refuse({"data.token_bytes"}, "data.token_bytes is {}; tokens have 1, 2, 4 or 8 bytes.",
-                  width);
-  }
-  if (!values.data.validation_path.empty() && values.data.validation_fraction > 0) {
-    recipe.refuse({"data.validation_fraction", "data.validation_path"},
-                  "data.validation_fraction is {}, but data.validation_path is set too. Keep one.",
-                  values.data.validation_fraction);
-  }
-}
-
 void check_added_tokens(Resolution& recipe) {
   constexpr std::string_view kKey = "model.add_special_tokens";
   const Recipe& values = recipe.values();
@@ -188,7 +166,10 @@ void check_texts(Resolution& recipe) {
       {"data.path", values.data.path, "a name"},
       {"checkpoint.resume", values.checkpoint.resume, "auto, never or a checkpoint's folder"}};
   for (const Text& text : texts) {
-    if (!recipe.request().reads_data && text.key == std::string_view("data.path")) continue;
+    if (text.key == std::string_view("data.path") &&
+        (!recipe.request().reads_data || !values.data.sources.empty())) {
+      continue;
+    }
     if (!text.value.empty()) continue;
     recipe.refuse({text.key}, "{} is \"\"; expected {}.", text.key, text.expected);
   }
@@ -237,6 +218,7 @@ void check_training(Resolution& recipe) {
   check_steps(recipe);
   check_rates_of_both_updates(recipe);
   check_no_decay(recipe);
+  check_groups(recipe);
   check_evaluations(recipe);
   check_checkpoints(recipe);
   check_data(recipe);

@@ -117,18 +117,27 @@ std::vector<YAML::Node> load(const std::string& yaml, const std::string& path, b
   }
 }
 
-RawValue raw_value(const YAML::Node& node, bool inside_list = false) {
+// A list of blocks, a block, a list in it, its items. No key is deeper, and a list that holds itself
+// through an alias would never end.
+constexpr int kDeepest = 3;
+
+RawValue raw_value(const YAML::Node& node, int depth = 0) {
   RawValue raw;
   if (node.IsScalar()) {
     raw.kind = node.Tag() == "!" ? RawValue::Kind::kQuoted : RawValue::Kind::kPlain;
     raw.text = node.Scalar();
   } else if (node.IsMap()) {
     raw.kind = RawValue::Kind::kBlock;
+    for (const auto& entry : node) {
+      if (depth >= kDeepest) break;
+      const RawValue key = raw_value(entry.first, kDeepest);
+      raw.entries.push_back({key.text, raw_value(entry.second, depth + 1)});
+    }
   } else if (node.IsSequence()) {
     raw.kind = RawValue::Kind::kList;
-    // No key takes lists of lists, and a list that holds itself through an alias would never end.
-    if (!inside_list) {
-      for (const YAML::Node& item : node) raw.items.push_back(raw_value(item, true));
+    for (const YAML::Node& item : node) {
+      if (depth >= kDeepest) break;
+      raw.items.push_back(raw_value(item, depth + 1));
     }
   }
   return raw;

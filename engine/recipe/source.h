@@ -20,8 +20,14 @@ struct RawValue {
   Kind kind = Kind::kNothing;
   std::string text{};             ///< kPlain, kQuoted
   std::vector<RawValue> items{};  ///< kList
+  struct Entry;
+  std::vector<Entry> entries{};  ///< kBlock
 
   std::string describe() const;  ///< for errors: 4, "rmsnrom", a list, a block of keys, empty
+};
+struct RawValue::Entry {
+  std::string key;
+  RawValue value;
 };
 
 struct Assignment {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "engine/recipe/fields.h"
+#include "engine/recipe/items.h"
 #include "engine/recipe/uses.h"
 #include "engine/recipe/values.h"
 
@@ -66,6 +67,21 @@ std::string cell(std::string_view text) {
   return out;
 }
 
+/// The table of a list's items; "" if the field isn't a list of blocks.
+std::string item_table(const Field& field) {
+  const std::vector<Field> rows = item_rows(field);
+  if (rows.empty()) return "";
+  std::string out = fmt::format("\nKeys of an item of `{}`:\n\n", field.name());
+  out += "| key | type | default | meaning |\n|---|---|---|---|\n";
+  for (const Field& row : rows) {
+    const std::string fallback = fallback_text(row.fallback);
+    const bool is_value = row.fallback.kind == Fallback::Kind::kValue;
+    out += fmt::format("| `{}` | {} | {} | {} |\n", row.key, cell(type_and_range(row)),
+                       is_value ? fmt::format("`{}`", fallback) : cell(fallback), cell(row.help));
+  }
+  return out;
+}
+
 constexpr std::string_view kMarkdownHead = R"(# Recipes
 
 <!-- Printed by `sherd recipe --markdown` from the field table in engine/recipe/fields.cpp; a test
@@ -112,6 +128,13 @@ std::string recipe_help() {
                                  fallback_text(field.fallback)),
                      2, 10);
       out += wrapped(help_of(field), 6, 6);
+      for (const Field& row : item_rows(field)) {
+        out +=
+            wrapped(fmt::format("{}  ({}; {}{})  {}", row.key, type_and_range(row),
+                                row.fallback.kind == Fallback::Kind::kRequired ? "" : "default: ",
+                                fallback_text(row.fallback), row.help),
+                    6, 10);
+      }
     }
   }
   return out;
@@ -130,6 +153,9 @@ std::string recipe_markdown() {
           fmt::format("| `{}` | {} | {} | {} | {} |\n", field.name(), cell(type_and_range(field)),
                       is_value ? fmt::format("`{}`", fallback) : cell(fallback),
                       field.resume_text(), cell(help_of(field)));
+    }
+    for (const Field& field : recipe_fields()) {
+      if (field.block() == block.name) out += item_table(field);
     }
   }
   return out;

@@ -64,7 +64,9 @@ bool adapts(R r) {
   return r.adapter.type == AdapterChoice::kLora;
 }
 bool is_chat(R r) {
-  return r.data.format == DataFormat::kChat;
+  const auto is_own = [](const auto& item) { return item.format == "chat"; };
+  return r.data.format == DataFormat::kChat || std::ranges::any_of(r.data.sources, is_own) ||
+         std::ranges::any_of(r.data.validation_sets, is_own);
 }
 bool samples(R r) {
   return r.training.sample_tokens > 0;
@@ -81,6 +83,15 @@ bool is_dynamic(R r) {
 bool decays(R r) {
   return r.lr_scheduler.type != optim::ScheduleType::kConstant;
 }
+bool decays_by_a_step(R r) {
+  return decays(r) && r.lr_scheduler.type != optim::ScheduleType::kInverseSqrt;
+}
+bool averages(R r) {
+  return r.averages.type != AverageType::kNone;
+}
+bool is_wsd(R r) {
+  return r.lr_scheduler.type == optim::ScheduleType::kWsd;
+}
 bool saves(R r) {
   return r.checkpoint.saves();
 }
@@ -96,6 +107,8 @@ constexpr std::string_view kOnGpus = "on GPUs", kWithExperts = "with num_experts
                            kWithPipeline = "with pipeline_parallel_degree",
                            kAtStage3 = "at stage 3", kDynamic = "with mode: dynamic",
                            kDecays = "with every type but constant",
+                           kByAStep = "with every type but constant and inverse_sqrt",
+                           kWsd = "with type: wsd",
                            kTurned = "with positions: rope, in layers selected by rope_layers",
                            kSaves = "if checkpoints are saved",
                            kValidates = "if there is validation data";
@@ -195,6 +208,7 @@ const Use kUses[] = {
      }},
     {"training.final_eval", "with eval_batches, if there is validation data",
      [](R r) { return validates(r) && r.training.eval_batches > 0; }},
+    {"training.best_by", kValidates, validates},
     {"training.train_on", kWithChat, is_chat},
     {"training.sample_prompt", kWithSample, samples},
     {"training.sample_temperature", kWithSample, samples},
@@ -230,10 +244,30 @@ const Use kUses[] = {
     {"optimizer.momentum", "by sgd, lars, muon", updates_by<kSgd, kLars, kMuon>},
     {"optimizer.trust_coefficient", "by lars", updates_by<kLars>},
     {"optimizer.adamw_lr", "by muon", updates_by<kMuon>},
+    {"optimizer.muon_scale", "by muon", updates_by<kMuon>},
     {"optimizer.muon_dtype", "by muon", updates_by<kMuon>},
 
-    {"lr_scheduler.decay_steps", kDecays, decays},
+    {"lr_scheduler.decay_steps", kByAStep, decays_by_a_step},
     {"lr_scheduler.min_lr_ratio", kDecays, decays},
+    {"lr_scheduler.wsd_decay_shape", kWsd, is_wsd},
+    {"lr_scheduler.wsd_decay_ratio",
+     "with type: wsd, if wsd_decay_tokens and wsd_decay_steps aren't set",
+     [](R r) { return is_wsd(r) && r.lr_scheduler.wsd_decay_tokens == 0; }},
+    {"lr_scheduler.wsd_decay_tokens", "with type: wsd, if wsd_decay_steps isn't set", is_wsd},
+    {"lr_scheduler.wsd_decay_steps", kWsd, is_wsd},
+
+    {"averages.decay", "with type: ema", [](R r) { return r.averages.type == AverageType::kEma; }},
+    {"averages.start_step", "with a type", averages},
+    {"averages.interval", "with a type", averages},
+    {"averages.evaluate", "with a type, if there is validation data",
+     [](R r) { return averages(r) && validates(r); }},
+
+    {"bad_steps.window", "with sigma", [](R r) { return r.bad_steps.sigma > 0.0; }},
+    {"bad_steps.max_in_a_row", "with another of these keys",
+     [](R r) {
+       return r.bad_steps.max_loss > 0.0 || r.bad_steps.max_grad_norm > 0.0 ||
+              r.bad_steps.sigma > 0.0 || r.bad_steps.skip_non_finite;
+     }},
 
     {"checkpoint.async", kSaves, saves},
     {"checkpoint.staging_mib", kSaves, saves},
@@ -267,8 +301,12 @@ const Use* use_of(std::string_view key) {
   return found == std::end(kUses) ? nullptr : found;
 }
 
-bool validates(const Recipe& recipe) {
+bool validates_by_path(const Recipe& recipe) {
   return !recipe.data.validation_path.empty() || recipe.data.validation_fraction > 0.0;
+}
+
+bool validates(const Recipe& recipe) {
+  return validates_by_path(recipe) || !recipe.data.validation_sets.empty();
 }
 
 void note_unused(Resolution& recipe) {

@@ -23,6 +23,8 @@ const Use* use_of(std::string_view key);
 
 /// Whether there is validation data.
 bool validates(const Recipe& recipe);
+/// Whether there is some without data.validation_sets.
+bool validates_by_path(const Recipe& recipe);
 
 /// Adds a note for each unused key that the user set to a value other than its default.
 void note_unused(Resolution& recipe);

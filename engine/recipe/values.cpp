@@ -5,8 +5,10 @@
 #include <charconv>
 #include <cmath>
 #include <limits>
+#include <set>
 
 #include "core/error.h"
+#include "engine/recipe/items.h"
 #include "engine/recipe/suggest.h"
 
 namespace sherd::engine {
@@ -76,6 +78,16 @@ class Reader {
     for (const RawValue& item : raw_.items) out.push_back(text(item));
   }
 
+  template <class Item>
+  void read(std::vector<Item>& out) const {
+    if (raw_.kind != Kind::kList) fail();
+    out.clear();
+    for (std::size_t i = 0; i < raw_.items.size(); ++i) {
+      if (raw_.items[i].kind != Kind::kBlock) fail();
+      out.push_back(item<Item>(raw_.items[i], fmt::format("{}[{}]", field_.key, i)));
+    }
+  }
+
   void read(std::optional<StepRange>& out) const {
     if (raw_.kind != Kind::kList || (raw_.items.size() != 2 && !raw_.items.empty())) fail();
     out.reset();
@@ -86,6 +98,54 @@ class Reader {
   }
 
  private:
+  // `name` is the item's, such as "data.sources[1]".
+  template <class Item>
+  Item item(const RawValue& block, const std::string& name) const {
+    Item item;
+    std::set<std::string> written;
+    for (const RawValue::Entry& entry : block.entries) {
+      const ItemKey<Item>& key = key_of<Item>(entry.key, name);
+      if (!written.insert(entry.key).second) {
+        throw UsageError("{}: {} has \"{}\" twice. Keep one.", where_, name, entry.key);
+      }
+      Field row = key.row;
+      const std::string full_name = name + "." + entry.key;
+      row.key = full_name;
+      const Reader reader(row, entry.value, where_);
+      std::visit([&](auto member) { reader.read_item(item.*member); }, key.member);
+    }
+    for (const ItemKey<Item>& key : item_keys<Item>()) {
+      if (key.row.fallback.kind != Fallback::Kind::kRequired) continue;
+      if (written.contains(std::string(key.row.key))) continue;
+      throw UsageError("{}: {} lacks \"{}\".", where_, name, key.row.key);
+    }
+    return item;
+  }
+
+  template <class Item>
+  const ItemKey<Item>& key_of(const std::string& written, const std::string& name) const {
+    std::vector<std::string_view> keys;
+    for (const ItemKey<Item>& key : item_keys<Item>()) {
+      if (key.row.key == written) return key;
+      keys.push_back(key.row.key);
+    }
+    const std::string_view meant = nearest(written, keys);
+    throw UsageError("{}: {} has an unknown key \"{}\"; {}", where_, name, written,
+                     meant.empty() ? "its keys are " + joined(keys, ", ", " and ") + "."
+                                   : fmt::format("did you mean \"{}\"?", meant));
+  }
+
+  template <class T>
+  void read_item(T& out) const {
+    read(out);
+  }
+  template <class T>
+  void read_item(std::optional<T>& out) const {
+    T value{};
+    read(value);
+    out = value;
+  }
+
   std::optional<double> finite(const RawValue& raw) const {
     if (raw.kind != Kind::kPlain) return {};
     std::string_view text = raw.text;
@@ -211,6 +271,29 @@ std::string format(const std::vector<std::string>& value) {
 }
 std::string format(const std::optional<StepRange>& value) {
   return value ? fmt::format("[{}, {}]", value->first, value->last) : "[]";
+}
+template <class T>
+std::string format(const std::optional<T>& value) {
+  return format(*value);
+}
+template <class Item>
+std::string format(const std::vector<Item>& items) {
+  static const Item fresh{};
+  std::vector<std::string> blocks;
+  for (const Item& item : items) {
+    std::string block;
+    for (const ItemKey<Item>& key : item_keys<Item>()) {
+      std::visit(
+          [&](auto member) {
+            if (item.*member == fresh.*member) return;
+            block += fmt::format("{}{}: {}", block.empty() ? "" : ", ", key.row.key,
+                                 format(item.*member));
+          },
+          key.member);
+    }
+    blocks.push_back("{" + block + "}");
+  }
+  return flow_list(blocks);
 }
 
 }  // namespace

@@ -154,6 +154,12 @@ void EventFile::write(const StepMetrics& metrics) {
 
 void EventFile::write(const EvaluationMetrics& metrics) {
   write_scalars(metrics.step, {{"val/loss", metrics.val_loss}});
+  if (metrics.val_loss_average) {
+    write_scalars(metrics.step, {{"val/loss_average", *metrics.val_loss_average}});
+  }
+  for (const auto& [name, loss] : metrics.sets) {
+    write_scalars(metrics.step, {{"val/loss/" + name, loss}});
+  }
 }
 
 void EventFile::write_text(std::int64_t step, const std::string& tag, const std::string& text) {

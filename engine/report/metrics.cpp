@@ -65,6 +65,11 @@ std::string to_json(const StepMetrics& metrics) {
     line["skipped"] = metrics.skipped;
     if (metrics.skipped) line["overflow"] = metrics.overflow;
   }
+  if (!metrics.bad_step.empty()) {
+    line["skipped"] = true;
+    line["bad_step"] = metrics.bad_step;
+  }
+  for (const auto& [name, tokens] : metrics.source_tokens) line["source_tokens"][name] = tokens;
   if (metrics.experts) {
     put(line, "balance_loss", metrics.experts->balance_loss);
     put(line, "z_loss", metrics.experts->z_loss);
@@ -95,6 +100,8 @@ std::string to_json(const EvaluationMetrics& metrics) {
   line["num_tokens"] = metrics.num_tokens;
   if (metrics.perplexity) put(line, "perplexity", *metrics.perplexity);
   if (metrics.bits_per_byte) put(line, "bits_per_byte", *metrics.bits_per_byte);
+  if (metrics.val_loss_average) put(line, "val_loss_average", *metrics.val_loss_average);
+  for (const auto& [name, loss] : metrics.sets) put(line, "val_loss/" + name, loss);
   return line.dump();
 }
 

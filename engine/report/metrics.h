@@ -7,6 +7,12 @@
 ///   {"step":12,"saved":12,"bytes":1474560,"write_mib_per_s":812.5,"stalled_ms":0.25,"save_s":0.5}
 ///   {"step":12,"val_loss":4.125,"val_loss_20_batches":4.0625,"num_tokens":111488}
 ///
+/// With several validation sets, an evaluation's line also has each one's loss, such as
+/// "val_loss/english":4.125; "val_loss" and "num_tokens" are the main set's. With several sources, a step's
+/// line also has "source_tokens":{"english":6656,"code":3328}, since the start of training.
+///
+/// With averages.evaluate, an evaluation's line also has "val_loss_average".
+///
 /// A run that early stopping ends has one more line:
 ///
 ///   {"step":12,"stopped_early":true,"best_val_loss":4.125,"best_step":8}
@@ -34,7 +40,8 @@
 /// With separate documents, a step's line also has "loss_tokens":1513, the tokens with a target;
 /// with 0, the step updated nothing. With loss scaling, a step's line also has
 /// "loss_scale":65536.0,"skipped":false; a skipped step has "skipped":true and "overflow", which
-/// names the tensor, the element, the unit and the rank that owns the slice.
+/// names the tensor, the element, the unit and the rank that owns the slice. A step that
+/// bad_steps keeps from being applied has "skipped":true and "bad_step", the reason.
 ///
 /// With experts, a step's line also has "balance_loss" and "z_loss", which the gradient has in
 /// addition to the loss, and for each layer with experts the fewest, most and mean tokens of an
@@ -98,6 +105,9 @@ struct StepMetrics {
   std::optional<double> loss_scale;  ///< with loss scaling: this step's
   bool skipped = false;              ///< with loss scaling: the gradient overflowed, no update
   std::string overflow;              ///< of a skipped step: the first non-finite gradient
+  std::string bad_step{};            ///< why the step wasn't applied; empty: it was
+  /// With several sources: tokens of each since the start of training.
+  std::vector<std::pair<std::string, std::int64_t>> source_tokens{};
   std::optional<ExpertMetrics> experts{};
   std::string isa;               ///< on a CPU: the instruction set of its matmuls (kernels/isa.h)
   std::string matmul_table{};    ///< on a GPU with one: measured algorithms (kernels/libraries.h)
@@ -111,6 +121,8 @@ struct EvaluationMetrics {
   std::optional<double> val_loss_20_batches{};
   std::int64_t num_tokens = 0;                          ///< val_loss is the mean over them
   std::optional<double> perplexity{}, bits_per_byte{};  ///< of `sherd eval`
+  std::vector<std::pair<std::string, double>> sets{};   ///< losses of several validation sets
+  std::optional<double> val_loss_average{};             ///< of the average of the weights
 };
 
 /// A committed checkpoint. Its line is written when the commit is known, possibly some steps later.

@@ -52,16 +52,33 @@ class Reader {
     if (line.contains("val_loss")) {
       drop_from(history_.val_loss, step);
       history_.val_loss.push_back({step, number_of(line, "val_loss")});
+      add_sets(step, line);
     }
     if (line.contains("stopped_early")) history_.early_end = step;
   }
   RunHistory take() { return std::move(history_); }
 
  private:
+  void add_sets(std::int64_t step, const json& line) {
+    constexpr std::string_view kOfSet = "val_loss/", kOfAverage = "val_loss_average";
+    for (const auto& [key, value] : line.items()) {
+      const bool is_average = key == kOfAverage;
+      if ((!is_average && !key.starts_with(kOfSet)) || !value.is_number()) continue;
+      Curve& curve = history_.val_losses[is_average ? std::string("the average of the weights")
+                                                    : key.substr(kOfSet.size())];
+      drop_from(curve, step);
+      curve.push_back({step, value.get<double>()});
+    }
+  }
+
   void add_step(std::int64_t step, const json& line) {
     history_.dropped_lines += drop_from(history_.loss, step);
     drop_from(history_.val_loss, step);
     drop_from(history_.memory, step);
+    for (auto& [name, curve] : history_.val_losses) drop_from(curve, step);
+    auto& bad_steps = history_.bad_steps;
+    while (!bad_steps.empty() && bad_steps.back() >= step) bad_steps.pop_back();
+    if (line.contains("bad_step")) bad_steps.push_back(step);
     history_.early_end.reset();  // it continued
     for (const Column& column : kOfSteps) {
       Curve& curve = history_.*column.curve;

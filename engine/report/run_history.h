@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -23,6 +24,9 @@ using Curve = std::vector<CurvePoint>;
 struct RunHistory {
   Curve loss, val_loss, grad_norm, lr, tokens_per_s, exposed_comm_ms, memory;
   Curve balance_loss;                       ///< of a model with experts
+  /// By validation set, if there are several; "the average of the weights", if that was evaluated.
+  std::map<std::string, Curve> val_losses{};
+  std::vector<std::int64_t> bad_steps{};    ///< that weren't applied
   std::int64_t tokens = 0;                  ///< trained on
   std::optional<std::int64_t> early_end{};  ///< the last step, if early stopping ended the run
   std::int64_t dropped_lines = 0;           ///< of steps that occur again

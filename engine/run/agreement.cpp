@@ -33,7 +33,8 @@ std::vector<Fact> parsed(const std::string& text) {
 
 }  // namespace
 
-std::vector<Fact> facts_of_run(const Recipe& recipe, std::uint64_t data_fingerprint) {
+std::vector<Fact> facts_of_run(const Recipe& recipe,
+                               const std::vector<data::StageFingerprint>& data) {
   const data::MappedFile program("/proc/self/exe");
   std::vector<Fact> facts = {{"the program", fmt::format("sherd {} ({:016x})", version(),
                                                          data::fingerprint_of(program.bytes()))},
@@ -43,7 +44,9 @@ std::vector<Fact> facts_of_run(const Recipe& recipe, std::uint64_t data_fingerpr
   for (const Field& field : recipe_fields()) {
     facts.push_back({std::string(field.key), format_value(field, recipe)});
   }
-  facts.push_back({"the data", fmt::format("{:016x}", data_fingerprint)});
+  for (const data::StageFingerprint& stage : data) {
+    facts.push_back({"the data", fmt::format("{:016x}", stage.hash)});
+  }
   return facts;
 }
 

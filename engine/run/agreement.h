@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "checkpoint/store/disk.h"
+#include "engine/data/batcher.h"
 #include "engine/recipe/recipe.h"
 #include "engine/report/output_folder.h"
 #include "sharding/processes/processes.h"
@@ -17,7 +18,8 @@ namespace sherd::engine {
 struct Fact {
   std::string name, value;
 };
-std::vector<Fact> facts_of_run(const Recipe& recipe, std::uint64_t data_fingerprint);
+std::vector<Fact> facts_of_run(const Recipe& recipe,
+                               const std::vector<data::StageFingerprint>& data);
 
 /// Errors   UsageError on every process, with the first fact that differs, if any.
 void require_same(sharding::Processes& processes, const std::vector<Fact>& facts);

@@ -15,8 +15,10 @@
 #include "engine/recipe/device_rules.h"
 #include "engine/recipe/model_from.h"
 #include "engine/recipe/stored.h"
+#include "engine/run/epochs.h"
 #include "engine/saving/initial_weights.h"
 #include "engine/saving/resume_check.h"
+#include "engine/train/data_sources.h"
 #include "engine/train/from_recipe.h"
 
 namespace sherd::engine {
@@ -110,11 +112,14 @@ PreparedRun prepare(const ResolvedRecipe& written, const Machine& machine, check
   std::optional<std::string> too_large = check_memory(written, plan, machine);
   require_utf8(written);
   check_first_weights(disk, written.values, options);
-  std::shared_ptr<const data::Dataset> dataset = data::open_dataset(data_options(written.values));
-  auto batches = std::make_shared<const data::Batcher>(dataset, batch_shape(written.values));
+  data::BatchSources sources = open_sources(written.values);
+  std::shared_ptr<const data::Dataset> dataset = sources.training[0].dataset;
+  auto batches =
+      std::make_shared<const data::Batcher>(std::move(sources), batch_shape(written.values));
   ResolvedRecipe resolved = with_epoch_steps(written, batches->num_steps());
   options.lr_schedule = resolved.values.lr_schedule();  // all that depends on the number of steps
   const Recipe::Training& training = resolved.values.training;
+  require_few_epochs(*batches, training.max_steps);
   // A prompt that the vocabulary can't spell is an error now, not after the last step.
   if (training.sample_tokens > 0) dataset->text().ids(training.sample_prompt);
   return {std::move(resolved),  std::move(options), std::move(plan),
@@ -150,7 +155,7 @@ CheckpointOptions checkpoint_options(const PreparedRun& run, const OutputFolder&
           .init_from = base_of(recipe),
           .adapter = begins_with_adapter(recipe) ? recipe.checkpoint.init_from : "",
           .max_steps = recipe.training.max_steps,
-          .fingerprint = run_settings(recipe, run.dataset->fingerprint()),
+          .fingerprint = run_settings(recipe, run.batches->fingerprints()),
           .recipe = run.resolved.yaml(),
           .folder = current_folder(),
           .vocabulary = run.dataset->text().characters(),

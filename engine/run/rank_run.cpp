@@ -18,16 +18,17 @@ class RankRun {
 
   void train() {
     trainer_.load();
-    const bool evaluates_first =
-        trainer_.steps_done() > 0 && !trainer_.evaluated() && evaluation_is_due();
+    const bool evaluates_first = trainer_.steps_done() > 0
+                                     ? !trainer_.evaluated() && evaluation_is_due()
+                                     : recipe_.training.eval_at_start && validates();
     if (reporter_) {
       context_.output.replace("recipe.yaml", context_.checkpoints.recipe);
       reporter_->begin(trainer_.steps_done(), evaluates_first, schedule());
       context_.has_begun = true;
       reporter_->say_where_it_begins(stops_early(), trainer_.best());
     }
-    // If a run was stopped during an evaluation, the resumed run evaluates before its first step.
-    // This repeats until a checkpoint contains the result.
+    // A new run may evaluate before its first step. If a run was stopped during an evaluation, the
+    // resumed run does, until a checkpoint contains the result.
     if (evaluates_first) {
       const StopRequest stop = evaluate();
       if (stop != StopRequest::kNone) return end_asked(stop);
@@ -55,6 +56,8 @@ class RankRun {
     return {.training = context_.run.options,
             .batches = context_.run.batches,
             .checkpoints = context_.checkpoints,
+            .evaluates_average =
+                recipe_.averages.evaluate && recipe_.averages.type != AverageType::kNone,
             .asked_to_stop = stop_request,
             .on_message = [this](const std::string& text) { context_.progress.message(text); },
             .on_save = reporter_ ? reporter_->save_events() : SaveEvents{}};
@@ -79,9 +82,9 @@ class RankRun {
   // After the steps that are done.
   bool evaluation_is_due() const {
     const std::int64_t interval = recipe_.training.eval_interval;
-    return (is_last() || (interval > 0 && trainer_.steps_done() % interval == 0)) &&
-           context_.run.batches->num_validation_windows() > 0;
+    return (is_last() || (interval > 0 && trainer_.steps_done() % interval == 0)) && validates();
   }
+  bool validates() const { return context_.run.batches->num_validation_sets() > 0; }
 
   // The last step needs no reason to be the last.
   bool stops_early() const {

@@ -169,8 +169,7 @@ void say_what_runs(Progress& progress, const PreparedRun& run, const LaunchOptio
   for (const std::string& note : run.resolved.notes) progress.message(note);
   if (const std::string text = export_note(recipe); !text.empty()) progress.message(text);
   if (const std::string text = unlike_folder(disk, recipe); !text.empty()) progress.message(text);
-  progress.message(run.dataset->summary());
-  if (const std::string text = run.batches->summary(); !text.empty()) progress.message(text);
+  progress.message(data_lines(recipe, *run.batches));
   if (recipe.training.num_epochs > 0) progress.message(epochs_line(recipe, *run.batches));
   progress.message(device_line(launch));
   progress.message(memory_table(run.plan));
@@ -257,7 +256,7 @@ void train(const ResolvedRecipe& written, std::shared_ptr<const Machine> machine
   const PreparedRun run = prepare(written, *machine, disk);
   const Recipe& recipe = run.resolved.values;
   sharding::Processes* const processes = machine->processes();
-  if (processes) require_same(*processes, facts_of_run(recipe, run.dataset->fingerprint()));
+  if (processes) require_same(*processes, facts_of_run(recipe, run.batches->fingerprints()));
   const OutputFolder output = shared_output_folder(processes, disk, recipe.run.output_dir);
   std::atomic<bool> has_begun = false;
   try {

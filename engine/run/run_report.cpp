@@ -105,6 +105,11 @@ std::vector<std::string> remarks(const std::vector<ReportedRun>& runs) {
       lines.push_back(fmt::format("{}: {} step{} without a finite loss", run.summary.folder,
                                   without, without == 1 ? "" : "s"));
     }
+    if (const auto& bad = run.history.bad_steps; !bad.empty()) {
+      lines.push_back(fmt::format("{}: {} step{} not applied (bad_steps), the last was step {}",
+                                  run.summary.folder, bad.size(), bad.size() == 1 ? "" : "s",
+                                  bad.back()));
+    }
     if (run.history.dropped_lines > 0) {
       lines.push_back(
           fmt::format("{}: {} step{} trained again after a restart; the last values are shown",
@@ -155,6 +160,28 @@ std::string runs_section(const std::vector<ReportedRun>& runs) {
     html += fmt::format("<p class=\"small bad\">{}</p>\n", escaped(line));
   }
   return html + "</section>\n";
+}
+
+// A chart for each validation set, and for the average of the weights.
+std::string sets_sections(const std::vector<ReportedRun>& runs,
+                          const std::vector<std::string>& labels) {
+  std::set<std::string> names;
+  for (const ReportedRun& run : runs) {
+    for (const auto& [name, curve] : run.history.val_losses) names.insert(name);
+  }
+  std::string html;
+  for (const std::string& name : names) {
+    const std::string title = "Validation loss of " + name;
+    Chart chart{.title = title, .label = plain};
+    for (std::size_t run = 0; run < runs.size(); ++run) {
+      const auto found = runs[run].history.val_losses.find(name);
+      if (found != runs[run].history.val_losses.end()) {
+        chart.lines.push_back({run, labels[run], &found->second});
+      }
+    }
+    html += chart_section(chart);
+  }
+  return html;
 }
 
 std::string differences_section(const std::vector<ReportedRun>& runs) {
@@ -266,6 +293,7 @@ std::string report_page(const std::vector<ReportedRun>& runs) {
       chart.lines.push_back({run, labels[run], &(runs[run].history.*picture.curve)});
     }
     body += chart_section(chart);
+    if (picture.curve == &RunHistory::val_loss) body += sets_sections(runs, labels);
   }
   body += "</div>\n" + differences_section(runs);
   return page(

@@ -115,6 +115,12 @@ StepMetrics RunReporter::metrics_of(std::int64_t step, const StepResult& result,
     line.skipped = result.skipped;
     line.overflow = result.overflow;
   }
+  line.bad_step = result.bad_step;
+  const data::Batcher& batches = *context_.run.batches;
+  for (int i = 0; batches.num_sources() > 1 && i < batches.num_sources(); ++i) {
+    line.source_tokens.emplace_back(batches.source(i).name,
+                                    batches.num_used(i, step + 1) * recipe_.training.seq_length);
+  }
   if (rank_.compute().device() == DeviceKind::kCpu) {
     line.isa = kernels::name_of(kernels::isa());
   } else {
@@ -136,6 +142,9 @@ void RunReporter::step(std::int64_t step, const StepResult& result, Clock::durat
   if (result.skipped) {
     say(fmt::format("step {}: skipped, overflow at loss scale {}: {}", step + 1, result.loss_scale,
                     result.overflow));
+  }
+  if (!result.bad_step.empty()) {
+    say(fmt::format("step {}: not applied: {}", step + 1, result.bad_step));
   }
   exposed_ms_ += result.exposed_comm_ms;
   for (const auto& [axis, milliseconds] : result.exposed_by_axis) {
@@ -186,8 +195,13 @@ void RunReporter::show_progress(std::int64_t step, double loss) {
 void RunReporter::evaluation(std::int64_t steps_done, const EvaluationResult& result,
                              std::int64_t num_passes, Clock::duration took) {
   time_left_.took({.passes = num_passes}, took);
-  const EvaluationMetrics metrics{steps_done, result.loss, result.loss_20_batches,
-                                  result.num_tokens};
+  EvaluationMetrics metrics{steps_done, result.loss, result.loss_20_batches, result.num_tokens};
+  metrics.val_loss_average = result.loss_of_average;
+  if (result.sets.size() > 1) {
+    for (const EvaluationResult::Set& set : result.sets) {
+      metrics.sets.emplace_back(set.name, set.loss);
+    }
+  }
   metrics_->write(metrics);
   if (curves_) curves_->write(metrics);
   std::string line = fmt::format("step {}: validation loss {:.4f} over {} tokens", steps_done,
@@ -195,6 +209,10 @@ void RunReporter::evaluation(std::int64_t steps_done, const EvaluationResult& re
   if (result.loss_20_batches) {
     line += fmt::format(" (20-batch estimate {:.4f})", *result.loss_20_batches);
   }
+  if (result.loss_of_average) {
+    line += fmt::format("; of the average {:.4f}", *result.loss_of_average);
+  }
+  for (const auto& [name, loss] : metrics.sets) line += fmt::format("; {} {:.4f}", name, loss);
   say(line);
 }
 

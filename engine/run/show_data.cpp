@@ -7,6 +7,7 @@
 
 #include "engine/data/batcher.h"
 #include "engine/run/epochs.h"
+#include "engine/train/data_sources.h"
 #include "engine/train/from_recipe.h"
 
 namespace sherd::engine {
@@ -67,17 +68,17 @@ class Writer {
 }  // namespace
 
 std::string shown_data(const Recipe& recipe, const ShowData& show) {
-  const auto dataset = data::open_dataset(data_options(recipe));
+  data::BatchSources sources = open_sources(recipe);
+  const auto dataset = sources.training[0].dataset;
   data::BatchShape shape = batch_shape(recipe);
   // The same rows as the run's, one at a time.
   shape.num_micro_steps = shape.global_batch_size();
   shape.micro_batch_size = shape.world = shape.num_replicas = 1;
-  const data::Batcher batcher(dataset, shape);
+  const data::Batcher batcher(std::move(sources), shape);
   Writer writer(dataset->text(), show.colour);
-  writer.out = dataset->summary() + "\n";
-  if (const std::string summary = batcher.summary(); !summary.empty()) writer.out += summary + "\n";
-  writer.out += epochs_line(recipe, batcher) + "\n";
-  const bool separate = dataset->separate_documents();
+  writer.out = data_lines(recipe, batcher) + "\n";
+  if (batcher.num_sources() == 1) writer.out += epochs_line(recipe, batcher) + "\n";
+  const bool separate = has_separate_documents(recipe);
   const auto tokens = static_cast<std::size_t>(shape.seq_length);
   for (std::int64_t row = 0; row < show.samples; ++row) {
     Sequence sequence(shape.seq_length);
@@ -92,8 +93,11 @@ std::string shown_data(const Recipe& recipe, const ShowData& show) {
       used += static_cast<std::size_t>(sequence.lengths[i]);
     }
     writer.out +=
-        fmt::format("\nsequence {} of step {}: {} tokens, {:.1f} % full, {} with a loss\n",
+        fmt::format("\nsequence {} of step {}{}: {} tokens, {:.1f} % full, {} with a loss\n",
                     row % shape.num_micro_steps + 1, row / shape.num_micro_steps + 1,
+                    batcher.num_sources() == 1
+                        ? ""
+                        : fmt::format(", of {}", batcher.source(batcher.place_of(row).source).name),
                     separate ? lengths : std::to_string(tokens),
                     100.0 * static_cast<double>(used) / static_cast<double>(tokens), targets);
     if (!separate) {

@@ -26,6 +26,7 @@ std::vector<std::int64_t> bytes_by_kind(const TrainingOptions& options,
   std::vector<std::int64_t> bytes = {slices * 4};
   bytes.resize(1 + kinds.size(),
                slices * static_cast<std::int64_t>(size_of(options.optimizer.moment_type.dtype)));
+  if (options.average.active()) bytes.push_back(slices * 4);
   return bytes;
 }
 

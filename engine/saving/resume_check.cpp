@@ -1,8 +1,10 @@
 #include "engine/saving/resume_check.h"
 
 #include <algorithm>
+#include <charconv>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <sstream>
 
 #include "core/error.h"
 #include "engine/recipe/fields.h"
@@ -59,21 +61,41 @@ class SavedRun {
   RecipeTexts recipe_;
 };
 
-std::string fingerprint_text(std::uint64_t fingerprint) {
-  return fmt::format("{:016x}", fingerprint);
+// The first stage's fingerprint, then "FIRST_STEP:FINGERPRINT" for each later one.
+std::string text_of(const DataFingerprints& data) {
+  std::string text;
+  for (const auto& [first_step, hash] : data) {
+    if (!text.empty()) text += fmt::format(" {}:", first_step);
+    text += fmt::format("{:016x}", hash);
+  }
+  return text;
+}
+
+// Without the stages that begin at `steps_done` or later: they may still change.
+std::string begun_stages(const std::string& text, std::int64_t steps_done) {
+  std::string begun;
+  std::istringstream stages(text);
+  for (std::string stage; stages >> stage;) {
+    const std::size_t colon = stage.find(':');
+    std::int64_t first = 0;
+    if (colon != std::string::npos) std::from_chars(stage.data(), stage.data() + colon, first);
+    if (first >= steps_done && first > 0) break;
+    begun += (begun.empty() ? "" : " ") + stage;
+  }
+  return begun;
 }
 
 }  // namespace
 
-std::shared_ptr<const json> run_settings(const Recipe& recipe, std::uint64_t data_fingerprint) {
+std::shared_ptr<const json> run_settings(const Recipe& recipe, const DataFingerprints& data) {
   json settings = compared_values(recipe);
-  settings[kData] = fingerprint_text(data_fingerprint);
+  settings[kData] = text_of(data);
   return std::make_shared<const json>(std::move(settings));
 }
 
-bool is_of_other_data(const json& global, std::uint64_t data_fingerprint) {
+bool is_of_other_data(const json& global, const DataFingerprints& data) {
   const std::optional<std::string> saved = SavedRun(global).value(kData);
-  return saved && *saved != fingerprint_text(data_fingerprint);
+  return saved && *saved != text_of(data);
 }
 
 bool ResumeCheck::has_changed(std::string_view key) const {
@@ -81,12 +103,16 @@ bool ResumeCheck::has_changed(std::string_view key) const {
                      [&](const Difference& difference) { return difference.key == key; });
 }
 
-ResumeCheck compare_runs(const json& global, const json& settings) {
+ResumeCheck compare_runs(const json& global, const json& settings, std::int64_t steps_done) {
   const SavedRun saved(global);
   ResumeCheck check;
   for (const auto& [key, value] : settings.items()) {
-    const std::string now = text_of(key, value);
-    const std::optional<std::string> before = saved.value(key);
+    std::string now = text_of(key, value);
+    std::optional<std::string> before = saved.value(key);
+    if (key == kData) {
+      now = begun_stages(now, steps_done);
+      if (before) before = begun_stages(*before, steps_done);
+    }
     if (before == now || (!before && saved.is_older_than(key))) continue;
     auto& differences = on_resume_of(key) == OnResume::kMustMatch ? check.refused : check.changed;
     differences.push_back({key, before.value_or("missing"), now});
@@ -117,8 +143,8 @@ void require_same_run(const ResumeCheck& check, const std::string& checkpoint) {
                                differences.empty() ? "" : "; ", key, saved, now);
     if (key != kData) continue;
     differences +=
-        " (texts were added, removed or changed, or are tokenized differently, or other texts are "
-        "held out for validation)";
+        " (texts were added, removed or changed, or are tokenized or mixed differently, or other "
+        "texts are held out for validation)";
   }
   throw UsageError(
       "{}: {}. Resume with the recipe of the checkpoint, or start again in another run.output_dir "

@@ -6,22 +6,26 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "checkpoint/store/committed.h"
+#include "engine/data/batcher.h"
 #include "engine/recipe/recipe.h"
 #include "optim/loss_scaler.h"
 
 namespace sherd::engine {
 
+using DataFingerprints = std::vector<data::StageFingerprint>;
+
 /// What a checkpoint records about its run.
 std::shared_ptr<const nlohmann::json> run_settings(const Recipe& recipe,
-                                                   std::uint64_t data_fingerprint);
+                                                   const DataFingerprints& data);
 
-/// Whether a manifest records data with another fingerprint.
-bool is_of_other_data(const nlohmann::json& global, std::uint64_t data_fingerprint);
+/// Whether a manifest records other data, in stages that its steps have begun.
+bool is_of_other_data(const nlohmann::json& global, const DataFingerprints& data);
 
 /// Two runs, compared key by key.
 struct ResumeCheck {
@@ -35,8 +39,9 @@ struct ResumeCheck {
 };
 
 /// `global` is a manifest's; `settings` the run's own. Keys that aren't in `settings` aren't
-/// compared.
-ResumeCheck compare_runs(const nlohmann::json& global, const nlohmann::json& settings);
+/// compared. Of the data, only the stages that begin before step `steps_done` are.
+ResumeCheck compare_runs(const nlohmann::json& global, const nlohmann::json& settings,
+                         std::int64_t steps_done = std::numeric_limits<std::int64_t>::max());
 
 /// The model's keys alone, for weights that start a new run: all of them `changed`, none refused.
 ResumeCheck compare_models(const nlohmann::json& global, const nlohmann::json& settings);

@@ -141,7 +141,8 @@ void Resuming::begin_with(const std::string& init_from) {
                            weights(options_, model_, Pieces::kHeld), shared_.copy());
       });
     }
-    return publish();
+    publish();
+    return shared_.training_step().begin_average();
   }
   if (!checkpoint::is_model_folder(disk, init_from)) {
     std::string problem;
@@ -155,6 +156,7 @@ void Resuming::begin_with(const std::string& init_from) {
     folder.load(weights(options_, model_, Pieces::kHeld), shared_.reading(), shared_.copy());
   });
   publish();
+  shared_.training_step().begin_average();
 }
 
 void Resuming::publish() {
@@ -235,6 +237,7 @@ int Resuming::load(const std::string& path, bool weights_only, std::string& prob
     start_.best = best;
   }
   publish();
+  if (weights_only) shared_.training_step().begin_average();
   return -1;
 }
 
@@ -242,8 +245,8 @@ int Resuming::load(const std::string& path, bool weights_only, std::string& prob
 ResumeCheck Resuming::compare(const checkpoint::Checkpoint& checkpoint, bool weights_only) const {
   const auto& global = *checkpoint.manifest().global;
   const auto& settings = *checkpoints_.fingerprint;
-  ResumeCheck check =
-      weights_only ? compare_models(global, settings) : compare_runs(global, settings);
+  ResumeCheck check = weights_only ? compare_models(global, settings)
+                                   : compare_runs(global, settings, checkpoint.manifest().step);
   require_same_run(check, checkpoint.path());
   if (const std::string changes = changes_text(check); !changes.empty()) shared_.say(changes);
   return check;

@@ -1,6 +1,7 @@
 #include "engine/saving/run_state.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 
 #include "engine/model/adapter.h"
@@ -98,6 +99,9 @@ std::vector<sharding::StateTensor> state_tensors(const TrainingOptions& options)
         tensors.push_back(
             {parameter.name, kind, parameter.shape, options.optimizer.moment_type.dtype});
       }
+      if (options.average.active()) {
+        tensors.push_back({parameter.name, optim::kAverageKind, parameter.shape, DType::kF32});
+      }
     }
   }
   return tensors;
@@ -112,7 +116,11 @@ sharding::State run_state(const TrainingOptions& options, const ShardedModel& mo
   for (const sharding::UnitState& unit : model.units()) {
     for (const ParameterSpec& parameter : unit.spec().parameters) unit_of[parameter.index] = &unit;
   }
-  for (optim::MomentPiece moment : training_step.optimizer().moment_pieces()) {
+  std::vector<optim::MomentPiece> moments = training_step.optimizer().moment_pieces();
+  if (const optim::WeightAverage* const average = training_step.average()) {
+    std::ranges::move(average->pieces(), std::back_inserter(moments));
+  }
+  for (optim::MomentPiece& moment : moments) {
     const sharding::UnitState& unit = *unit_of.at(moment.parameter);
     if (pieces == Pieces::kOwned) {
       if (moment.slice_index != unit.own_slice()) continue;

@@ -7,7 +7,7 @@
 namespace sherd::engine {
 
 /// Every state tensor of the model, the same list on every rank: each trained parameter's FP32
-/// values ("param") and moments. Frozen ones aren't state.
+/// values ("param"), moments, and the average if one is kept. Frozen ones aren't state.
 std::vector<sharding::StateTensor> state_tensors(const TrainingOptions& options);
 
 enum class Pieces {

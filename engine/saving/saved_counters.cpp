@@ -18,6 +18,8 @@ class CounterReader {
       : file_(checkpoint.manifest_path()),
         name_(std::move(name)),
         counters_(checkpoint.manifest().global->value(name_, json())) {}
+  CounterReader(std::string file, std::string name, json counters)
+      : file_(std::move(file)), name_(std::move(name)), counters_(std::move(counters)) {}
 
   bool has(const char* key) const { return counters_.is_object() && counters_.contains(key); }
 
@@ -44,6 +46,18 @@ class CounterReader {
       numbers.push_back(number.get<std::int64_t>());
     }
     return numbers;
+  }
+  /// Pairs of finite numbers; none where there is no such list.
+  std::vector<optim::BadSteps::Values> pairs(const char* key) const {
+    if (!has(key)) return {};
+    std::vector<optim::BadSteps::Values> pairs;
+    for (const json& pair : at(key)) {
+      if (!pair.is_array() || pair.size() != 2 || !pair[0].is_number() || !pair[1].is_number()) {
+        refuse(key, "expected pairs of numbers");
+      }
+      pairs.push_back({pair[0].get<double>(), pair[1].get<double>()});
+    }
+    return pairs;
   }
   double scale(const char* key) const {
     constexpr double kMost = 0x1p127;
@@ -84,8 +98,29 @@ json to_json(const TrainingStep::Counters& counters) {
                 {"skips_in_a_row", counters.scaler.skips_in_a_row},
                 {"total_skips", counters.scaler.total_skips}};
   if (!counters.expert_counts.empty()) saved["expert_counts"] = counters.expert_counts;
+  if (counters.num_without_targets > 0) {
+    saved["num_without_targets"] = counters.num_without_targets;
+  }
+  const optim::BadSteps::State& bad = counters.bad_steps;
+  if (bad != optim::BadSteps::State{}) {
+    json& steps = saved["bad_steps"] = {{"in_a_row", bad.in_a_row}, {"total", bad.total}};
+    for (const auto& [loss, norm] : bad.window) steps["window"].push_back({loss, norm});
+  }
   return saved;
 }
+
+namespace {
+
+optim::BadSteps::State bad_steps_of(const checkpoint::Checkpoint& checkpoint) {
+  const json& global = *checkpoint.manifest().global;
+  if (!global.value("counters", json::object()).contains("bad_steps")) return {};
+  const CounterReader reader(checkpoint.manifest_path(), "counters.bad_steps",
+                             global.at("counters").at("bad_steps"));
+  const std::int64_t step = checkpoint.manifest().step;
+  return {reader.pairs("window"), reader.whole("in_a_row", step), reader.whole("total", step)};
+}
+
+}  // namespace
 
 TrainingStep::Counters counters_of(const checkpoint::Checkpoint& checkpoint) {
   const CounterReader reader(checkpoint, "counters");
@@ -96,10 +131,14 @@ TrainingStep::Counters counters_of(const checkpoint::Checkpoint& checkpoint) {
       {reader.scale("loss_scale"), reader.whole("clean_steps", step),
        reader.whole("credit", kMostCredit), reader.whole("skips_in_a_row", optim::kMaxSkipsInARow),
        reader.whole("total_skips", step)},
-      reader.list("expert_counts")};
-  if (counters.num_updates + counters.scaler.total_skips != step) {
+      reader.list("expert_counts"),
+      bad_steps_of(checkpoint),
+      reader.has("num_without_targets") ? reader.whole("num_without_targets", step) : 0};
+  const std::int64_t skips =
+      counters.scaler.total_skips + counters.bad_steps.total + counters.num_without_targets;
+  if (counters.num_updates + skips != step) {
     throw DataError("{}: {} updates and {} skips aren't the {} steps that it says are done.",
-                    reader.file(), counters.num_updates, counters.scaler.total_skips, step);
+                    reader.file(), counters.num_updates, skips, step);
   }
   return counters;
 }

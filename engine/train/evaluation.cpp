@@ -86,8 +86,10 @@ Evaluation::Mean Evaluation::mean_loss(std::int64_t num_passes, const Fill& fill
 }
 
 // What an evaluation of so many batches looks at; 0: everything.
-std::int64_t Evaluation::num_windows(std::int64_t num_batches) const {
-  const std::int64_t all = batcher_.num_validation_windows();
+std::int64_t Evaluation::num_windows(int set, std::int64_t num_batches) const {
+  const std::int64_t all = batcher_.num_validation_windows(set);
+  const std::int64_t own = batcher_.validation_source(set).num_batches;
+  if (own >= 0) num_batches = own;
   if (num_batches == 0) return all;
   std::int64_t windows = 0;
   const bool overflows = __builtin_mul_overflow(num_batches, batch_size_, &windows);
@@ -98,8 +100,9 @@ std::int64_t Evaluation::num_sampled() const {
   return kSampledBatches * batch_size_;
 }
 
-bool Evaluation::samples_beside(std::int64_t windows) const {
-  return windows == batcher_.num_validation_windows() && !batcher_.dataset().separate_documents();
+bool Evaluation::samples_too(int set, std::int64_t windows) const {
+  return set == batcher_.main_validation() && windows == batcher_.num_validation_windows(set) &&
+         !batcher_.validation_source(set).dataset->separate_documents();
 }
 
 std::int64_t Evaluation::passes_over(std::int64_t windows) const {
@@ -108,44 +111,52 @@ std::int64_t Evaluation::passes_over(std::int64_t windows) const {
 }
 
 std::int64_t Evaluation::num_passes(std::int64_t num_batches) const {
-  const std::int64_t windows = num_windows(num_batches);
-  if (windows == 0) return 0;
-  return passes_over(windows) + (samples_beside(windows) ? passes_over(num_sampled()) : 0);
+  std::int64_t passes = 0;
+  for (int set = 0; set < batcher_.num_validation_sets(); ++set) {
+    const std::int64_t windows = num_windows(set, num_batches);
+    passes += passes_over(windows) + (samples_too(set, windows) ? passes_over(num_sampled()) : 0);
+  }
+  return passes;
 }
 
 // This rank's rows of a pass over so many windows; returns how many there are.
 template <class Fill>
-Evaluation::Filled Evaluation::fill_rows(std::int64_t pass, std::int64_t windows,
+Evaluation::Filled Evaluation::fill_rows(int set, std::int64_t pass, std::int64_t windows,
                                          const Fill& fill) {
   const std::int64_t rows = options_.model.sequences;
   const std::int64_t first =
       (pass * model_.rank().data_degree() + model_.rank().data_index()) * rows;
   const std::int64_t count = std::clamp<std::int64_t>(windows - first, 0, rows);
   fill(first, count, batch_.host());
-  return {count, batcher_.num_validation_targets(first, count)};
+  return {count, batcher_.num_validation_targets(first, count, set)};
 }
 
 EvaluationResult Evaluation::run(std::int64_t num_batches, const AskedToStop& asked) {
-  const std::int64_t windows = num_windows(num_batches);
-  const auto in_order = [&](std::int64_t pass) {
-    return fill_rows(pass, windows,
-                     [&](std::int64_t first, std::int64_t count, const data::Batch& batch) {
-                       batcher_.fill_validation(first, count, batch);
-                     });
-  };
-  const auto sampled = [&](std::int64_t pass) {
-    return fill_rows(pass, num_sampled(),
-                     [&](std::int64_t first, std::int64_t count, const data::Batch& batch) {
-                       batcher_.fill_validation_sample(batch_size_, first, count, batch);
-                     });
-  };
   EvaluationResult result;
-  const Mean mean = mean_loss(passes_over(windows), in_order, asked, result.stop);
-  result.loss = mean.loss;
-  result.num_tokens = mean.num_tokens;
-  if (samples_beside(windows) && result.stop == StopRequest::kNone) {
+  for (int set = 0; set < batcher_.num_validation_sets(); ++set) {
+    const std::int64_t windows = num_windows(set, num_batches);
+    const auto in_order = [&](std::int64_t pass) {
+      return fill_rows(set, pass, windows,
+                       [&](std::int64_t first, std::int64_t count, const data::Batch& batch) {
+                         batcher_.fill_validation(first, count, batch, set);
+                       });
+    };
+    const auto sampled = [&](std::int64_t pass) {
+      return fill_rows(set, pass, num_sampled(),
+                       [&](std::int64_t first, std::int64_t count, const data::Batch& batch) {
+                         batcher_.fill_validation_sample(batch_size_, first, count, batch, set);
+                       });
+    };
+    const Mean mean = mean_loss(passes_over(windows), in_order, asked, result.stop);
+    if (result.stop != StopRequest::kNone) return result;
+    result.sets.push_back({batcher_.validation_source(set).name, mean.loss, mean.num_tokens});
+    if (set != batcher_.main_validation()) continue;
+    result.loss = mean.loss;
+    result.num_tokens = mean.num_tokens;
+    if (!samples_too(set, windows)) continue;
     result.loss_20_batches =
         mean_loss(passes_over(num_sampled()), sampled, asked, result.stop).loss;
+    if (result.stop != StopRequest::kNone) return result;
   }
   return result;
 }

@@ -1,8 +1,10 @@
-/// The loss on the validation split, computed by all ranks together.
+/// The losses on the validation sets, computed by all ranks together.
 #pragma once
 
 #include <cstdint>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "core/exact_sum.h"
 #include "engine/data/batcher.h"
@@ -14,11 +16,19 @@
 namespace sherd::engine {
 
 struct EvaluationResult {
-  double loss = 0.0;  ///< mean over the `num_tokens` tokens that have a target
+  double loss = 0.0;  ///< of the main set: mean over the `num_tokens` tokens that have a target
   std::int64_t num_tokens = 0;
-  /// nanoGPT's estimate, in addition: 20 batches of windows that start anywhere in the split. Set
-  /// only if `loss` covers the whole split and documents are joined.
+  struct Set {
+    std::string name;
+    double loss = 0.0;
+    std::int64_t num_tokens = 0;
+  };
+  std::vector<Set> sets{};  ///< all of them, in order
+  /// nanoGPT's estimate, in addition: 20 batches of windows that start anywhere in the main set. Set
+  /// only if `loss` covers the whole set and its documents are joined.
   std::optional<double> loss_20_batches;
+  /// Of the average of the weights (TrainingOptions::average), if that was evaluated too.
+  std::optional<double> loss_of_average;
   /// Some rank was asked to stop, so all ranks stopped, and the figures above are meaningless.
   StopRequest stop = StopRequest::kNone;
 };
@@ -40,7 +50,8 @@ class Evaluation {
   Evaluation(const TrainingOptions& options, ShardedModel& model, const data::Batcher& batcher,
              std::int64_t batch_size);
 
-  /// The first `num_batches` batches of the split (0: all of it). A collective: every rank takes
+  /// The first `num_batches` batches of each set (0: all of it), unless it has a number of its own.
+  /// A collective: every rank takes
   /// part and gets the same result. Before each pass the ranks agree to continue unless one was
   /// `asked` to stop; in a pipeline, before each ShardedModel::passes_at_once passes.
   EvaluationResult run(std::int64_t num_batches, const AskedToStop& asked = {});
@@ -65,12 +76,12 @@ class Evaluation {
   Mean mean_loss(std::int64_t num_passes, const Fill& fill, const AskedToStop& asked,
                  StopRequest& stop);
   StopRequest agreed_stop(const AskedToStop& asked);
-  std::int64_t num_windows(std::int64_t num_batches) const;
+  std::int64_t num_windows(int set, std::int64_t num_batches) const;
   std::int64_t num_sampled() const;
-  bool samples_beside(std::int64_t windows) const;
+  bool samples_too(int set, std::int64_t windows) const;
   std::int64_t passes_over(std::int64_t windows) const;
   template <class Fill>
-  Filled fill_rows(std::int64_t pass, std::int64_t windows, const Fill& fill);
+  Filled fill_rows(int set, std::int64_t pass, std::int64_t windows, const Fill& fill);
 
   const TrainingOptions& options_;
   ShardedModel& model_;

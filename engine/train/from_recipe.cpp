@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "engine/train/data_sources.h"
 #include "engine/train/model_shape.h"
 
 namespace sherd::engine {
@@ -22,6 +23,23 @@ data::Format data_format(DataFormat format) {
   }
   SHERD_CHECK(false, "unknown data format");
   __builtin_unreachable();
+}
+
+std::vector<optim::ParameterGroup> groups_of(const Recipe::Optimizer& optimizer) {
+  std::vector<optim::ParameterGroup> groups;
+  for (const ParameterGroup& group : optimizer.groups) {
+    const std::array<double, 2> betas = group.betas.value_or(optimizer.betas);
+    const auto as_float = [](double value) { return static_cast<float>(value); };
+    groups.push_back({.patterns = group.parameters,
+                      .lr_factor = as_float(group.lr_factor),
+                      .weight_decay = group.weight_decay
+                                          ? std::optional(as_float(*group.weight_decay))
+                                          : std::nullopt,
+                      .beta1 = as_float(betas[0]),
+                      .beta2 = as_float(betas[1]),
+                      .eps = as_float(group.eps.value_or(optimizer.eps))});
+  }
+  return groups;
 }
 
 }  // namespace
@@ -59,7 +77,7 @@ TrainingOptions training_options(const Recipe& recipe) {
   options.adds_tokens = !recipe.model.add_special_tokens.empty() ||
                         (options.model.adapter.active() &&
                          std::ranges::find(whole, "embedding.token") != whole.end());
-  options.separate_documents = recipe.data.documents == DocumentChoice::kSeparate;
+  options.separate_documents = has_separate_documents(recipe);
 
   const Recipe::Optimizer& optimizer = recipe.optimizer;
   options.optimizer = {.type = optimizer.type,
@@ -71,14 +89,25 @@ TrainingOptions training_options(const Recipe& recipe) {
                        .adamw_lr_ratio = optimizer.lr > 0.0
                                              ? static_cast<float>(optimizer.adamw_lr / optimizer.lr)
                                              : 0.0f,
+                       .muon_scale = optimizer.muon_scale,
                        .muon_dtype = dtype_of(optimizer.muon_dtype),
                        .decay = {static_cast<float>(optimizer.weight_decay), optimizer.no_decay},
+                       .groups = groups_of(optimizer),
                        .moment_type = {dtype_of(precision.optimizer_state_dtype),
                                        precision.stochastic_rounding, recipe.run.seed}};
   options.lr_schedule = recipe.lr_schedule();
   if (degrees.expert_parallel_degree > 1) options.divide_experts();
   options.staging_bytes = recipe.checkpoint.staging_mib << 20;
   options.max_norm = static_cast<float>(recipe.gradient_clipping.max_norm);
+  options.average = {recipe.averages.type, recipe.averages.decay, recipe.averages.start_step,
+                     recipe.averages.interval};
+  const Recipe::BadSteps& bad = recipe.bad_steps;
+  options.bad_steps = {.max_loss = bad.max_loss,
+                       .max_grad_norm = bad.max_grad_norm,
+                       .sigma = bad.sigma,
+                       .window = bad.window,
+                       .skip_non_finite = bad.skip_non_finite,
+                       .max_in_a_row = bad.max_in_a_row};
   return options;
 }
 

@@ -4,7 +4,7 @@
 //                         (without a pipeline: one micro-batch after the other); each unit's gradient is
 //                         accumulated or reduced as soon as the unit's backward is done
 //   reduce_step_stats     one small exchange: loss, gradient norm, and whether all is finite
-//   update                (or skip, if the gradient overflowed) a rank's own slices, at stage 0 all of
+//   update                (or skip, if the gradient overflowed or the step looks wrong) a rank's own slices, at stage 0 all of
 //                         them; then `publish`: an all-gather under the next forward at stages 1-2,
 //                         nothing at 0, the next gather at 3
 //
@@ -14,6 +14,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 
 namespace sherd::engine {
 std::vector<BufferSpec> TrainingStep::buffers(const TrainingOptions& options,
@@ -22,6 +23,8 @@ std::vector<BufferSpec> TrainingStep::buffers(const TrainingOptions& options,
   const optim::NormBuffers norm = optim::gradient_norm_buffers(plan.units);
   std::vector<BufferSpec> buffers =
       optim::descriptor_of(options.optimizer.type).buffers(options.optimizer, plan, rank);
+  std::ranges::move(optim::WeightAverage::buffers(options.average, plan),
+                    std::back_inserter(buffers));
   buffers.insert(buffers.end(), {norm.sums, norm.workspace,
                                  sharding::Agreement<RankStats>::buffer(kStepStats, world_size),
                                  Diagnosis::Reports::buffer("diagnosis", world_size)});
@@ -36,15 +39,23 @@ TrainingStep::TrainingStep(const TrainingOptions& options, ShardedModel& model)
       norm_(rank_, model.units()),
       stats_(rank_, kStepStats),
       diagnosis_reports_(rank_, "diagnosis"),
-      scaler_(options.loss_scaling) {}
+      scaler_(options.loss_scaling),
+      bad_steps_(options.bad_steps) {
+  if (options.average.active()) {
+    average_.emplace(options.average, options.optimizer, rank_, model_.units());
+  }
+}
 
 TrainingStep::Counters TrainingStep::counters() const {
-  return {num_updates_, scaler_.state(), model_.expert_counts()};
+  return {num_updates_, scaler_.state(), model_.expert_counts(), bad_steps_.state(),
+          num_without_targets_};
 }
 
 void TrainingStep::restore(const Counters& counters) {
   num_updates_ = counters.num_updates;
   scaler_.restore(counters.scaler);
+  bad_steps_.restore(counters.bad_steps);
+  num_without_targets_ = counters.num_without_targets;
   model_.set_expert_counts(counters.expert_counts);
 }
 
@@ -54,8 +65,11 @@ StepResult TrainingStep::run(std::int64_t step, const NextBatch& next_batch, Sto
   StepResult result = stats.result;
   result.lr = optim::learning_rate(options_.lr_schedule, step);
   result.loss_scale = scaler_.scale();
-  if (stats.finite && result.num_targets == 0) return result;
-  if (stats.finite) {
+  if (stats.finite && result.num_targets == 0) {
+    ++num_without_targets_;
+  } else if (!(scaler_.active() && !stats.finite) && is_bad(result)) {
+    if (stats.finite) scaler_.clean_step();
+  } else if (stats.finite) {
     update(step, stats.gradient_scale, result.experts.get());
     scaler_.clean_step();
   } else if (scaler_.active()) {
@@ -64,6 +78,19 @@ StepResult TrainingStep::run(std::int64_t step, const NextBatch& next_batch, Sto
     explain_non_finite(step, next_batch, stats);
   }
   return result;
+}
+
+// Every rank decides alike, since all have the same statistics. A step that isn't applied leaves
+// parameters, moments and Adam's step count as they are.
+bool TrainingStep::is_bad(StepResult& result) {
+  const optim::BadSteps::Values values{result.loss, result.grad_norm};
+  result.bad_step = bad_steps_.reason(values);
+  if (!result.bad_step.empty()) {
+    bad_steps_.skipped(result.bad_step);
+    return true;
+  }
+  if (std::isfinite(values.loss) && std::isfinite(values.norm)) bad_steps_.applied(values);
+  return false;
 }
 
 // Parameters, moments and Adam's step count stay as they are. Every rank is here, since all have the
@@ -184,8 +211,22 @@ void TrainingStep::update(std::int64_t step, float gradient_scale, const ExpertR
   for (std::size_t unit = 0; unit < model_.units().size(); ++unit) {
     optimizer_->update(rank_.compute(), static_cast<int>(unit), how);
     if (experts) model_.correct_router(static_cast<int>(unit), *experts);
+    if (average_) average_->update(rank_.compute(), static_cast<int>(unit), num_updates_);
     model_.publish(static_cast<int>(unit), optimizer_->rounds_parameters());
   }
+}
+
+void TrainingStep::exchange_average() {
+  SHERD_CHECK(average_, "no average is kept");
+  if (before_update) before_update();
+  for (std::size_t unit = 0; unit < model_.units().size(); ++unit) {
+    average_->exchange(rank_.compute(), static_cast<int>(unit));
+    model_.publish(static_cast<int>(unit));
+  }
+}
+
+void TrainingStep::begin_average() {
+  if (average_) average_->begin(rank_.compute());
 }
 
 void TrainingStep::explain_non_finite(std::int64_t step, const NextBatch& next_batch,

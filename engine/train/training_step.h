@@ -14,6 +14,7 @@
 #include "engine/train/sharded_model.h"
 #include "engine/train/stop_request.h"
 #include "kernels/documents.h"
+#include "optim/average.h"
 #include "optim/clip.h"
 #include "sharding/mesh/exchange.h"
 
@@ -39,6 +40,7 @@ struct StepResult {
   bool skipped = false;          ///< the gradient overflowed: no update, a lower loss scale
   double loss_scale = 1.0;       ///< of this step
   std::string overflow;          ///< of a skipped step: the first non-finite gradient
+  std::string bad_step;          ///< why the step wasn't applied (optim/bad_steps.h); empty: it was
   std::shared_ptr<const ExpertReport> experts{};  ///< ShardedModel::expert_report
 };
 
@@ -68,7 +70,8 @@ class TrainingStep {
   /// scaling, a step whose gradient isn't finite is skipped by all ranks.
   /// Errors   TrainingError if the loss or the gradient is not finite without loss scaling: the
   ///          parameters are then as before the step, which is replayed once to find where the
-  ///          first such value arose. TrainingError if the scaler gives up (optim/loss_scaler.h).
+  ///          first such value arose. TrainingError if the scaler gives up (optim/loss_scaler.h),
+  ///          or after too many bad steps in a row (optim/bad_steps.h).
   StepResult run(std::int64_t step, const NextBatch& next_batch,
                  StopRequest asked = StopRequest::kNone);
 
@@ -83,14 +86,23 @@ class TrainingStep {
 
   /// State that the trajectory depends on, in addition to parameters and moments.
   struct Counters {
-    std::int64_t num_updates = 0;  ///< steps that weren't skipped: Adam's t
+    std::int64_t num_updates = 0;  ///< steps that were applied: Adam's t
     optim::LossScaler::State scaler;
     std::vector<std::int64_t> expert_counts{};  ///< ExpertStatistics::previous_counts
+    optim::BadSteps::State bad_steps{};
+    std::int64_t num_without_targets = 0;  ///< steps that updated nothing
     bool operator==(const Counters&) const = default;
   };
   Counters counters() const;
   void restore(const Counters& counters);
   const optim::Optimizer& optimizer() const { return *optimizer_; }
+  /// Null without TrainingOptions::average.
+  const optim::WeightAverage* average() const { return average_ ? &*average_ : nullptr; }
+  /// Exchanges the parameters and their average, and publishes; twice: as before, bit for bit. What
+  /// is being saved is copied first.
+  void exchange_average();
+  /// The parameters were loaded, their average wasn't: it begins as they are.
+  void begin_average();
 
  private:
   static constexpr const char* kStepStats = "step stats";
@@ -120,6 +132,7 @@ class TrainingStep {
   StepStats reduce_step_stats(std::int64_t step, StopRequest asked);
   void update(std::int64_t step, float gradient_scale, const ExpertReport* experts);
   void skip(StepResult& result);
+  bool is_bad(StepResult& result);
   [[noreturn]] void explain_non_finite(std::int64_t step, const NextBatch& next_batch,
                                        const StepStats& stats);
   model::Pass pass_of(std::int64_t step, const TokenBatch& batch) const;
@@ -128,11 +141,13 @@ class TrainingStep {
   ShardedModel& model_;
   const sharding::Rank& rank_;
   std::unique_ptr<optim::Optimizer> optimizer_;
+  std::optional<optim::WeightAverage> average_;
   optim::GradientNorm norm_;
   sharding::Agreement<RankStats> stats_;
   Diagnosis::Reports diagnosis_reports_;
   optim::LossScaler scaler_;
-  std::int64_t num_updates_ = 0;
+  optim::BadSteps bad_steps_;
+  std::int64_t num_updates_ = 0, num_without_targets_ = 0;
   ShardedModel::Waits waited_before_;
   LinkBytes sent_before_;
   std::chrono::nanoseconds cpu_before_{0};

@@ -48,11 +48,18 @@ StepResult Trainer::step() {
 }
 
 EvaluationResult Trainer::evaluate(std::int64_t num_batches) {
-  const EvaluationResult result = evaluation_.run(num_batches, options_.asked_to_stop);
+  EvaluationResult result = evaluation_.run(num_batches, options_.asked_to_stop);
+  if (result.stop == StopRequest::kNone && options_.evaluates_average) {
+    training_step_.exchange_average();
+    const EvaluationResult of_average = evaluation_.run(num_batches, options_.asked_to_stop);
+    training_step_.exchange_average();
+    result.loss_of_average = of_average.loss;
+    result.stop = of_average.stop;
+  }
   if (result.stop != StopRequest::kNone) return result;
   evaluated_ = true;
   validation_loss_ = result.loss;
-  best_.add(steps_done_, result.loss);
+  if (steps_done_ > 0) best_.add(steps_done_, result.loss);  // before that, nothing could be saved
   return result;
 }
 

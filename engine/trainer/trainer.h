@@ -56,6 +56,7 @@ struct TrainerOptions {
   /// Where training begins, and when and where it saves. Without `saves` it only loads.
   CheckpointOptions checkpoints{};
 
+  bool evaluates_average = false;  ///< evaluations also compute the average's loss
   AskedToStop
       asked_to_stop{};     ///< called by each rank once per step, and before each evaluation pass
   OnMessage on_message{};  ///< about checkpoints: loaded, saved, refused
@@ -90,13 +91,13 @@ class Trainer {
   /// Errors   as TrainingStep::run
   StepResult step();
 
-  /// The loss on the first `num_batches` batches of the validation split (0: all of it). The next
-  /// save records it, and `best` counts it. If `stop` in the result is set, the evaluation was
+  /// The losses on the first `num_batches` batches of the validation sets (0: all of them). The next
+  /// save records the main set's, and `best` counts it, except before the first step. If `stop` in the result is set, the evaluation was
   /// aborted, and nothing of it is kept.
   EvaluationResult evaluate(std::int64_t num_batches = 0);
   /// Number of forward passes of evaluate(num_batches), to estimate its duration.
   std::int64_t num_passes(std::int64_t num_batches) const {
-    return evaluation_.num_passes(num_batches);
+    return evaluation_.num_passes(num_batches) * (options_.evaluates_average ? 2 : 1);
   }
 
   /// Call it after every step. Continues a save in progress, and begins one if the interval says

@@ -8,6 +8,8 @@
 
 #include "engine/model/shape.h"
 #include "engine/schedule/order.h"
+#include "optim/average_options.h"
+#include "optim/bad_steps.h"
 #include "optim/loss_scaler.h"
 #include "optim/lr_schedule.h"
 #include "optim/optimizer.h"
@@ -54,6 +56,8 @@ struct TrainingOptions {
   optim::OptimizerOptions optimizer;
   optim::LrSchedule lr_schedule;
   float max_norm = 0.0f;  ///< 0: no clipping
+  optim::BadStepRules bad_steps{};
+  optim::AverageOptions average{};
 
   PartSharding sharding_of(const UnitId& unit) const {
     const auto own = parts.find(unit.part);

@@ -23,7 +23,8 @@ TEST(RecipeErrors, UnknownBlocks) {
       "recipes/tiny.yaml:12: unknown block \"quux\"; blocks are run, model, moe, adapter, data, "
       "training, "
       "parallelism, zero_optimization, mixed_precision, loss_scaling, "
-      "activation_checkpointing, optimizer, lr_scheduler, gradient_clipping, checkpoint, "
+      "activation_checkpointing, optimizer, lr_scheduler, gradient_clipping, bad_steps, averages, "
+      "checkpoint, "
       "memory and metrics.");
   EXPECT_EQ(error_of(tiny_with("learning_rate: 1\n")),
             "recipes/tiny.yaml:12: unknown key \"learning_rate\"; did you mean \"optimizer.lr\"?");
@@ -128,7 +129,8 @@ TEST(RecipeErrors, BadChoices) {
   EXPECT_EQ(
       error_of_set("lr_scheduler.type=step"),
       "--set lr_scheduler.type=step: lr_scheduler.type is \"step\"; expected constant, linear, "
-      "cosine or wsd.");
+      "cosine, wsd or "
+      "inverse_sqrt.");
   EXPECT_EQ(error_of_set("run.device=gpu"),
             "--set run.device=gpu: run.device is \"gpu\"; expected auto, cpu or cuda; did "
             "you mean \"cuda\"?");

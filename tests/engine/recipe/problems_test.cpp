@@ -32,7 +32,8 @@ TEST(RecipeProblems, OfSingleKeysAreAllThere) {
           "recipes/tiny.yaml:6: unknown block \"quux\"; blocks are run, model, moe, adapter, data, "
           "training, "
           "parallelism, zero_optimization, mixed_precision, loss_scaling, "
-          "activation_checkpointing, optimizer, lr_scheduler, gradient_clipping, checkpoint, "
+          "activation_checkpointing, optimizer, lr_scheduler, gradient_clipping, bad_steps, "
+          "averages, checkpoint, "
           "memory and metrics.",
           "recipes/tiny.yaml:8: \"data\" is a block of keys, but holds \"text\". Write its keys "
           "below it, indented.",

@@ -24,9 +24,9 @@ training: {seq_length: 8, micro_batch_size: 1, max_steps: 1}
 TEST(FactsOfARun, NameTheTableOfMatmulAlgorithms) {
   const test::TempFolder folder;
   const Recipe recipe = small_recipe();
-  const std::vector<Fact> without = facts_of_run(recipe, 1);
+  const std::vector<Fact> without = facts_of_run(recipe, {{0, 1}});
   ::setenv("SHERD_MATMUL_TABLE", folder.write("table.txt", "# a table").c_str(), 1);
-  const std::vector<Fact> with = facts_of_run(recipe, 1);
+  const std::vector<Fact> with = facts_of_run(recipe, {{0, 1}});
   ::unsetenv("SHERD_MATMUL_TABLE");
   ASSERT_EQ(with.size(), without.size());
   std::vector<std::string> differ;

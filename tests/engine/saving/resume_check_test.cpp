@@ -21,11 +21,11 @@ constexpr std::uint64_t kData = 0x1234;
 
 /// What a manifest's `global` has of this run.
 json saved_by(const ResolvedRecipe& recipe) {
-  return {{"run", *run_settings(recipe.values, kData)}, {"recipe", recipe.yaml()}};
+  return {{"run", *run_settings(recipe.values, {{0, kData}})}, {"recipe", recipe.yaml()}};
 }
 
 ResumeCheck check(const json& global, const std::vector<std::string>& sets) {
-  return compare_runs(global, *run_settings(resolve(kTinyRecipe, sets).values, kData));
+  return compare_runs(global, *run_settings(resolve(kTinyRecipe, sets).values, {{0, kData}}));
 }
 
 Keys keys_of(const std::vector<ResumeCheck::Difference>& differences) {
@@ -298,7 +298,7 @@ TEST(ResumeCheck, TheSameRecipeAndFreeKeysAreSilent) {
 
 TEST(ResumeCheck, OtherDataIsAnotherRun) {
   const json global = saved_by(resolve(kTinyRecipe));
-  const auto other = run_settings(resolve(kTinyRecipe).values, kData + 1);
+  const auto other = run_settings(resolve(kTinyRecipe).values, {{0, kData + 1}});
   EXPECT_EQ(keys_of(compare_runs(global, *other).refused), Keys{"data (fingerprint)"});
 }
 
@@ -378,6 +378,28 @@ TEST(ResumeCheck, RecipesOfOtherVersionsAreReadAsFarAsTheyGo) {
       << "a key that came later had its default";
 }
 
+// Stages begin at steps 0, 100 and 200.
+TEST(ResumeCheck, OnlyStagesThatHaveBegunMustBeTheSame) {
+  const ResolvedRecipe recipe = resolve(kTinyRecipe);
+  const auto settings = [&](std::uint64_t second, std::int64_t third_step, std::uint64_t third) {
+    return run_settings(recipe.values, {{0, kData}, {100, second}, {third_step, third}});
+  };
+  const json global = {{"run", *settings(2, 200, 3)}, {"recipe", recipe.yaml()}};
+  const auto refused = [&](const std::shared_ptr<const json>& now, std::int64_t steps_done) {
+    return keys_of(compare_runs(global, *now, steps_done).refused).contains("data (fingerprint)");
+  };
+  EXPECT_FALSE(refused(settings(2, 200, 4), 200)) << "the third has had no step";
+  EXPECT_TRUE(refused(settings(2, 200, 4), 201));
+  EXPECT_FALSE(refused(settings(2, 300, 3), 200)) << "a longer second stage";
+  EXPECT_FALSE(refused(settings(2, 150, 3), 150)) << "a shorter one, before its new end";
+  EXPECT_TRUE(refused(settings(2, 150, 3), 151));
+  EXPECT_TRUE(refused(settings(9, 200, 3), 101));
+  EXPECT_FALSE(refused(settings(9, 200, 3), 100));
+  EXPECT_TRUE(refused(run_settings(recipe.values, {{0, kData + 1}}), 1));
+  EXPECT_FALSE(refused(run_settings(recipe.values, {{0, kData}}), 100)) << "without later stages";
+  EXPECT_TRUE(refused(run_settings(recipe.values, {{0, kData}}), 101));
+}
+
 TEST(ResumeCheck, ManifestsWithoutASensibleRunAreRefused) {
   for (const json& global : {json::object(), json(1), json{{"run", 3}, {"recipe", 4}},
                              json{{"run", json::object()}, {"recipe", "[[["}}}) {
@@ -390,7 +412,7 @@ TEST(ResumeCheck, ManifestsWithoutASensibleRunAreRefused) {
 TEST(ResumeCheck, WeightsOfAnotherModelAreSaidWhenTheyStartARun) {
   const json global = saved_by(resolve(kTinyRecipe));
   const auto settings = run_settings(
-      resolve(kTinyRecipe, {"model.norm=layernorm", "model.dropout=0.1", "run.seed=3"}).values, 1);
+      resolve(kTinyRecipe, {"model.norm=layernorm", "model.dropout=0.1", "run.seed=3"}).values, {{0, 1}});
   const ResumeCheck found = compare_models(global, *settings);
   EXPECT_TRUE(found.refused.empty());
   EXPECT_EQ(keys_of(found.changed), Keys{"model.norm"});

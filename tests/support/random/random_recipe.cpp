@@ -99,6 +99,7 @@ class LegalRecipe {
     }
     leave("data.token_bytes");
     if (format == "bin") maybe("data.token_bytes", 2);  // of raw files, as these are
+    for (const char* list : {"data.sources", "data.stages", "data.validation_sets"}) leave(list);
     leave("data.validation_path");
     leave("data.validation_fraction");
     if (random_.chance(0.3)) {
@@ -387,6 +388,16 @@ class LegalRecipe {
     maybe("optimizer.trust_coefficient", random_.one_of({"1e-3", "1"}));
     maybe("optimizer.betas", random_.one_of({"[0.9, 0.95]", "[0, 0]", "[0.5, 0.999]"}));
     maybe("optimizer.momentum", random_.one_of({"0", "0.9", "0.99"}));
+    maybe("optimizer.groups",
+          random_.one_of({"[]", "[{parameters: [\"*\"], lr_factor: 0.5, weight_decay: 0.01}]"}));
+    maybe("averages.decay", random_.one_of({"0", "0.5", "0.999"}));
+    maybe("averages.start_step", random_.whole(0, max_steps_));
+    maybe("averages.interval", random_.whole(1, 2));
+    maybe("bad_steps.max_loss", random_.one_of({"0", "1e6"}));
+    maybe("bad_steps.max_grad_norm", random_.one_of({"0", "1e6"}));
+    maybe("bad_steps.sigma", random_.one_of({"0", "6"}));
+    maybe("bad_steps.window", random_.whole(2, 8));
+    leave("bad_steps.max_in_a_row");  // it may end the run
     maybe("gradient_clipping.max_norm", random_.one_of({"0", "1e-3", "1", "100"}));
     maybe("lr_scheduler.warmup_steps", random_.whole(0, max_steps_));
     maybe("lr_scheduler.decay_steps", random_.whole(max_steps_, max_steps_ + 3));
@@ -434,9 +445,12 @@ class LegalRecipe {
     maybe("training.eval_interval", random_.whole(0, 2));
     maybe("training.eval_batches", random_.whole(0, 2));
     leave("checkpoint.keep_best");
+    leave("training.best_by");
+    leave("training.eval_at_start");
     leave("training.early_stopping_patience");  // it may end before the last step
     const auto fraction = settings_.find("data.validation_fraction");
     const bool validates = fraction == settings_.end() || fraction->second != "0";
+    if (validates && random_.chance(0.3)) set("training.eval_at_start", "true");
     if (validates && random_.chance(0.2)) {
       set("training.eval_interval", 1);
       set("checkpoint.keep_best", random_.whole(1, 2));

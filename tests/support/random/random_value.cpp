@@ -71,6 +71,10 @@ struct Legal {
   std::string operator()(Member<std::optional<engine::StepRange>>) {
     return random.one_of({"[]", "[0, 0]", "[1, 2]"});
   }
+  template <class Item>
+  std::string operator()(Member<std::vector<Item>>) {
+    return "[]";
+  }
 };
 
 struct Illegal {
@@ -106,6 +110,10 @@ struct Illegal {
   std::string operator()(Member<std::optional<engine::StepRange>>) {
     return random.one_of(
         {"[3]", "[5, 2]", "[a, b]", "[-1, 2]", "[1, 2, 3]", "4", "", "[1e300, 2]"});
+  }
+  template <class Item>
+  std::string operator()(Member<std::vector<Item>>) {
+    return random.one_of({"3", "[3]", "{a: 1}", "[{a: 1}]", "[{[]: 1}]", "[{~: ~}]", "[[{}]]", ""});
   }
 };
 

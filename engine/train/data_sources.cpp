@@ -1,0 +1,132 @@
+#include "engine/train/data_sources.h"
+
+#include <algorithm>
+#include <array>
+
+#include "engine/train/from_recipe.h"
+
+namespace sherd::engine {
+namespace {
+
+// In the order of DataFormat.
+constexpr std::array kFormats = {data::Format::kBytes, data::Format::kChars, data::Format::kBin,
+                                 data::Format::kText, data::Format::kChat};
+
+// `format`, `field` and `documents` are an item's; empty ones are the block's. The rules have
+// checked them.
+data::DataOptions item_options(const Recipe& recipe, const std::string& format,
+                               const std::string& field, const std::string& documents) {
+  data::DataOptions options = data_options(recipe);
+  options.path.clear();
+  options.validation_path.clear();
+  if (!format.empty()) {
+    options.format = *std::ranges::find(kFormats, format, data::name_of);
+    options.separate_documents =
+        options.format == data::Format::kChat || recipe.data.documents == DocumentChoice::kSeparate;
+  }
+  if (!field.empty()) options.field = field;
+  if (!documents.empty()) options.separate_documents = documents == "separate";
+  return options;
+}
+
+data::DataOptions options_of(const Recipe& recipe, std::size_t index) {
+  const DataSource& source = recipe.data.sources[index];
+  data::DataOptions options = item_options(recipe, source.format, source.field, source.documents);
+  options.path = source.path;
+  options.path_key = fmt::format("data.sources[{}].path", index);
+  return options;
+}
+
+data::DataOptions set_options(const Recipe& recipe, std::size_t index) {
+  const ValidationSet& set = recipe.data.validation_sets[index];
+  data::DataOptions options = item_options(recipe, set.format, set.field, set.documents);
+  options.validation_path = set.path;
+  options.validation_key = fmt::format("data.validation_sets[{}].path", index);
+  options.only_validate = true;
+  return options;
+}
+
+// All that is opened, in the order in which it is.
+std::vector<data::DataOptions> all_options(const Recipe& recipe, bool only_validate) {
+  std::vector<data::DataOptions> all;
+  const bool uses_training = !only_validate || recipe.data.validation_fraction > 0.0 ||
+                             !recipe.data.validation_path.empty() ||
+                             recipe.data.validation_sets.empty();
+  if (uses_training && recipe.data.sources.empty()) {
+    all.push_back(data_options(recipe));
+  } else if (uses_training) {
+    for (std::size_t i = 0; i < recipe.data.sources.size(); ++i) {
+      all.push_back(options_of(recipe, i));
+    }
+  }
+  for (data::DataOptions& options : all) options.only_validate = only_validate;
+  for (std::size_t i = 0; i < recipe.data.validation_sets.size(); ++i) {
+    all.push_back(set_options(recipe, i));
+  }
+  return all;
+}
+
+void require_apart(const data::BatchSources& sources) {
+  for (const data::ValidationSource& set : sources.validation) {
+    for (const data::Source& source : sources.training) {
+      if (set.dataset == source.dataset) continue;
+      const std::string path = set.dataset->file_shared_with(*source.dataset);
+      if (path.empty()) continue;
+      throw DataError(
+          "{}: is in the validation set \"{}\" and is trained on; validate with files that aren't "
+          "trained on.",
+          path, set.name);
+    }
+  }
+}
+
+std::string name_or(const std::string& name, const std::string& path) {
+  return name.empty() ? name_of_path(path) : name;
+}
+
+}  // namespace
+
+bool has_separate_documents(const Recipe& recipe) {
+  const auto all = all_options(recipe, false);
+  return std::ranges::any_of(all, &data::DataOptions::separate_documents);
+}
+
+data::BatchSources open_sources(const Recipe& recipe, const OpenSources& how) {
+  std::vector<data::DataOptions> all = all_options(recipe, how.only_validate);
+  std::vector<char32_t> vocabulary = how.vocabulary;
+  // The characters of all texts together.
+  if (vocabulary.empty() && recipe.data.format == DataFormat::kChars && all.size() > 1) {
+    vocabulary = data::vocabulary_of_all(all);
+  }
+  data::BatchSources sources;
+  const std::size_t num_sets = recipe.data.validation_sets.size();
+  const std::size_t num_sources = all.size() - num_sets;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    all[i].vocabulary = vocabulary;
+    const std::shared_ptr<const data::Dataset> dataset = data::open_dataset(all[i]);
+    if (i >= num_sources) {
+      const ValidationSet& set = recipe.data.validation_sets[i - num_sources];
+      sources.validation.push_back({name_or(set.name, set.path), dataset, set.batches});
+      // A model that is only evaluated has no other text.
+      if (num_sources == 0 && i == 0) sources.training.push_back({set.name, dataset});
+      continue;
+    }
+    const bool is_listed = !recipe.data.sources.empty();
+    const DataSource source = is_listed ? recipe.data.sources[i] : DataSource{};
+    const std::string name = is_listed ? name_or(source.name, source.path) : "training";
+    sources.training.push_back({name, dataset, source.weight, source.max_epochs});
+    sources.validation.push_back({is_listed ? name : "validation", dataset});
+  }
+  require_apart(sources);
+  for (const DataStage& stage : recipe.data.stages) {
+    sources.stages.push_back({recipe.steps_of(stage), stage.weights});
+  }
+  for (std::size_t i = 0; i < sources.validation.size(); ++i) {
+    if (sources.validation[i].name == recipe.training.best_by) {
+      sources.main_validation = static_cast<int>(i);
+    }
+  }
+  return sources;
+}
+
+}  // namespace sherd::engine

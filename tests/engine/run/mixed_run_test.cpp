@@ -1,0 +1,295 @@
+// Runs with several sources, stages and validation sets, and steps that aren't applied.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "checkpoint/inspect.h"
+#include "core/error.h"
+#include "engine/inference/evaluate.h"
+#include "engine/launch/device.h"
+#include "engine/run/run.h"
+#include "engine/run/show_data.h"
+#include "tests/support/values/error_text.h"
+#include "tests/support/values/temp_folder.h"
+
+namespace sherd::testing {
+namespace {
+
+using nlohmann::json;
+
+constexpr const char* kStages = "[{steps: 17}, {steps: 23, weights: [1, 3]}, {weights: [5, 2]}]";
+
+class MixedRun : public ::testing::Test {
+ protected:
+  MixedRun() {
+    std::string english, code;
+    for (int i = 0; i < 900; ++i) {
+      english += static_cast<char>('a' + i * i % 23);
+      code += static_cast<char>('(' + i * 7 % 19);
+    }
+    folder_.write("english.txt", english);
+    folder_.write("code.txt", code);
+  }
+
+  std::string recipe_text(const std::string& output, const std::string& data,
+                          const std::string& training, const std::string& more = "") const {
+    std::ostringstream text;
+    text << "run: {output_dir: " << folder_.file(output) << "}\n"
+         << "model: {num_layers: 1, hidden_size: 16, num_attention_heads: 2, vocab_size: 256}\n"
+         << "data: {" << data << "}\n"
+         << "training: {seq_length: 8, global_batch_size: 12, micro_batch_size: 1, " << training
+         << "}\n"
+         << "zero_optimization: {stage: 2}\n"
+         << "optimizer: {lr: 0.01}\n"
+         << "lr_scheduler: {type: wsd, decay_steps: 60, wsd_decay_steps: 20}\n"
+         << "bad_steps: {sigma: 2, window: 16}\n"
+         << more;
+    return text.str();
+  }
+  std::string sources() const {
+    return fmt::format("sources: [{{path: {}, weight: 2}}, {{path: {}}}], validation_fraction: 0",
+                       folder_.file("english.txt"), folder_.file("code.txt"));
+  }
+
+  /// Returns what the run says.
+  std::string train(const std::string& text, int ranks = 1) const {
+    ::testing::internal::CaptureStdout();
+    try {
+      engine::train(
+          engine::resolve_recipe({.path = "mine.yaml", .text = text, .sets = {}, .ranks = ranks}),
+          engine::cpu_machine());
+    } catch (...) {
+      ::testing::internal::GetCapturedStdout();
+      throw;
+    }
+    return ::testing::internal::GetCapturedStdout();
+  }
+
+  std::vector<json> lines_of(const std::string& output, const char* key) const {
+    std::istringstream lines(folder_.read(output + "/metrics.jsonl"));
+    std::vector<json> found;
+    for (std::string text; std::getline(lines, text);) {
+      const json line = json::parse(text);
+      if (line.contains(key)) found.push_back(line);
+    }
+    return found;
+  }
+  /// What each step computed.
+  std::vector<json> steps_of(const std::string& output) const {
+    std::vector<json> steps;
+    for (const json& line : lines_of(output, "loss")) {
+      steps.push_back({line["step"], line["loss"], line["grad_norm"], line["lr"],
+                       line.value("bad_step", ""), line.value("source_tokens", json())});
+    }
+    return steps;
+  }
+
+  std::vector<std::string> digests(const std::string& output, int step) const {
+    return checkpoint::tensor_digests(checkpoint::Checkpoint(
+        checkpoint::posix_disk(),
+        folder_.file(fmt::format("{}/checkpoints/step-{:010}", output, step))));
+  }
+
+  test::TempFolder folder_;
+};
+
+// Three stages, two sources, accumulation, an average and skipped steps: stopped after each of 60
+// steps, and continued on 1, 2, 3 and 4 ranks in turn.
+TEST_F(MixedRun, StoppedAtEveryStepOnAnyRanksComputesTheSameBits) {
+  folder_.write("held.txt", "what nobody trains on, and which is long enough to be evaluated");
+  const std::string data = fmt::format("{}, stages: {}, validation_sets: [{{path: {}}}]", sources(),
+                                       kStages, folder_.file("held.txt"));
+  const auto text = [&](const std::string& output, int max_steps) {
+    return recipe_text(output, data, fmt::format("max_steps: {}", max_steps),
+                       "checkpoint: {interval: 1000}\n"
+                       "averages: {type: ema, decay: 0.9, start_step: 5, evaluate: true}\n");
+  };
+  train(text("whole", 60));
+  for (int step = 1; step <= 60; ++step) train(text("cut", step), 1 + step % 4);
+  const std::vector<json> whole = steps_of("whole"), cut = steps_of("cut");
+  ASSERT_EQ(whole.size(), 60u);
+  EXPECT_EQ(whole, cut);
+  const json last = lines_of("whole", "val_loss").back();
+  EXPECT_EQ(lines_of("cut", "val_loss").back(), last);
+  EXPECT_NE(last["val_loss"], last["val_loss_average"]);
+  EXPECT_EQ(digests("cut", 60), digests("whole", 60)) << "of weights, moments and the average";
+  const auto is_bad = [](const json& step) { return step[4] != ""; };
+  EXPECT_GT(std::count_if(whole.begin(), whole.end(), is_bad), 0);
+  EXPECT_LT(std::count_if(whole.begin(), whole.end(), is_bad), 30);
+  EXPECT_EQ(whole[59][5]["english"].get<int>() + whole[59][5]["code"].get<int>(), 60 * 12 * 8);
+}
+
+TEST_F(MixedRun, SaysWhatItIsMadeOf) {
+  const std::string text = recipe_text("run", sources() + ", stages: " + kStages, "max_steps: 60");
+  const std::string shown = engine::shown_data(
+      engine::resolve_recipe({.path = "mine.yaml", .text = text, .sets = {}, .ranks = {}}).values,
+      {.samples = 2});
+  for (const char* line : {"english: 1 file, 900 tokens train, 0 tokens validation",
+                           "\nsteps 1 to 17: in 1024 sequences, 683 of english, 341 of code\n",
+                           "\nsteps 18 to 40: in 1024 sequences, 256 of english, 768 of code\n",
+                           "\nsteps 41 to 60: in 1024 sequences, 731 of english, 293 of code\n",
+                           " sequences in 60 steps, ", "\nsequence 1 of step 1, of english: 8 "}) {
+    EXPECT_NE(shown.find(line), std::string::npos) << line << "\n" << shown;
+  }
+}
+
+TEST_F(MixedRun, RepeatingASourceTooOftenIsRefused) {
+  std::string data = sources();
+  data.replace(data.find("weight: 2"), 9, "weight: 2, max_epochs: 3");
+  EXPECT_EQ(test::error_text<DataError>([&] { train(recipe_text("run", data, "max_steps: 60")); }),
+            "data.sources: \"english\" would be repeated 4.32 times in 60 steps, and its "
+            "max_epochs is 3. Lower its weight, or give it more text.");
+}
+
+TEST_F(MixedRun, ResumesWithOtherStagesToComeButNotWithOthersThatHaveBegun) {
+  const auto text = [&](const std::string& stages, int max_steps) {
+    return recipe_text("run", sources() + ", stages: " + stages,
+                       fmt::format("max_steps: {}", max_steps));
+  };
+  train(text("[{steps: 4}, {steps: 6, weights: [1, 3]}, {}]", 6));
+  const std::string error = test::error_text<UsageError>(
+      [&] { train(text("[{steps: 4, weights: [1, 1]}, {steps: 6, weights: [1, 3]}, {}]", 12)); });
+  EXPECT_NE(error.find("data (fingerprint) is "), std::string::npos) << error;
+  EXPECT_NE(test::error_text<UsageError>([&] {
+              train(text("[{steps: 4}, {steps: 1, weights: [1, 3]}, {}]", 12));
+            }).find("data (fingerprint)"),
+            std::string::npos)
+      << "the second stage has had two steps";
+  train(text("[{steps: 4}, {steps: 2, weights: [1, 3]}, {steps: 2, weights: [0, 1]}, {}]", 12));
+  EXPECT_EQ(steps_of("run").size(), 12u);
+}
+
+// A run of one text that later gets another source.
+TEST_F(MixedRun, APlainRunContinuesAsAFirstStage) {
+  const std::string plain =
+      fmt::format("path: {}, validation_fraction: 0", folder_.file("english.txt"));
+  train(recipe_text("run", plain, "max_steps: 5"));
+  train(recipe_text("run", sources() + ", stages: [{steps: 5, weights: [1, 0]}, {}]",
+                    "max_steps: 8"));
+  train(recipe_text("whole", sources() + ", stages: [{steps: 5, weights: [1, 0]}, {}]",
+                    "max_steps: 8"));
+  const std::vector<json> run = steps_of("run"), whole = steps_of("whole");
+  ASSERT_EQ(run.size(), 8u);
+  for (std::size_t i = 0; i < 8; ++i) EXPECT_EQ(run[i][1], whole[i][1]) << i;
+}
+
+TEST_F(MixedRun, KeepsAnAverageThatCommandsCanUse) {
+  const std::string plain =
+      fmt::format("path: {}, validation_fraction: 0.2", folder_.file("english.txt"));
+  const auto train_with = [&](const std::string& output, const std::string& averages) {
+    train(recipe_text(output, plain, "max_steps: 12, eval_interval: 4",
+                      "checkpoint: {interval: 12}\n" + averages));
+  };
+  train_with("run", "averages: {type: mean, start_step: 6, evaluate: true}\n");
+  train_with("without", "");
+  EXPECT_EQ(steps_of("run"), steps_of("without")) << "evaluating the average changed nothing";
+  const std::string checkpoint = folder_.file("run/checkpoints/step-0000000012");
+  const json last = lines_of("run", "val_loss").back();
+  const auto loss = [&](bool average) {
+    return engine::evaluate_checkpoint({.checkpoint = checkpoint,
+                                        .ranks = 2,
+                                        .machine = engine::cpu_machine(),
+                                        .average = average})
+        .loss;
+  };
+  EXPECT_EQ(loss(false), last["val_loss"]);
+  EXPECT_EQ(loss(true), last["val_loss_average"]);
+  EXPECT_NE(loss(true), loss(false));
+  EXPECT_NE(test::error_text<DataError>([&] {
+              engine::evaluate_checkpoint(
+                  {.checkpoint = folder_.file("without/checkpoints/step-0000000012"),
+                   .ranks = 1,
+                   .average = true});
+            }).find("has no average of the weights"),
+            std::string::npos);
+}
+
+class ValidationSets : public MixedRun {
+ protected:
+  ValidationSets() {
+    std::string a, b;
+    for (int i = 0; i < 161; ++i) a += static_cast<char>('a' + i * i % 23);
+    for (int i = 0; i < 81; ++i) b += static_cast<char>('A' + i * 3 % 20);
+    for (const char* folder : {"", "both/"}) {
+      folder_.write(std::string(folder) + "a.txt", a);
+      folder_.write(std::string(folder) + "b.txt", b);
+    }
+  }
+  std::string sets() const {
+    return fmt::format(
+        "path: {}, validation_sets: [{{path: {}}}, {{path: {}}}, {{path: {}}}, {{name: few, "
+        "path: {}, batches: 1}}]",
+        folder_.file("english.txt"), folder_.file("a.txt"), folder_.file("b.txt"),
+        folder_.file("both"), folder_.file("both"));
+  }
+};
+
+TEST_F(ValidationSets, HaveLossesOfTheirOwn) {
+  const std::string said =
+      train(recipe_text("run", sets(), "max_steps: 4, eval_interval: 2, best_by: b"));
+  const std::vector<json> lines = lines_of("run", "val_loss");
+  ASSERT_EQ(lines.size(), 2u);
+  for (const json& line : lines) {
+    EXPECT_EQ(line["val_loss"], line["val_loss/b"]);
+    EXPECT_EQ(line["num_tokens"], 80);
+    const double together =
+        (160 * line["val_loss/a"].get<double>() + 80 * line["val_loss/b"].get<double>()) / 240;
+    EXPECT_NEAR(line["val_loss/both"].get<double>(), together, 1e-14);
+    EXPECT_NE(line["val_loss/few"], line["val_loss/both"]);
+  }
+  EXPECT_NE(said.find("step 4: validation loss "), std::string::npos);
+  EXPECT_NE(said.find("; few "), std::string::npos) << said;
+}
+
+TEST_F(ValidationSets, AndAnEvaluationAtTheStartLeaveTheTrainingAlone) {
+  train(recipe_text("plain",
+                    fmt::format("path: {}, validation_fraction: 0", folder_.file("english.txt")),
+                    "max_steps: 6"));
+  train(recipe_text("run", sets(), "max_steps: 6, eval_interval: 2, eval_at_start: true"));
+  EXPECT_EQ(steps_of("run"), steps_of("plain"));
+  const std::vector<json> lines = lines_of("run", "val_loss");
+  ASSERT_EQ(lines.size(), 4u);
+  EXPECT_EQ(lines[0]["step"], 0);
+  EXPECT_NEAR(lines[0]["val_loss/both"].get<double>(), std::log(256.0), 0.2)
+      << "nothing is known yet";
+}
+
+TEST_F(ValidationSets, MustNotBeTrainedOn) {
+  const std::string data = fmt::format("path: {}, validation_sets: [{{path: {}}}]",
+                                       folder_.file("english.txt"), folder_.file("english.txt"));
+  EXPECT_EQ(test::error_text<DataError>([&] { train(recipe_text("run", data, "max_steps: 2")); }),
+            folder_.file("english.txt") +
+                ": is in the validation set \"english\" and is trained on; validate with files "
+                "that aren't trained on.");
+}
+
+TEST_F(ValidationSets, ThatAreMissingAreNamedByTheirKey) {
+  const std::string data = fmt::format("path: {}, validation_sets: [{{path: {}}}]",
+                                       folder_.file("english.txt"), folder_.file("nothing"));
+  const std::string error =
+      test::error_text<DataError>([&] { train(recipe_text("run", data, "max_steps: 2")); });
+  EXPECT_NE(error.find("data.validation_sets[0].path"), std::string::npos) << error;
+}
+
+TEST_F(MixedRun, EndsAfterTooManyBadStepsAndHasChangedNothing) {
+  const std::string data =
+      fmt::format("path: {}, validation_fraction: 0", folder_.file("english.txt"));
+  std::string text = recipe_text("run", data, "max_steps: 9", "checkpoint: {interval: 1}\n");
+  const auto at = text.find("bad_steps");
+  text.replace(at, text.find('\n', at) - at, "bad_steps: {max_loss: 0.5, max_in_a_row: 3}");
+  const std::string error = test::error_text<TrainingError>([&] { train(text); });
+  EXPECT_TRUE(error.find("3 steps in a row weren't applied (bad_steps.max_in_a_row); the last: "
+                         "loss 5.") != std::string::npos)
+      << error;
+  const std::vector<json> steps = steps_of("run");
+  ASSERT_EQ(steps.size(), 2u) << "the third ended the run";
+  EXPECT_NE(steps[0][4], "");
+  EXPECT_NE(train(recipe_text("run", data, "max_steps: 3")).find("step 2"), std::string::npos)
+      << "a resume with other limits continues";
+  EXPECT_EQ(steps_of("run").size(), 3u);
+}
+
+}  // namespace
+}  // namespace sherd::testing
