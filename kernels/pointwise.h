@@ -17,8 +17,8 @@ void cast(Stream& stream, ConstTensor x, Tensor y);
 /// accumulator[i] += x[i], one f32 addition, rounded to the accumulator's type.
 void add(Stream& stream, ConstTensor x, Tensor accumulator);
 
-/// average[i] += weight * (x[i] - average[i]), in f32: equal values stay as they are. Weight 1 copies
-/// x. Both are f32 and don't overlap.
+/// average[i] += weight * (x[i] - average[i]), in f32: equal values stay as they are. Weight 1
+/// copies x. Both are f32 and don't overlap.
 void move_towards(Stream& stream, ConstTensor x, float weight, Tensor average);
 /// Exchanges the f32 elements of a and b, which don't overlap.
 void exchange(Stream& stream, Tensor a, Tensor b);

@@ -9,8 +9,8 @@
 ///
 /// A bad step never enters the window, so neither does a value that isn't finite.
 ///
-/// Source   the window is OLMo-core's SkipStepOptimizer (128 values, 6 sigma, sample deviation, from
-///          half a window on), which lets skipped steps into its window.
+/// Source   the window is OLMo-core's SkipStepOptimizer (128 values, 6 sigma, sample deviation,
+///          from half a window on), which lets skipped steps into its window.
 /// Rounding f64; sums in the order of the steps, so a resumed run decides alike.
 #pragma once
 

@@ -11,8 +11,8 @@
 ///             several sources.
 ///   row       row i of a micro-batch is row first_row + i of the global batch. The global batch is
 ///             divided into contiguous parts: by replica, then by micro-step, then by rank:
-///             first_row = ((replica * num_micro_steps + micro_step) * ranks of a replica + rank in it)
-///                         * micro_batch_size;  sample = step * global_batch_size + row
+///             first_row = ((replica * num_micro_steps + micro_step) * ranks of a replica
+///                          + rank in it) * micro_batch_size;  sample = step * global_batch_size + row
 ///
 /// Immutable; any thread may call.
 #pragma once

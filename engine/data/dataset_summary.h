@@ -12,7 +12,8 @@ namespace sherd::data {
 /// "1 file", "2 files".
 std::string files_text(std::size_t count);
 
-/// "2 longer than a sequence (first chats.jsonl:7: ...); 1 not JSON (...)", the most frequent reason first.
+/// "2 longer than a sequence (first chats.jsonl:7: ...); 1 not JSON (...)", the most frequent
+/// reason first.
 std::string left_out_text(const ChatCounts& counts);
 
 /// Files of a folder that aren't read.

@@ -1,8 +1,8 @@
 /// Rows made of separate documents: the place of every piece of every document, for every epoch.
 ///
-///   piece    a document of up to seq_length tokens; a longer one is cut into pieces of seq_length and
-///            a shorter last piece. A token's target is the next token of its document. The last
-///            token of a document has no target. A token that isn't trained on is no target.
+///   piece    a document of up to seq_length tokens; a longer one is cut into pieces of seq_length
+///            and a shorter last piece. A token's target is the next token of its document. The
+///            last token of a document has no target. A token that isn't trained on is no target.
 ///   row      pieces one after the other (packing.h), then padding, which has no targets
 ///   epoch    every piece once. The number of rows is the same in every epoch.
 ///   order    of pieces and rows: a pure function of (seed, epoch, rows per step)

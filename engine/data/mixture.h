@@ -1,8 +1,9 @@
 /// Which source each sequence of a training run comes from, by weights: a pure function, so a run
 /// resumes from one integer, and a longer run begins with the same sequences.
 ///
-///   block    sequences come in blocks of 1,024. In each, source i has c_i of them: its share of the
-///            weights' sum, rounded to whole numbers by largest remainder (ties: the lowest index).
+///   block    sequences come in blocks of 1,024. In each, source i has c_i of them: its share of
+///            the weights' sum, rounded to whole numbers by largest remainder (ties: the lowest
+///            index).
 ///   order    the n-th sequence of a block, from 0, is of the source with the largest
 ///            c_i (n + 1) - 1024 * (its sequences so far in the block); ties: the lowest index.
 ///   number   a source's sequences are used in its own order: at(n).number counts them from 0.

@@ -3,9 +3,9 @@
 ///   window    seq_length + 1 tokens inside one part (dataset.h: of a file, or of the short files
 ///             joined): S inputs, and targets shifted by one
 ///   training  an epoch is every window once. A part of n tokens, q = (n - 1) / S, gives
-///             w = max(q - 1, 1) windows, the i-th at offset + i * S. Each (seed, epoch, part) draws
-///             its own offset from [0, n - 1 - w * S], so every token can be reached. Sequence s is
-///             window permutation(seed, epoch)[s mod W] of epoch s / W, of W windows.
+///             w = max(q - 1, 1) windows, the i-th at offset + i * S. Each (seed, epoch, part)
+///             draws its own offset from [0, n - 1 - w * S], so every token can be reached.
+///             Sequence s is window permutation(seed, epoch)[s mod W] of epoch s / W, of W windows.
 ///   validation  all whole windows from the start of each part, in order, the same for every seed.
 ///             Tokens after a part's last whole window aren't evaluated; there are fewer than S.
 ///   documents  if the dataset keeps documents separate, a row of packed documents

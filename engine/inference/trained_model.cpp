@@ -263,8 +263,9 @@ TrainedModel trained_model(const TrainedModelRequest& request) {
     if (request.average) opened->exchange_average();
     checkpoint = std::move(opened);
   } else if (request.average) {
-    throw UsageError("{}: is a folder of weights, without an average; --average needs a checkpoint.",
-                     request.checkpoint);
+    throw UsageError(
+        "{}: is a folder of weights, without an average; --average needs a checkpoint.",
+        request.checkpoint);
   }
   TrainedModel model = is_adapter  ? model_of_adapter(request)
                        : is_folder ? model_of_folder(request, request.checkpoint)

@@ -80,8 +80,7 @@ bool is_required(const Resolution& recipe, const Field& field) {
     const bool misread = recipe.is_set(kNumEpochs) && recipe.has_problems();
     return recipe.values().training.num_epochs == 0 && !misread;
   }
-  if (field.key == kDataPath &&
-      (!recipe.request().reads_data || recipe.is_set("data.sources"))) {
+  if (field.key == kDataPath && (!recipe.request().reads_data || recipe.is_set("data.sources"))) {
     return false;
   }
   return field.fallback.kind == Fallback::Kind::kRequired;

@@ -117,8 +117,8 @@ std::vector<YAML::Node> load(const std::string& yaml, const std::string& path, b
   }
 }
 
-// A list of blocks, a block, a list in it, its items. No key is deeper, and a list that holds itself
-// through an alias would never end.
+// A list of blocks, a block, a list in it, its items. No key is deeper, and a list that holds
+// itself through an alias would never end.
 constexpr int kDeepest = 3;
 
 RawValue raw_value(const YAML::Node& node, int depth = 0) {

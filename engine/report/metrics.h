@@ -8,8 +8,9 @@
 ///   {"step":12,"val_loss":4.125,"val_loss_20_batches":4.0625,"num_tokens":111488}
 ///
 /// With several validation sets, an evaluation's line also has each one's loss, such as
-/// "val_loss/english":4.125; "val_loss" and "num_tokens" are the main set's. With several sources, a step's
-/// line also has "source_tokens":{"english":6656,"code":3328}, since the start of training.
+/// "val_loss/english":4.125; "val_loss" and "num_tokens" are the main set's. With several sources,
+/// a step's line also has "source_tokens":{"english":6656,"code":3328}, since the start of
+/// training.
 ///
 /// With averages.evaluate, an evaluation's line also has "val_loss_average".
 ///

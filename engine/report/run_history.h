@@ -23,7 +23,7 @@ using Curve = std::vector<CurvePoint>;
 
 struct RunHistory {
   Curve loss, val_loss, grad_norm, lr, tokens_per_s, exposed_comm_ms, memory;
-  Curve balance_loss;                       ///< of a model with experts
+  Curve balance_loss;  ///< of a model with experts
   /// By validation set, if there are several; "the average of the weights", if that was evaluated.
   std::map<std::string, Curve> val_losses{};
   std::vector<std::int64_t> bad_steps{};    ///< that weren't applied

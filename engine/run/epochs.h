@@ -12,8 +12,8 @@ namespace sherd::engine {
 /// steps, "300 steps of 16: 3.9 epochs of 1234 sequences".
 std::string epochs_line(const Recipe& recipe, const data::Batcher& batcher);
 
-/// What each text has. Of several sources also, for each stage, their sequences in a block of 1,024,
-/// and for each source its sequences, tokens and epochs in the whole run.
+/// What each text has. Of several sources also, for each stage, their sequences in a block of
+/// 1,024, and for each source its sequences, tokens and epochs in the whole run.
 std::string data_lines(const Recipe& recipe, const data::Batcher& batcher);
 
 /// Errors   DataError if a source would be repeated more often than its max_epochs

@@ -57,7 +57,8 @@ void require_utf8(const ResolvedRecipe& resolved) {
   }
 }
 
-// The newest checkpoint of a run's folder, or of its folder of checkpoints; "" if `folder` is neither.
+// The newest checkpoint of a run's folder, or of its folder of checkpoints; "" if `folder` is
+// neither.
 std::string newest_checkpoint_below(checkpoint::Disk& disk, const std::string& folder) {
   for (const std::filesystem::path& place :
        {std::filesystem::path(folder) / "checkpoints", std::filesystem::path(folder)}) {

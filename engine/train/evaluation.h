@@ -24,8 +24,8 @@ struct EvaluationResult {
     std::int64_t num_tokens = 0;
   };
   std::vector<Set> sets{};  ///< all of them, in order
-  /// nanoGPT's estimate, in addition: 20 batches of windows that start anywhere in the main set. Set
-  /// only if `loss` covers the whole set and its documents are joined.
+  /// nanoGPT's estimate, in addition: 20 batches of windows that start anywhere in the main set.
+  /// Set only if `loss` covers the whole set and its documents are joined.
   std::optional<double> loss_20_batches;
   /// Of the average of the weights (TrainingOptions::average), if that was evaluated too.
   std::optional<double> loss_of_average;

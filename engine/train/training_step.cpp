@@ -1,12 +1,12 @@
 // A training step, as one rank takes it:
 //
-//   Pipeline::train       forwards and backwards of all micro-batches, in the order of the rank's list
-//                         (without a pipeline: one micro-batch after the other); each unit's gradient is
-//                         accumulated or reduced as soon as the unit's backward is done
+//   Pipeline::train       forwards and backwards of all micro-batches, in the order of the rank's
+//                         list (without a pipeline: one micro-batch after the other); each unit's
+//                         gradient is accumulated or reduced as soon as the unit's backward is done
 //   reduce_step_stats     one small exchange: loss, gradient norm, and whether all is finite
-//   update                (or skip, if the gradient overflowed or the step looks wrong) a rank's own slices, at stage 0 all of
-//                         them; then `publish`: an all-gather under the next forward at stages 1-2,
-//                         nothing at 0, the next gather at 3
+//   update                (or skip, if the gradient overflowed or the step looks wrong) a rank's
+//                         own slices, at stage 0 all of them; then `publish`: an all-gather under
+//                         the next forward at stages 1-2, nothing at 0, the next gather at 3
 //
 // Which of it communicates, and when, is the business of ParameterGather and GradientReduction.
 
@@ -93,8 +93,9 @@ bool TrainingStep::is_bad(StepResult& result) {
   return false;
 }
 
-// Parameters, moments and Adam's step count stay as they are. Every rank is here, since all have the
-// same statistics. Weights that aren't finite give such gradients at any scale: that is no overflow.
+// Parameters, moments and Adam's step count stay as they are. Every rank is here, since all have
+// the same statistics. Weights that aren't finite give such gradients at any scale: that is no
+// overflow.
 void TrainingStep::skip(StepResult& result) {
   Diagnosis diagnosis(model_, diagnosis_reports_);
   if (const std::string where = diagnosis.non_finite_weight(); !where.empty()) {

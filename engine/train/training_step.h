@@ -80,8 +80,8 @@ class TrainingStep {
   /// have a target. A step without targets updates nothing.
   std::function<std::int64_t(std::int64_t step)> num_targets;
 
-  /// Called before the parameters and moments of a step change (not if it is skipped). Checkpointing waits
-  /// there until its snapshot is taken.
+  /// Called before the parameters and moments of a step change (not if it is skipped).
+  /// Checkpointing waits there until its snapshot is taken.
   std::function<void()> before_update;
 
   /// State that the trajectory depends on, in addition to parameters and moments.

@@ -1,7 +1,7 @@
 /// A training as an object: built from options on one rank of a world. Its owner steps, evaluates
 /// and saves it.
 ///
-///   run_ranks(launch, [&](sharding::Rank& rank) {      // engine/launch/launch.h: a thread for each rank
+///   run_ranks(launch, [&](sharding::Rank& rank) {      // a thread for each: engine/launch/launch.h
 ///     Trainer trainer(options, rank);
 ///     rank.guard([&] {
 ///       trainer.load();
@@ -29,8 +29,9 @@
 ///                        acquires. It acquires all of it when constructed.
 /// Bits                   As in a run of the program with the same options: the same losses,
 ///                        weights and checkpoints.
-/// Errors                 UsageError, DataError, PeerError, TrainingError (core/error.h). Rank::guard then ends the
-///                        other ranks; the trainers of that world can't be used further.
+/// Errors                 UsageError, DataError, PeerError, TrainingError (core/error.h).
+///                        Rank::guard then ends the other ranks; the trainers of that world can't
+///                        be used further.
 #pragma once
 
 #include <cstdint>
@@ -79,7 +80,8 @@ class Trainer {
 
   /// Steps of the whole training, including those before `load`.
   std::int64_t steps_done() const { return steps_done_; }
-  /// Whether the validation loss after that many steps is known: from `evaluate`, or from the checkpoint.
+  /// Whether the validation loss after that many steps is known: from `evaluate`, or from the
+  /// checkpoint.
   bool evaluated() const { return evaluated_; }
   /// The lowest loss of all evaluations so far, including those before `load`.
   const BestEvaluation& best() const { return best_; }
@@ -91,9 +93,9 @@ class Trainer {
   /// Errors   as TrainingStep::run
   StepResult step();
 
-  /// The losses on the first `num_batches` batches of the validation sets (0: all of them). The next
-  /// save records the main set's, and `best` counts it, except before the first step. If `stop` in the result is set, the evaluation was
-  /// aborted, and nothing of it is kept.
+  /// The losses on the first `num_batches` batches of the validation sets (0: all of them). The
+  /// next save records the main set's, and `best` counts it, except before the first step. If
+  /// `stop` in the result is set, the evaluation was aborted, and nothing of it is kept.
   EvaluationResult evaluate(std::int64_t num_batches = 0);
   /// Number of forward passes of evaluate(num_batches), to estimate its duration.
   std::int64_t num_passes(std::int64_t num_batches) const {

@@ -33,8 +33,8 @@ ChatFormat::ChatFormat(const std::string& folder,
       options_(options),
       special_tokens_(tokenizer_->special_tokens()) {}
 
-// Some templates end an answer with nothing: then the special token that begins the next turn is what a
-// model has to write in order to stop.
+// Some templates end an answer with nothing: then the special token that begins the next turn is
+// what a model has to write in order to stop.
 std::size_t ChatFormat::after_stop(const MarkedText& text, std::size_t said,
                                    std::size_t end) const {
   std::size_t after = end;
@@ -78,7 +78,8 @@ void ChatFormat::mark_answers(const Conversation& conversation, Rendered& render
           "train_last to train on the last answer of such conversations",
           index + 1);
     }
-    // What is generated next is the last answer: the conversation up to it, as the template shows it then.
+    // What is generated next is the last answer: the conversation up to it, as the template shows
+    // it then.
     rendered.was_rewritten = true;
     const AnswerPlaces::Place place = places.place_of(last);
     rendered.text = place.with.whole();

@@ -3,8 +3,10 @@
 ///   {"messages": [{"role", "content", ...}, ...], "tools": [...]}       OpenAI, TRL
 ///   {"conversations": [{"from": "human" | "gpt" | ..., "value"}, ...]}  ShareGPT
 ///   {"instruction", "input", "output", "history"}                       Alpaca
-///   {"prompt", "completion"}                                            texts, or lists of messages
-///   {"text"}                                                            a text, trained on as a whole
+///   {"prompt", "completion"}                                            texts, or lists of
+///                                                                       messages
+///   {"text"}                                                            a text, trained on as a
+///                                                                       whole
 ///
 /// All of them may have "system", "tools", "documents" and "chat_template_kwargs".
 /// docs/fine_tuning.md lists the fields of every format. A null field counts as missing. `unread`

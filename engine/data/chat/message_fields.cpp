@@ -32,7 +32,8 @@ constexpr std::size_t kMostFields = 1000;
 
 constexpr std::string_view kFunctionCall = "function_call";
 
-// ShareGPT's names, whatever their case. LLaMA-Factory's function_call is an answer that calls tools.
+// ShareGPT's names, whatever their case. LLaMA-Factory's function_call is an answer that calls
+// tools.
 std::string_view role_of_turn(std::string_view from, const std::string& where) {
   constexpr std::pair<std::string_view, std::string_view> kRoles[] = {
       {"human", "user"},

@@ -1,9 +1,12 @@
 /// Files that training runs have written, which aren't training data.
 ///
-///   a run's folder   recipe.yaml with metrics.jsonl or checkpoints/, or .lock with one of the three
-///   its own files    recipe.yaml, metrics.jsonl, memory.json, trace.json, best, collectives_rank_N.txt,
-///                    and everything in checkpoints/, huggingface/ and tensorboard/
-///   anywhere         a checkpoint's folder (step-N with manifest.json) and TensorBoard's event files
+///   a run's folder   recipe.yaml with metrics.jsonl or checkpoints/, or .lock with one of the
+///                    three
+///   its own files    recipe.yaml, metrics.jsonl, memory.json, trace.json, best,
+///                    collectives_rank_N.txt, and everything in checkpoints/, huggingface/ and
+///                    tensorboard/
+///   anywhere         a checkpoint's folder (step-N with manifest.json) and TensorBoard's event
+///                    files
 ///
 /// All other files in a run's folder are ordinary data.
 #pragma once

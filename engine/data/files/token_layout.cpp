@@ -197,8 +197,8 @@ TokenLayout raw_layout(const MappedFile& file, std::int64_t width) {
   return {0, std::ssize(bytes) / width, width};
 }
 
-/// Refuses what is obviously of the other width: wide tokens have zeros above, and narrow ones taken
-/// in pairs make ids that no vocabulary has.
+/// Refuses what is obviously of the other width: wide tokens have zeros above, and narrow ones
+/// taken in pairs make ids that no vocabulary has.
 void check_width(const MappedFile& file, const TokenLayout& layout) {
   constexpr std::int64_t kSample = 4096;
   const std::int64_t sample = std::min(layout.num_tokens / 2 * 2, kSample);

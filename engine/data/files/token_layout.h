@@ -3,7 +3,8 @@
 ///
 ///   Sherd      64-byte header below; tokens; document ends
 ///   llm.c      256 int32: 20240520 and version 1 (2 bytes a token), or 20240801 and 7 (4 bytes)
-///   llmq       1,024 bytes: "BIN.TOK\n", int32 version 2, bytes per token, count, ...; tokens; masks
+///   llmq       1,024 bytes: "BIN.TOK\n", int32 version 2, bytes per token, count, ...; tokens;
+///              masks
 ///   Megatron   X.bin is raw; X.idx next to it begins with "MMIDIDX" and names type and sequences
 ///   datatrove  X is raw; X.index next to it has document ends (u64); the user must give the width
 ///   nanoGPT    raw, 2 bytes a token unless the user gives another width

@@ -7,7 +7,8 @@
 namespace sherd::templates {
 
 Budget::~Budget() {
-  // One after the other, while all of them are there: what an emptied one held goes no deeper than a value may.
+  // One after the other, while all of them are there: what an emptied one held goes no deeper than
+  // a value may.
   for (const std::shared_ptr<Dict>& name_space : namespaces_) {
     const auto items = std::exchange(name_space->items, {});
   }

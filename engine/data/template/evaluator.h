@@ -36,7 +36,8 @@ class Scope {
   Values values_;
 };
 
-/// namespace, range, dict, raise_exception, and strftime_now if there is a date (seconds since 1970).
+/// namespace, range, dict, raise_exception, and strftime_now if there is a date (seconds since
+/// 1970).
 ScopePtr global_scope(std::optional<std::int64_t> date);
 
 /// Errors   Problem

@@ -8,8 +8,8 @@ namespace {
 
 using Kind = Statement::Kind;
 
-// Names of filters and tests that aren't known are found before anything is rendered; like jinja2, not
-// in what a condition may leave out.
+// Names of filters and tests that aren't known are found before anything is rendered; like jinja2,
+// not in what a condition may leave out.
 class Checker {
  public:
   Checker(const Block& body, std::string_view where) : where_(where) { check(body); }

@@ -231,8 +231,8 @@ class Renderer {
     frames_ = frames;
   }
 
-  // Whether the loop is none: it writes nothing, and changes nothing after its first rounds, such as a search for
-  // the system's message. Else everything is put back.
+  // Whether the loop is none: it writes nothing, and changes nothing after its first rounds, such
+  // as a search for the system's message. Else everything is put back.
   bool changes_nothing(const Statement& statement, const List& list, const ScopePtr& scope,
                        Output& out) {
     constexpr std::size_t kMostRounds = 4;  // that change something

@@ -10,7 +10,8 @@
 namespace sherd::tokenizer {
 namespace {
 
-/// Bytes, again and again: of a token's beginning at each place, of the white space that a token takes.
+/// Bytes, again and again: of a token's beginning at each place, of the white space that a token
+/// takes.
 std::size_t most_looked_at(std::string_view text) {
   return (std::size_t{1} << 28) + 64 * text.size();
 }

@@ -27,7 +27,8 @@ bool is_one_character(std::string_view text) {
 /// What SentencePiece writes for a space.
 constexpr char32_t kSpaceMark = 0x2581;
 
-/// A character of a text that is UTF-8, and its kind among the usual ones (kUsualKinds: none of them).
+/// A character of a text that is UTF-8, and its kind among the usual ones (kUsualKinds: none of
+/// them).
 struct Character {
   char32_t value;
   std::uint32_t kind;

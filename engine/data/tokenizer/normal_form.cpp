@@ -58,9 +58,9 @@ bool is_ascii(std::string_view text) {
                      [](char c) { return static_cast<unsigned char>(c) < 0x80; });
 }
 
-/// ICU puts each combining mark into its place among those before it, one by one: a run of n takes n * n steps.
-/// Long runs are decomposed and sorted here. That changes nothing in any normal form: decomposed marks are sorted,
-/// stably, by their class in all of them.
+/// ICU puts each combining mark into its place among those before it, one by one: a run of n takes
+/// n * n steps. Long runs are decomposed and sorted here. That changes nothing in any normal form:
+/// decomposed marks are sorted, stably, by their class in all of them.
 class LongRuns {
  public:
   LongRuns(const icu::Normalizer2& form, std::string_view text) : form_(form), text_(text) {}

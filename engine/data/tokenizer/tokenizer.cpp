@@ -37,8 +37,9 @@ std::optional<std::int32_t> id_of_named(const std::vector<NamedToken>& named, st
   return id;
 }
 
-/// transformers adds what only added_tokens.json names. Files that it wrote itself in the last years have all of it in
-/// tokenizer.json, or "added_tokens_decoder" in tokenizer_config.json, which hides added_tokens.json.
+/// transformers adds what only added_tokens.json names. Files that it wrote itself in the last
+/// years have all of it in tokenizer.json, or "added_tokens_decoder" in tokenizer_config.json,
+/// which hides added_tokens.json.
 void refuse_other_added_tokens(const fs::path& folder, const Tokenizer& tokenizer) {
   const std::string path = (folder / "added_tokens.json").native();
   std::error_code error;

@@ -412,7 +412,8 @@ TEST(ResumeCheck, ManifestsWithoutASensibleRunAreRefused) {
 TEST(ResumeCheck, WeightsOfAnotherModelAreSaidWhenTheyStartARun) {
   const json global = saved_by(resolve(kTinyRecipe));
   const auto settings = run_settings(
-      resolve(kTinyRecipe, {"model.norm=layernorm", "model.dropout=0.1", "run.seed=3"}).values, {{0, 1}});
+      resolve(kTinyRecipe, {"model.norm=layernorm", "model.dropout=0.1", "run.seed=3"}).values,
+      {{0, 1}});
   const ResumeCheck found = compare_models(global, *settings);
   EXPECT_TRUE(found.refused.empty());
   EXPECT_EQ(keys_of(found.changed), Keys{"model.norm"});

@@ -2,8 +2,8 @@
 /// means the same in PCRE2. Everything that could mean something else there is refused by name.
 ///
 ///   accepted  literals, escapes of punctuation, \n \r \t \s \S \d \p{..} \P{..}, [classes], `.`,
-///             alternatives, (groups), (?:..), (?i:..), (?=..), (?!..), $ (the end of a line), * + ? {n,m}
-///             and the lazy and possessive forms of * + ?
+///             alternatives, (groups), (?:..), (?i:..), (?=..), (?!..), $ (the end of a line),
+///             * + ? {n,m} and the lazy and possessive forms of * + ?
 ///   refused   \h \w \b, ^, look-behind, options for the rest of the pattern, `&&` and classes
 ///             inside classes, {n,m}+ (possessive to PCRE2, not to Oniguruma), scripts such as
 ///             \p{Han}, back references

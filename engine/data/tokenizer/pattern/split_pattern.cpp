@@ -267,9 +267,10 @@ void SplitPattern::Scan::spend(std::size_t steps) {
   if (steps_ > kMostSteps + each) backtracks_too_much();
 }
 
-// The interpreter, not compiled code, whose steps are others on every processor. It counts where it backtracks and says
-// only that a limit was reached; what it runs over in one go it doesn't count. So it gets few steps and little text
-// first, and more of what it lacked: a partial match is one that looked at the end of the text it got.
+// The interpreter, not compiled code, whose steps are others on every processor. It counts where it
+// backtracks and says only that a limit was reached; what it runs over in one go it doesn't count.
+// So it gets few steps and little text first, and more of what it lacked: a partial match is one
+// that looked at the end of the text it got.
 int SplitPattern::Scan::match_with_pcre2() {
   Scratch::State& state = *scratch_.state;
   std::uint32_t limit = kFirstLimit;
