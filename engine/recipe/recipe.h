@@ -23,6 +23,7 @@
 
 #include "core/error.h"
 #include "engine/model/shape.h"
+#include "engine/recipe/hook_keys.h"
 #include "engine/schedule/order.h"
 #include "optim/loss_scaler.h"
 #include "optim/lr_schedule.h"
@@ -198,6 +199,7 @@ struct Recipe {
     std::string sample_prompt;
     double sample_temperature = 0;  ///< 0: always the most likely token
     std::int64_t sample_top_k = 0;  ///< 0: all tokens
+    bool overfit_one_batch = false;
   } training;
 
   struct Parallelism {
@@ -277,8 +279,9 @@ struct Recipe {
     std::int64_t max_failed_saves = 0;  ///< in a row; 0: any number
     bool on_interrupt = false;
     std::int64_t stop_deadline = 0;  ///< seconds
+    double max_minutes = 0;          ///< 0: no limit
 
-    bool saves() const { return interval > 0 || on_interrupt; }
+    bool saves() const { return interval > 0 || on_interrupt || max_minutes > 0; }
   } checkpoint;
 
   struct Memory {
@@ -292,6 +295,8 @@ struct Recipe {
     std::optional<StepRange> trace_steps;
     bool tensorboard = true;
   } metrics;
+
+  HookKeys hooks;
 
   /// Parts into which ranks divide a batch. Ranks that hold parts of one model copy share a batch
   /// part.
