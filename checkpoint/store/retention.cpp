@@ -140,6 +140,7 @@ void Retention::remove(std::int64_t step) {
   try {
     if (guards_.lock) guards_.lock->check();
     const Checkpoint checkpoint(disk_, directory_ + "/" + step_directory_name(step));
+    if (guards_.may_go && !guards_.may_go(checkpoint)) return;
     if (!checkpoint.claim()) return;  // somebody reads it; it goes after another commit
     remove_checkpoint(disk_, directory_, step, checkpoint.manifest().save_uuid);
     const std::lock_guard lock(mutex_);

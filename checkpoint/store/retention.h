@@ -10,7 +10,8 @@
 /// newest good one is always kept. Checkpoints that aren't this run's (`RetentionGuards::belongs`)
 /// aren't even read.
 ///
-/// A checkpoint that a process reads (Checkpoint::hold) stays until the first commit after that.
+/// A checkpoint that a process reads (Checkpoint::hold) stays until the first commit after that. So
+/// does one that `RetentionGuards::may_go` keeps.
 ///
 /// Removal can take long, so it has its own thread. A crash in the middle leaves whole checkpoints
 /// and `.gone-` directories, which remove_leftovers() removes. Rank 0 only.
@@ -56,11 +57,14 @@ struct RetentionReport {
 /// A checkpoint's value, from what the engine put in its manifest.
 using ValueOf = std::function<std::optional<double>(const Manifest&)>;
 
-/// Checks before a checkpoint is read or removed; both throw.
+/// Checks before a checkpoint is read or removed; the first two throw.
 struct RetentionGuards {
   /// DataError if the checkpoint belongs to another model: reading it could take any time.
   std::function<void(const Checkpoint&)> belongs{};
   const OutputLock* lock = nullptr;  ///< checked before each removal; outlives the Retention
+  /// False: the checkpoint stays for now, and counts as one to remove after the next commit. Called
+  /// on the thread that removes.
+  std::function<bool(const Checkpoint&)> may_go{};
 };
 
 class Retention {

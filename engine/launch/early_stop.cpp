@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "core/thread.h"
+#include "engine/launch/save_signal.h"
 #include "engine/launch/stop_signals.h"
 
 namespace sherd::engine {
@@ -28,6 +29,7 @@ std::vector<int> others(const sharding::ControlLinks& links) {
 // mpirun's processes, and those of a world that the environment names
 // (sharding/processes/environment.h).
 void begin_early_stop() {
+  ignore_save_signal();
   StopSpeaker speaker;
   if (const char* number = std::getenv("OMPI_COMM_WORLD_RANK")) {
     speaker = {std::atoi(number) == 0, ::getppid(), true};

@@ -138,19 +138,24 @@ void outlive_lost_output() {
   for (const int signal : {SIGPIPE, SIGXFSZ}) install(signal, SIG_IGN, 0);
 }
 
+std::chrono::seconds cancel_stop_deadline() {
+  return std::chrono::seconds(::alarm(0));
+}
+
 StopRequest stop_request() {
   return request.load(std::memory_order_relaxed);
 }
 
 std::string asked_by(StopRequest stop) {
   if (stop == StopRequest::kInterrupt) return "Ctrl-C";
+  if (stop == StopRequest::kTimeLimit) return "checkpoint.max_minutes is over";
   const char* name = ::sigabbrev_np(first_signal.load(std::memory_order_relaxed));
   return name ? fmt::format("SIG{}", name) : "a signal";
 }
 
 void throw_stopped(StopRequest stop, const std::string& where) {
   const std::string text = fmt::format("{} {}", asked_by(stop), where);
-  if (stop == StopRequest::kRequeue) throw Requeue("{}", text);
+  if (stop != StopRequest::kInterrupt) throw Requeue("{}", text);
   throw Interrupted("{}", text);
 }
 

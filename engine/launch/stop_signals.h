@@ -49,6 +49,10 @@ bool stop_handlers_installed();
 /// "SIGTERM before the run began; start it again."
 std::string early_stop_text(int signal);
 
+/// Turns the deadline's alarm off, once the run has saved; returns how long it still had, 0: there was
+/// none.
+std::chrono::seconds cancel_stop_deadline();
+
 /// The request since then. Any thread may call it; costs one relaxed load.
 StopRequest stop_request();
 
@@ -56,8 +60,8 @@ StopRequest stop_request();
 /// ending the process (SIGPIPE, SIGXFSZ).
 void outlive_lost_output();
 
-/// The source of the request: "Ctrl-C", "SIGTERM", "SIGUSR1", "SIGHUP", or "a signal" that another
-/// process got.
+/// The source of the request: "Ctrl-C", "SIGTERM", "SIGUSR1", "SIGHUP", "a signal" that another
+/// process got, or the recipe's limit of time.
 std::string asked_by(StopRequest request);
 
 /// Throws Interrupted or Requeue for a run that has ended on request; the text starts with the

@@ -20,6 +20,7 @@ struct Command {
 };
 
 Command train_command(CLI::App& program);  ///< in one process, or as one of several
+Command sweep_command(CLI::App& program);
 Command recipe_command(CLI::App& program);
 Command plan_command(CLI::App& program);
 Command data_command(CLI::App& program);

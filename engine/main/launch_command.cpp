@@ -19,6 +19,7 @@
 #include <sstream>
 
 #include "core/error.h"
+#include "engine/main/own_program.h"
 #include "engine/main/standard_streams.h"
 #include "sharding/processes/mpi.h"
 
@@ -28,7 +29,7 @@ namespace {
 constexpr int kRequeue = 75, kSignalled = 128;
 
 std::atomic<int> stop_signal{0};  // the first that asked for an end
-std::atomic<bool> interrupted{false};
+std::atomic<bool> interrupted{false}, save_asked{false};
 
 extern "C" void ask_to_stop(int signal) {
   int none = 0;
@@ -37,6 +38,10 @@ extern "C" void ask_to_stop(int signal) {
 // Ctrl-C reaches mpirun from the terminal.
 extern "C" void note_interrupt(int) {
   interrupted = true;
+}
+
+extern "C" void ask_to_save(int) {
+  save_asked = true;
 }
 
 bool asked_to_stop() {
@@ -58,13 +63,6 @@ void install(int signal, void (*handler)(int)) {
   action.sa_flags = SA_RESTART;
   sigemptyset(&action.sa_mask);
   SHERD_CHECK(::sigaction(signal, &action, nullptr) == 0);
-}
-
-std::string own_path() {
-  std::array<char, 4096> path{};
-  const ssize_t length = ::readlink("/proc/self/exe", path.data(), path.size() - 1);
-  SHERD_CHECK(length > 0, "/proc/self/exe can't be read");
-  return {path.data(), static_cast<std::size_t>(length)};
 }
 
 struct Pipe {
@@ -120,6 +118,7 @@ class Mpirun {
       SHERD_CHECK(ended >= 0 || errno == EINTR, "waitpid: {}", std::strerror(errno));
       if (ended == process_) break;
       if (stop_signal != 0) ::kill(process_, SIGUSR1);
+      if (save_asked.exchange(false)) ::kill(process_, SIGUSR2);
     }
     pass_errors_on();
     return WIFEXITED(status) ? WEXITSTATUS(status) : kSignalled + WTERMSIG(status);
@@ -129,11 +128,11 @@ class Mpirun {
   bool has_spoken() const { return has_spoken_; }
 
  private:
-  // mpirun passes SIGUSR1 on to every process; after SIGTERM it would soon kill them. Until it
-  // handles SIGUSR1, that must not end it. It ends when this process does, for any reason.
+  // mpirun passes SIGUSR1 and SIGUSR2 on to every process; after SIGTERM it would soon kill them.
+  // Until it handles them, they must not end it. It ends when this process does, for any reason.
   [[noreturn]] void become_mpirun(char* const* arguments, pid_t launcher, const Pipe& failure,
                                   const sigset_t& mask) const {
-    ::signal(SIGUSR1, SIG_IGN);
+    for (const int signal : {SIGUSR1, SIGUSR2}) ::signal(signal, SIG_IGN);
     for (const int signal : {SIGTERM, SIGHUP, SIGINT}) {
       struct sigaction action {};
       ::sigaction(signal, nullptr, &action);
@@ -219,7 +218,7 @@ class LaunchCommand {
   explicit LaunchCommand(CLI::App& command);
   /// Waits for mpirun and returns its exit code. SIGTERM, SIGUSR1 and SIGHUP reach every process as
   /// SIGUSR1, so that a run saves and ends (engine/launch/stop_signals.h); the code is then always
-  /// 75. mpirun ends when this process does, even by SIGKILL. A restart leaves out machines that
+  /// 75. SIGUSR2 reaches them, too, and saves. mpirun ends when this process does, even by SIGKILL. A restart leaves out machines that
   /// don't answer, as far as --min-processes allows.
   /// Errors   UsageError: there is no mpirun, or no command.
   int run() const;
@@ -390,6 +389,7 @@ int LaunchCommand::run() const {
 void take_launch_signals() {
   for (const int signal : {SIGTERM, SIGUSR1, SIGHUP}) install(signal, ask_to_stop);
   install(SIGINT, note_interrupt);
+  install(SIGUSR2, ask_to_save);
 }
 
 Command launch_command(CLI::App& program) {

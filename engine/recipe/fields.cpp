@@ -168,6 +168,7 @@ const std::vector<Field> kFields = {
     {FREE(training.sample_prompt), .fallback = value("\"\""), .help = "Text that the sample continues."},
     {FREE(training.sample_temperature), .fallback = value("0.8"), .range = between(0, 1000), .help = "Divides the logits before sampling. 0: always take the most likely token."},
     {FREE(training.sample_top_k), .fallback = value("0"), .range = between(0, 1 << 24), .help = "Sample among this many most likely tokens. 0: all tokens."},
+    {MUST_MATCH(training.overfit_one_batch), .fallback = value("false"), .help = "Train on the batch of step 0 in every step. The loss of a correct set-up approaches 0."},
 
     {MAY_CHANGE(parallelism.data_parallel_shard_degree), .fallback = value("1"), .range = between(1, 65'536), .help = "Ranks that share the training state. --ranks N sets it."},
     {MAY_CHANGE(parallelism.data_parallel_replicate_degree), .fallback = value("1"), .range = between(1, 65'536), .help = "Hybrid sharding: number of replicas. Each replica has data_parallel_shard_degree ranks that hold the whole training state; replicas add their gradients once per step. Use it if a group of ranks has fast links inside."},
@@ -255,6 +256,7 @@ const std::vector<Field> kFields = {
     {FREE(checkpoint.max_failed_saves), .fallback = value("3"), .range = between(0, 1e9), .help = "Number of failed saves in a row after which the run ends with an error. 0: it never ends for that reason; only its last save must succeed."},
     {FREE(checkpoint.on_interrupt), .fallback = derived("true, or false with interval: 0"), .help = "Ctrl-C saves before the run ends. A second Ctrl-C ends it immediately."},
     {FREE(checkpoint.stop_deadline), .fallback = value("120"), .range = between(1, 86400), .help = "Seconds from SIGTERM, SIGUSR1 or SIGHUP until the process ends, saved or not."},
+    {FREE(checkpoint.max_minutes), .fallback = value("0"), .range = between(0, kMillion), .help = "Minutes after the start of the program when the run saves after its current step and ends (exit code 75: start it again). Leave time for that step and its save before the scheduler's limit. 0: no limit."},
     {FREE(checkpoint.resume), .fallback = value("auto"), .help = "auto: continue from the newest good checkpoint of {run.output_dir}, or start at step 0 if there is none. never: start at step 0; existing checkpoints are an error. A path: continue from that checkpoint."},
     {FREE(checkpoint.init_from), .fallback = derived("model.from with an adapter, else empty"), .help = "Folder of a checkpoint, of a Hugging Face model with safetensors, or of an adapter as PEFT writes it. Starts a new run (step 0, fresh optimizer) from its weights; an adapter continues as the adapter of model.from. Used if there is nothing to resume. With an adapter it is always used, since a checkpoint then contains only what is trained."},
 
@@ -264,6 +266,16 @@ const std::vector<Field> kFields = {
     {FREE(metrics.log_interval), .fallback = value("10"), .range = between(1, 1e12), .help = "Steps between printed lines. metrics.jsonl has every step."},
     {FREE(metrics.trace_steps), .fallback = value("[]"), .range = between(1, 1e12), .help = "First and last step, counted from 1, of a Chrome trace of every stream of every rank."},
     {FREE(metrics.tensorboard), .fallback = value("true"), .help = "Curves for TensorBoard in {run.output_dir}/tensorboard: losses, gradient norm, learning rate, speed, memory, the last sample. metrics.jsonl is the exact record."},
+
+    {FREE(hooks.on_start), .fallback = value("\"\""), .help = "Shell command, run before the first step. docs/hooks.md says what it gets. Empty: none."},
+    {FREE(hooks.on_step), .fallback = value("\"\""), .help = "Command after every step_interval-th step. If one is still waiting, the new one replaces it."},
+    {FREE(hooks.step_interval), .fallback = value("100"), .range = between(1, 1e12), .help = "Steps between runs of on_step."},
+    {FREE(hooks.on_evaluation), .fallback = value("\"\""), .help = "Command after each evaluation."},
+    {FREE(hooks.on_save), .fallback = value("\"\""), .help = "Command after a checkpoint is complete, such as an upload. Until it has succeeded or all retries have failed, the checkpoint isn't deleted."},
+    {FREE(hooks.on_end), .fallback = value("\"\""), .help = "Command after a run that ends with code 0, 75 or 130."},
+    {FREE(hooks.on_failure), .fallback = value("\"\""), .help = "Command after a run that ends with another code. Recipes and data that are refused before the first step start none."},
+    {FREE(hooks.timeout), .fallback = value("600"), .range = between(1, 604800), .help = "Seconds after which a command and the processes of its group are killed."},
+    {FREE(hooks.retries), .fallback = value("3"), .range = between(0, 1000), .help = "How often on_save is tried again after a failure: after 1, 2, 4, ... seconds, at most 60."},
 };
 
 const std::vector<Block> kBlocks = {
@@ -286,6 +298,7 @@ const std::vector<Block> kBlocks = {
     {"checkpoint", "What is saved to disk, and where a run begins."},
     {"memory", "Memory limits."},
     {"metrics", "What is reported."},
+    {"hooks", "Commands that a run starts at its events."},
 };
 // clang-format on
 

@@ -276,6 +276,11 @@ const Use kUses[] = {
     {"checkpoint.keep_best", kSaves, saves},
     {"checkpoint.max_failed_saves", kSaves, saves},
     {"checkpoint.stop_deadline", kSaves, saves},
+
+    {"hooks.on_save", kSaves, saves},
+    {"hooks.step_interval", "with on_step", [](R r) { return !r.hooks.on_step.empty(); }},
+    {"hooks.timeout", "with a command", [](R r) { return r.hooks.any(); }},
+    {"hooks.retries", "with on_save", [](R r) { return !r.hooks.on_save.empty(); }},
 };
 
 // A value from config.json wasn't requested by the recipe.

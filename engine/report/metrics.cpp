@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cmath>
 #include <cstring>
@@ -114,6 +115,16 @@ std::string to_json(const EarlyStopMetrics& metrics) {
   return line.dump();
 }
 
+std::string to_json(const EndMetrics& metrics) {
+  Json line;
+  line["step"] = metrics.step;
+  put(line, "goodput", metrics.goodput());
+  put(line, "moved_s", metrics.moved_s);
+  put(line, "wall_s", metrics.wall_s);
+  line["repeated_steps"] = metrics.repeated_steps;
+  return line.dump();
+}
+
 std::string to_json(const SaveMetrics& metrics) {
   Json line;
   line["step"] = metrics.saved;
@@ -142,6 +153,7 @@ class KeptLines {
     const auto step = parsed.find("step");
     if (step == parsed.end() || !step->is_number_integer()) return;
     const std::int64_t done = step->get<std::int64_t>() + (version_ == 1 ? 1 : 0);
+    if (parsed.contains("loss")) last_ = std::max(last_, done);
     if (done > num_steps_) return;
     if (evaluates_anew_ && done == num_steps_ && parsed.contains("val_loss")) return;
     if (text_.empty()) text_ = version_line();
@@ -153,6 +165,7 @@ class KeptLines {
     }
   }
   const std::string& text() const { return text_; }
+  std::int64_t last() const { return last_; }
 
  private:
   void read_version(const Json& version) {
@@ -164,14 +177,15 @@ class KeptLines {
   std::int64_t num_steps_;
   bool evaluates_anew_;
   std::int64_t version_ = 1;
+  std::int64_t last_ = 0;  ///< step of the file
   std::string text_;
 };
 
 }  // namespace
 
-void keep_metrics_of(const std::string& path, std::int64_t num_steps, bool evaluates_anew,
-                     checkpoint::Disk& disk) {
-  if (!checkpoint::exists(disk, path)) return;
+std::int64_t keep_metrics_of(const std::string& path, std::int64_t num_steps, bool evaluates_anew,
+                             checkpoint::Disk& disk) {
+  if (!checkpoint::exists(disk, path)) return 0;
   KeptLines kept(path, num_steps, evaluates_anew);
   const std::string text = checkpoint::read_file(disk, path, kMostMetricsBytes);
   std::size_t begin = 0;
@@ -184,6 +198,7 @@ void keep_metrics_of(const std::string& path, std::int64_t num_steps, bool evalu
     throw DataError("{}: can't be cut back to step {} ({})", path, num_steps,
                     std::strerror(error.error_number));
   }
+  return kept.last();
 }
 
 MetricsWriter::MetricsWriter(std::string path, Existing existing, MetricsOptions options)

@@ -18,6 +18,11 @@
 ///
 ///   {"step":12,"stopped_early":true,"best_val_loss":4.125,"best_step":8}
 ///
+/// Each time that the program ends a run, or stops it, it has a line of its goodput: the share of the
+/// program's time that moved the model. Repeated steps had been done before, and were lost.
+///
+///   {"step":12,"goodput":0.75,"moved_s":6.0,"wall_s":8.0,"repeated_steps":4}
+///
 /// "step" is the number of steps done, as on the screen and in the names of checkpoints: the first
 /// step is 1. A file without the first line is of version 1, in which the first step was 0; a run
 /// that continues such a file rewrites it as version 2.
@@ -142,20 +147,32 @@ struct EarlyStopMetrics {
   std::int64_t best_step = 0;
 };
 
+/// How much of the program's time moved the model.
+struct EndMetrics {
+  std::int64_t step = 0;
+  double moved_s = 0;  ///< in steps that updated the model, and hadn't been done before
+  double wall_s = 0;  ///< since the program began: loading, saves, evaluations, repeated steps, too
+  std::int64_t repeated_steps = 0;
+
+  double goodput() const { return wall_s > 0 ? moved_s / wall_s : 0; }
+};
+
 /// One line each, without the newline.
 std::string to_json(const StepMetrics& metrics);
 std::string to_json(const SaveMetrics& metrics);
 std::string to_json(const EvaluationMetrics& metrics);
 std::string to_json(const EarlyStopMetrics& metrics);
+std::string to_json(const EndMetrics& metrics);
 
 /// Removes the lines that a resumed run will write again, and a torn last line. Keeps the lines of
 /// the first `num_steps` steps, without the evaluation after them if it is repeated
 /// (`evaluates_anew`), and converts them to the current version. Atomic and durable; doesn't create
-/// a missing file.
+/// a missing file. Returns the last step that the file had; 0: none.
 /// Errors   DataError naming the file, also if it is a link, a pipe or a device, or of a later
 ///          version than this program's.
-void keep_metrics_of(const std::string& path, std::int64_t num_steps, bool evaluates_anew = false,
-                     checkpoint::Disk& disk = checkpoint::posix_disk());
+std::int64_t keep_metrics_of(const std::string& path, std::int64_t num_steps,
+                             bool evaluates_anew = false,
+                             checkpoint::Disk& disk = checkpoint::posix_disk());
 
 struct MetricsOptions {
   checkpoint::Disk* disk = &checkpoint::posix_disk();
@@ -179,6 +196,7 @@ class MetricsWriter {
   void write(const EvaluationMetrics& metrics) { write_line(to_json(metrics)); }
   void write(const SaveMetrics& metrics) { write_line(to_json(metrics)); }
   void write(const EarlyStopMetrics& metrics) { write_line(to_json(metrics)); }
+  void write(const EndMetrics& metrics) { write_line(to_json(metrics)); }
 
   /// A save may fill the disk temporarily. So lines that don't fit wait in memory, up to a MiB, and
   /// are written with the next line or by sync().

@@ -55,6 +55,7 @@ class Reader {
       add_sets(step, line);
     }
     if (line.contains("stopped_early")) history_.early_end = step;
+    if (line.contains("goodput")) add_end(number_of(line, "moved_s"), number_of(line, "wall_s"));
   }
   RunHistory take() { return std::move(history_); }
 
@@ -95,6 +96,13 @@ class Reader {
     if (tokens >= 0.0 && tokens < 0x1p62) history_.tokens = static_cast<std::int64_t>(tokens);
   }
 
+  void add_end(double moved_s, double wall_s) {
+    if (!(moved_s >= 0.0) || !(wall_s > 0.0)) return;
+    moved_s_ += moved_s;
+    wall_s_ += wall_s;
+    history_.goodput = moved_s_ / wall_s_;
+  }
+
   static std::int64_t drop_from(Curve& curve, std::int64_t step) {
     const std::int64_t before = std::ssize(curve);
     while (!curve.empty() && curve.back().step >= step) curve.pop_back();
@@ -104,6 +112,7 @@ class Reader {
   const std::string& path_;
   std::int64_t first_step_ = 0;  // a file without the version's line counts from 0
   RunHistory history_;
+  double moved_s_ = 0.0, wall_s_ = 0.0;  // of all ends
 };
 
 std::vector<double> numbers_of(const Curve& curve) {

@@ -30,6 +30,8 @@ struct RunHistory {
   std::int64_t tokens = 0;                  ///< trained on
   std::optional<std::int64_t> early_end{};  ///< the last step, if early stopping ended the run
   std::int64_t dropped_lines = 0;           ///< of steps that occur again
+  /// Share of the time of all programs that reported it which moved the model.
+  std::optional<double> goodput{};
 };
 
 /// The history in the text of a metrics.jsonl. Torn lines and other kinds of lines are ignored.

@@ -1,7 +1,9 @@
 #include "engine/run/rank_run.h"
 
+#include "engine/launch/process_age.h"
 #include "engine/launch/stop_signals.h"
 #include "engine/run/run_reporter.h"
+#include "engine/run/save_requests.h"
 #include "engine/trainer/trainer.h"
 
 namespace sherd::engine {
@@ -14,6 +16,8 @@ class RankRun {
         recipe_(context.recipe()),
         rank_(rank),
         reporter_(rank.rank == 0 ? std::make_unique<RunReporter>(context, rank) : nullptr),
+        save_requests_(context.output, rank.rank == 0, rank.rank == context.first_rank,
+                       [&context](const std::string& text) { context.progress.message(text); }),
         trainer_(trainer_options(), rank) {}
 
   void train() {
@@ -26,6 +30,7 @@ class RankRun {
       reporter_->begin(trainer_.steps_done(), evaluates_first, schedule());
       context_.has_begun = true;
       reporter_->say_where_it_begins(stops_early(), trainer_.best());
+      if (context_.hooks) context_.hooks->begin(trainer_.steps_done());
     }
     // A new run may evaluate before its first step. If a run was stopped during an evaluation, the
     // resumed run does, until a checkpoint contains the result.
@@ -34,6 +39,7 @@ class RankRun {
       if (stop != StopRequest::kNone) return end_asked(stop);
       if (stops_early() && reporter_) reporter_->early_end(trainer_.steps_done(), trainer_.best());
     }
+    limits_time_ = true;
     while (trainer_.steps_done() < recipe_.training.max_steps && !stops_early()) {
       trace_if_asked();
       const auto begin = RunReporter::Clock::now();
@@ -43,11 +49,11 @@ class RankRun {
       }
       StopRequest stop = result.stop;
       if (stop == StopRequest::kNone && evaluation_is_due()) stop = evaluate();
-      save(stop);
+      save(stop, result.save_asked);
       if (stop != StopRequest::kNone) return end_asked(stop);
     }
     trainer_.finish();
-    if (reporter_) reporter_->sync();
+    if (reporter_) reporter_->end(trainer_.steps_done());
     print_sample();
   }
 
@@ -58,9 +64,19 @@ class RankRun {
             .checkpoints = context_.checkpoints,
             .evaluates_average =
                 recipe_.averages.evaluate && recipe_.averages.type != AverageType::kNone,
-            .asked_to_stop = stop_request,
+            .asked_to_stop = [this] { return asked_to_stop(); },
+            .asked_to_save = [this] { return save_requests_.take(); },
             .on_message = [this](const std::string& text) { context_.progress.message(text); },
             .on_save = reporter_ ? reporter_->save_events() : SaveEvents{}};
+  }
+
+  // A signal comes first: the scheduler that sent it waits less long. The limit doesn't end an
+  // evaluation before the first step, so each start makes progress.
+  StopRequest asked_to_stop() const {
+    if (const StopRequest asked = stop_request(); asked != StopRequest::kNone) return asked;
+    const double limit = recipe_.checkpoint.max_minutes * 60.0;
+    return limits_time_ && limit > 0.0 && process_age().count() >= limit ? StopRequest::kTimeLimit
+                                                                         : StopRequest::kNone;
   }
 
   RunSchedule schedule() const {
@@ -105,11 +121,14 @@ class RankRun {
     return StopRequest::kNone;
   }
 
-  // After a step: what is due, and what a signal or an early end asks for.
-  void save(StopRequest stop) {
-    bool now = recipe_.checkpoint.saves() &&
-               (stop == StopRequest::kRequeue ||
-                (stop == StopRequest::kInterrupt && recipe_.checkpoint.on_interrupt));
+  // After a step: what is due, and what a signal, a person or an early end asks for.
+  void save(StopRequest stop, bool asked) {
+    const bool saves = recipe_.checkpoint.saves();
+    bool now = saves && stop != StopRequest::kNone &&
+               (stop != StopRequest::kInterrupt || recipe_.checkpoint.on_interrupt);
+    if (asked && reporter_) {
+      reporter_->save_asked(save_requests_.source(), trainer_.steps_done(), saves);
+    }
     if (stops_early()) {
       if (reporter_) reporter_->early_end(trainer_.steps_done(), trainer_.best());
       now = recipe_.checkpoint.interval > 0;
@@ -117,7 +136,11 @@ class RankRun {
       reporter_->saving_because(stop, trainer_.steps_done());
     }
     const auto begin = RunReporter::Clock::now();
-    now ? trainer_.save() : trainer_.save_if_due();
+    if (now) {
+      trainer_.save();
+    } else {
+      asked&& saves ? trainer_.begin_save() : trainer_.save_if_due();
+    }
     if (reporter_) {
       reporter_->saves_took(trainer_.steps_done(), RunReporter::Clock::now() - begin);
     }
@@ -127,7 +150,7 @@ class RankRun {
   void end_asked(StopRequest stop) {
     trainer_.finish();
     if (!reporter_) return;
-    reporter_->sync();
+    reporter_->end(trainer_.steps_done());
     const std::int64_t newest = trainer_.newest_checkpoint();
     throw_stopped(
         stop,
@@ -164,6 +187,8 @@ class RankRun {
   const Recipe& recipe_;
   sharding::Rank& rank_;
   std::unique_ptr<RunReporter> reporter_;  // on rank 0
+  SaveRequests save_requests_;
+  bool limits_time_ = false;
   Trainer trainer_;
 };
 

@@ -4,6 +4,7 @@
 #include <atomic>
 
 #include "core/trace.h"
+#include "engine/hooks/hooks.h"
 #include "engine/report/output_folder.h"
 #include "engine/report/progress.h"
 #include "engine/run/prepare.h"
@@ -19,6 +20,8 @@ struct RunContext {
   Trace& trace;
   const CheckpointOptions& checkpoints;
   std::atomic<bool>& has_begun;  ///< set by rank 0 when all ranks have their initial state
+  Hooks* hooks = nullptr;        ///< of process 0, if the recipe has any
+  int first_rank = 0;            ///< of this process
   double matmul_peak = 0.0;      ///< Machine::matmul_peak: operations per second; 0: unknown
 
   const Recipe& recipe() const { return run.resolved.values; }

@@ -9,6 +9,7 @@
 #include "engine/huggingface/model_files.h"
 #include "engine/launch/device.h"
 #include "engine/launch/process_machine.h"
+#include "engine/launch/save_signal.h"
 #include "engine/launch/stop_signals.h"
 #include "engine/model/parameters.h"
 #include "engine/plan/memory_report.h"
@@ -19,6 +20,7 @@
 #include "engine/run/epochs.h"
 #include "engine/run/prepare.h"
 #include "engine/run/rank_run.h"
+#include "engine/run/run_hooks.h"
 #include "engine/saving/resuming.h"
 #include "engine/train/from_recipe.h"
 
@@ -138,7 +140,7 @@ std::vector<MeasuredMemory> of_all_processes(sharding::Processes* processes, con
 }
 
 LaunchOptions launch_of(const PreparedRun& run, std::shared_ptr<const Machine> machine,
-                        CallsFiles& calls, Trace& trace, const OnStuck& on_stuck) {
+                        CallsFiles& calls, Trace& trace, Hooks* hooks, const OnStuck& on_stuck) {
   LaunchOptions launch = launch_options(run.resolved.values, std::move(machine));
   launch.trace = &trace;
   launch.plan = [&run](int r) { return run.plan.of(r); };
@@ -146,7 +148,9 @@ LaunchOptions launch_of(const PreparedRun& run, std::shared_ptr<const Machine> m
   launch.stop_asked = [] { return stop_request() == StopRequest::kRequeue; };
   launch.on_calls = [&calls](int r, const std::string& text) { calls.write(r, text); };
   if (on_stuck) {
-    launch.on_stuck = [&on_stuck](const std::vector<int>& ranks, const std::exception_ptr& error) {
+    launch.on_stuck = [&on_stuck, hooks](const std::vector<int>& ranks,
+                                         const std::exception_ptr& error) {
+      end_hooks(hooks, error);
       on_stuck(names_of(ranks), error);
     };
   }
@@ -182,6 +186,7 @@ void listen_to_signals(const Recipe& recipe, bool among_processes) {
   const bool asks = recipe.checkpoint.saves() || among_processes;
   install_stop_handlers(asks ? std::optional(std::chrono::seconds(recipe.checkpoint.stop_deadline))
                              : std::nullopt);
+  install_save_signal();
 }
 
 void report_end(const OutputFolder& output, Progress& progress, const PreparedRun& run,
@@ -194,6 +199,21 @@ void report_end(const OutputFolder& output, Progress& progress, const PreparedRu
     progress.message(fmt::format("trace of steps {} to {}: {}", steps->first, steps->last,
                                  output.file("trace.json")));
   }
+}
+
+// The end of `work` is the hooks' last event, unless it is a refusal.
+void with_hooks(Hooks* hooks, const std::atomic<bool>& has_begun,
+                const std::function<void()>& work) {
+  try {
+    work();
+  } catch (const Error& error) {
+    if (has_begun || !is_refusal(error)) end_hooks(hooks, std::current_exception());
+    throw;
+  } catch (...) {
+    end_hooks(hooks, std::current_exception());
+    throw;
+  }
+  end_hooks(hooks, nullptr);
 }
 
 void train_in(const OutputFolder& output, const PreparedRun& run,
@@ -209,9 +229,10 @@ void train_in(const OutputFolder& output, const PreparedRun& run,
 
   Trace trace;
   CallsFiles calls(output);
-  const LaunchOptions launch = launch_of(run, machine, calls, trace, on_stuck);
   // mpirun gives a process a terminal of its own, and passes on what it reads there line by line.
   Progress progress = processes ? Progress(stdout, /*in_place=*/false, 0) : Progress();
+  const std::unique_ptr<Hooks> hooks = first ? run_hooks(recipe, output, progress) : nullptr;
+  const LaunchOptions launch = launch_of(run, machine, calls, trace, hooks.get(), on_stuck);
   if (first) say_what_runs(progress, run, launch, output.disk());
   const RunContext context{.run = run,
                            .output = output,
@@ -219,23 +240,27 @@ void train_in(const OutputFolder& output, const PreparedRun& run,
                            .trace = trace,
                            .checkpoints = checkpoints,
                            .has_begun = has_begun,
+                           .hooks = hooks.get(),
+                           .first_rank = here.first,
                            .matmul_peak = machine->matmul_peak(
                                run.options.model.dtype, here.count * launch.compute_threads())};
   listen_to_signals(recipe, processes != nullptr);
   std::vector<MeasuredMemory> measured(static_cast<std::size_t>(launch.world_size()));
-  try {
-    run_ranks(launch, [&](sharding::Rank& rank) {
-      run_rank(context, rank);
-      measured[rank.rank] = measured_memory(rank);
-    });
-  } catch (const Requeue&) {
+  with_hooks(hooks.get(), has_begun, [&] {
+    try {
+      run_ranks(launch, [&](sharding::Rank& rank) {
+        run_rank(context, rank);
+        measured[rank.rank] = measured_memory(rank);
+      });
+    } catch (const Requeue&) {
+      calls.forget();
+      throw;
+    }
     calls.forget();
-    throw;
-  }
-  calls.forget();
-  std::int64_t resident_bytes = peak_resident_bytes();
-  measured = of_all_processes(processes, here, std::move(measured), resident_bytes);
-  if (first) report_end(output, progress, run, measured, resident_bytes, trace);
+    std::int64_t resident_bytes = peak_resident_bytes();
+    measured = of_all_processes(processes, here, std::move(measured), resident_bytes);
+    if (first) report_end(output, progress, run, measured, resident_bytes, trace);
+  });
 }
 
 }  // namespace

@@ -41,6 +41,9 @@ std::string loss_text(double loss) {
 std::string bytes_text(double bytes) {
   return human_bytes(static_cast<std::int64_t>(bytes));
 }
+std::string share_text(double share) {
+  return fmt::format("{:.1f} %", share * 100.0);
+}
 std::string plain(double value) {
   return fmt::format("{:.4g}", value);
 }
@@ -71,12 +74,16 @@ const std::array kFigures = {
            [](const ReportedRun& run) {
              return or_dash(median(run.history.exposed_comm_ms), human_milliseconds);
            }},
+    Figure{"goodput",
+           [](const ReportedRun& run) { return or_dash(run.history.goodput, share_text); }},
     Figure{
         "memory",
         [](const ReportedRun& run) { return or_dash(last_value(run.history.memory), bytes_text); }},
 };
 constexpr const char* kWhatFiguresAre =
-    "tok/s and exposed are medians of all steps; memory is the peak of rank 0";
+    "tok/s and exposed are medians of all steps; goodput is the share of time that moved the "
+    "model; "
+    "memory is the peak of rank 0";
 
 struct Picture {
   const char* title;

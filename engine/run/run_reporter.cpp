@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "engine/launch/process_age.h"
 #include "engine/launch/stop_signals.h"
 #include "engine/train/expert_statistics.h"
 #include "kernels/isa.h"
@@ -45,15 +46,26 @@ RunReporter::RunReporter(const RunContext& context, const sharding::Rank& rank)
       time_left_(recipe_.training.gradient_accumulation_steps) {}
 
 SaveEvents RunReporter::save_events() {
-  return {.before_commit = [this] { metrics_->sync(); },
-          .before_giving_up =
-              [this] {
-                try {
-                  metrics_->sync();
-                } catch (const Error&) {  // the run ends with the save's reason, often the same
-                }
-              },
-          .on_saved = [this](const SaveMetrics& save) { metrics_->write(save); }};
+  SaveEvents events{
+      .before_commit = [this] { metrics_->sync(); },
+      .before_giving_up =
+          [this] {
+            try {
+              metrics_->sync();
+            } catch (const Error&) {  // the run ends with the save's reason, often the same
+            }
+          },
+      .on_saved =
+          [this](const SaveMetrics& save) {
+            metrics_->write(save);
+            if (context_.hooks) context_.hooks->saved(save.saved);
+          }};
+  if (recipe_.hooks.on_save.empty()) return events;
+  events.may_remove = [this](const checkpoint::Checkpoint& found) {
+    return context_.hooks->may_remove(found);
+  };
+  events.before_last_removal = [this] { context_.hooks->wait_for_saves(); };
+  return events;
 }
 
 void RunReporter::begin(std::int64_t first_step, bool evaluates_first,
@@ -64,7 +76,8 @@ void RunReporter::begin(std::int64_t first_step, bool evaluates_first,
   checkpoint::Disk& disk = context_.output.disk();
   const auto notice = [this](const std::string& text) { say(text); };
   context_.output.lock()->check();
-  keep_metrics_of(path, first_step, evaluates_first, disk);
+  lost_steps_ = std::max<std::int64_t>(
+      keep_metrics_of(path, first_step, evaluates_first, disk) - first_step, 0);
   metrics_.emplace(path, MetricsWriter::Existing::kContinue,
                    MetricsOptions{&disk, context_.output.lock(), notice});
   metrics_->wait_for_room(context_.checkpoints.saves);
@@ -154,6 +167,9 @@ void RunReporter::step(std::int64_t step, const StepResult& result, Clock::durat
   busy_seconds_ += seconds;
   ++steps_since_report_;
   time_left_.took({.steps = 1}, took);
+  const bool moved = !result.skipped && result.num_targets > 0;
+  if (moved && step - first_step_ >= lost_steps_) moved_seconds_ += seconds;
+  if (context_.hooks) context_.hooks->step(step + 1, result.loss);
   show_progress(step, result.loss);
 }
 
@@ -214,12 +230,18 @@ void RunReporter::evaluation(std::int64_t steps_done, const EvaluationResult& re
   }
   for (const auto& [name, loss] : metrics.sets) line += fmt::format("; {} {:.4f}", name, loss);
   say(line);
+  if (context_.hooks) context_.hooks->evaluation(steps_done, result.loss);
 }
 
 void RunReporter::saving_because(StopRequest stop, std::int64_t steps_done) {
   say(fmt::format(
       "{}: saving after step {}{}", asked_by(stop), steps_done,
       stop == StopRequest::kInterrupt ? "; a second Ctrl-C ends the run immediately" : ""));
+}
+
+void RunReporter::save_asked(const std::string& source, std::int64_t steps_done, bool saves) {
+  say(saves ? fmt::format("{}: saving after step {}", source, steps_done)
+            : fmt::format("{}: no checkpoint is saved, since checkpoint.interval is 0", source));
 }
 
 void RunReporter::saves_took(std::int64_t steps_done, Clock::duration took) {
@@ -230,6 +252,22 @@ void RunReporter::saves_took(std::int64_t steps_done, Clock::duration took) {
 void RunReporter::early_end(std::int64_t steps_done, const BestEvaluation& best) {
   metrics_->write(EarlyStopMetrics{steps_done, best.loss.value_or(std::nan("")), best.step});
   say(fmt::format("step {}: the run ends: {}", steps_done, why_it_stops_early(best)));
+}
+
+void RunReporter::end(std::int64_t steps_done) {
+  if (steps_done > first_step_) {
+    const EndMetrics end{.step = steps_done,
+                         .moved_s = moved_seconds_,
+                         .wall_s = process_age().count(),
+                         .repeated_steps = std::min(steps_done - first_step_, lost_steps_)};
+    metrics_->write(end);
+    const std::string repeated =
+        end.repeated_steps > 0 ? fmt::format("; {} steps had been done before", end.repeated_steps)
+                               : "";
+    say(fmt::format("goodput {:.1f} %: {:.1f} of {:.1f} s moved the model{}", end.goodput() * 100.0,
+                    end.moved_s, end.wall_s, repeated));
+  }
+  metrics_->sync();
 }
 
 void RunReporter::sample(std::int64_t steps_done, const std::string& text) {

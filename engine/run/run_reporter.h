@@ -33,12 +33,14 @@ class RunReporter {
   void evaluation(std::int64_t steps_done, const EvaluationResult& result, std::int64_t num_passes,
                   Clock::duration took);
   void saving_because(StopRequest stop, std::int64_t steps_done);
+  /// A checkpoint was asked for by `source`; `saves`: this run can.
+  void save_asked(const std::string& source, std::int64_t steps_done, bool saves);
   /// Call after each step, whether or not it saved a checkpoint.
   void saves_took(std::int64_t steps_done, Clock::duration took);
   void early_end(std::int64_t steps_done, const BestEvaluation& best);
   void sample(std::int64_t steps_done, const std::string& text);
-  /// Returns when all lines are on disk.
-  void sync() { metrics_->sync(); }
+  /// After the last save: reports the goodput. Returns when all lines are on disk.
+  void end(std::int64_t steps_done);
 
  private:
   StepMetrics metrics_of(std::int64_t step, const StepResult& result, double seconds) const;
@@ -60,6 +62,8 @@ class RunReporter {
   double matmul_peak_ = 0.0;
   std::map<std::string, double> exposed_by_axis_;
   std::int64_t steps_since_report_ = 0;
+  std::int64_t lost_steps_ = 0;  // done before, in steps after first_step_
+  double moved_seconds_ = 0.0;
 };
 
 }  // namespace sherd::engine

@@ -77,7 +77,7 @@ void Saver::clear_leftovers() {
   };
   retention_.emplace(shared_.disk(), checkpoints_.directory, checkpoints_.keep, validation_loss_of,
                      checkpoint::VerifyDepth::kDeep,
-                     checkpoint::RetentionGuards{belongs, checkpoints_.lock});
+                     checkpoint::RetentionGuards{belongs, checkpoints_.lock, events_.may_remove});
 }
 
 void Saver::start(const Start& start) {
@@ -93,21 +93,27 @@ void Saver::after_step(std::int64_t step, const StepOutcome& outcome) {
   const bool last = done == checkpoints_.max_steps;
   const std::int64_t interval = checkpoints_.interval;
   const bool due = interval > 0 && (last || done % interval == 0);
-  if (!due && !outcome.save_now) return;
+  if (!due && outcome.wish == SaveWish::kIfDue) return;
+  const bool must = last || outcome.wish == SaveWish::kMust;
   if (saving_step_ == done && (saving_ || newest_step_ == done)) {  // asked once more
-    promised_ = promised_ || last || outcome.save_now;
+    promised_ = promised_ || must;
     while (saving_ && promised_) advance(true);
     return;
   }
   while (saving_) advance(true);  // one save at a time
-  promised_ = last || outcome.save_now;
+  promised_ = must;
   begin_save(done, outcome);
   while (saving_ && (promised_ || !checkpoints_.async)) advance(true);
 }
 
 void Saver::finish() {
   while (saving_) advance(true);
-  if (retention_) report_removals(retention_->finish());
+  if (!retention_) return;
+  if (events_.before_last_removal) {
+    events_.before_last_removal();
+    retention_->apply();
+  }
+  report_removals(retention_->finish());
 }
 
 void Saver::begin_save(std::int64_t step, const StepOutcome& outcome) {

@@ -15,9 +15,15 @@
 
 namespace sherd::engine {
 
+enum class SaveWish {
+  kIfDue,  ///< as the interval says
+  kBegin,  ///< begins a save as if it were due
+  kMust    ///< saves regardless of the interval; the run can't go on without it
+};
+
 /// The outcome of a step, as far as saving is concerned.
 struct StepOutcome {
-  bool save_now = false;                  ///< regardless of the interval
+  SaveWish wish = SaveWish::kIfDue;
   std::optional<double> validation_loss;  ///< if it was evaluated after this step
   BestEvaluation best{};                  ///< of all evaluations until then
 };
@@ -27,6 +33,10 @@ struct SaveEvents {
   std::function<void()> before_commit{};     ///< a DataError that it throws fails the save
   std::function<void()> before_giving_up{};  ///< the run is about to end because of failed saves
   std::function<void(const SaveMetrics&)> on_saved{};
+  /// Whether retention may remove a checkpoint now; called on its thread.
+  std::function<bool(const checkpoint::Checkpoint&)> may_remove{};
+  /// All saves are done. Waits for what keeps `may_remove` from allowing a removal.
+  std::function<void()> before_last_removal{};
 };
 
 class Saver {

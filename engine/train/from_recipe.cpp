@@ -96,6 +96,7 @@ TrainingOptions training_options(const Recipe& recipe) {
                        .moment_type = {dtype_of(precision.optimizer_state_dtype),
                                        precision.stochastic_rounding, recipe.run.seed}};
   options.lr_schedule = recipe.lr_schedule();
+  options.overfit_one_batch = recipe.training.overfit_one_batch;
   if (degrees.expert_parallel_degree > 1) options.divide_experts();
   options.staging_bytes = recipe.checkpoint.staging_mib << 20;
   options.max_norm = static_cast<float>(recipe.gradient_clipping.max_norm);

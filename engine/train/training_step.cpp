@@ -59,7 +59,8 @@ void TrainingStep::restore(const Counters& counters) {
   model_.set_expert_counts(counters.expert_counts);
 }
 
-StepResult TrainingStep::run(std::int64_t step, const NextBatch& next_batch, StopRequest asked) {
+StepResult TrainingStep::run(std::int64_t step, const NextBatch& next_batch,
+                             const StepRequests& asked) {
   accumulate_gradients(step, next_batch);
   const StepStats stats = reduce_step_stats(step, asked);
   StepResult result = stats.result;
@@ -134,10 +135,11 @@ model::Pass TrainingStep::pass_of(std::int64_t step, const TokenBatch& batch) co
           scaler_.scale() / static_cast<double>(options_.num_micro_steps * rank_.data_degree()))};
 }
 
-TrainingStep::RankStats TrainingStep::own_stats(StopRequest asked) {
+TrainingStep::RankStats TrainingStep::own_stats(const StepRequests& asked) {
   RankStats stats{.sum_of_squares = norm_.local_sum_of_squares().numbers(),
                   .loss_sum = model_.loss_sum().numbers(),
-                  .stop_request = static_cast<double>(asked)};
+                  .stop_request = static_cast<double>(asked.stop),
+                  .save_request = asked.save ? 1.0 : 0.0};
   if (!rank_.contributes_tokens()) stats.loss_sum = {};
   // Read when the step's work is done: a GPU knows only then how long it waited.
   const ShardedModel::Waits waited = model_.waits();
@@ -163,7 +165,8 @@ TrainingStep::RankStats TrainingStep::own_stats(StopRequest asked) {
 }
 
 // Every rank adds the same numbers, so every rank decides alike.
-TrainingStep::StepStats TrainingStep::reduce_step_stats(std::int64_t step, StopRequest asked) {
+TrainingStep::StepStats TrainingStep::reduce_step_stats(std::int64_t step,
+                                                        const StepRequests& asked) {
   TraceSpan span(rank_.compute(), "step stats");
   rank_.memory->enter(kUpdate);
   ExactSum sum_of_squares, total_loss;
@@ -180,6 +183,7 @@ TrainingStep::StepStats TrainingStep::reduce_step_stats(std::int64_t step, StopR
              static_cast<std::int64_t>(of_rank.sent_across)};
     result.stop =
         std::max(result.stop, static_cast<StopRequest>(static_cast<int>(of_rank.stop_request)));
+    result.save_asked |= of_rank.save_request != 0.0;
   }
   if (rank_.groups->sent()) result.sent = sent;
   result.exposed_comm_ms = longest.exposed_comm_ms;

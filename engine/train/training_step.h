@@ -36,6 +36,7 @@ struct StepResult {
   std::optional<LinkBytes> sent{};
   /// A request that some rank received: all ranks stop after this step.
   StopRequest stop = StopRequest::kNone;
+  bool save_asked = false;       ///< some rank was asked for a checkpoint
   std::int64_t num_targets = 0;  ///< that the loss is the mean over; 0: nothing was updated
   bool skipped = false;          ///< the gradient overflowed: no update, a lower loss scale
   double loss_scale = 1.0;       ///< of this step
@@ -66,14 +67,13 @@ class TrainingStep {
   static sharding::Traffic traffic(const TrainingOptions& options, const sharding::Mesh& mesh,
                                    int rank, DeviceKind device);
 
-  /// Runs step `step` (from 0). `asked` is this rank's request to end after the step. With loss
+  /// Runs step `step` (from 0). `asked` is what this rank is asked for after the step. With loss
   /// scaling, a step whose gradient isn't finite is skipped by all ranks.
   /// Errors   TrainingError if the loss or the gradient is not finite without loss scaling: the
   ///          parameters are then as before the step, which is replayed once to find where the
   ///          first such value arose. TrainingError if the scaler gives up (optim/loss_scaler.h),
   ///          or after too many bad steps in a row (optim/bad_steps.h).
-  StepResult run(std::int64_t step, const NextBatch& next_batch,
-                 StopRequest asked = StopRequest::kNone);
+  StepResult run(std::int64_t step, const NextBatch& next_batch, const StepRequests& asked = {});
 
   /// Number of tokens of a step that have a target, over all ranks and micro-steps. The loss is
   /// divided by it. It is known before the step and the same on every rank. If unset, all tokens
@@ -115,7 +115,7 @@ class TrainingStep {
     std::array<double, Event::kMostKinds> exposed_by_axis{};  ///< as in ShardedModel::Waits
     double comm_cpu_ms = 0.0;
     double sent_within = 0.0, sent_across = 0.0;  ///< bytes, if they are known
-    double stop_request = 0.0;
+    double stop_request = 0.0, save_request = 0.0;
   };
   /// What every rank computes from all RankStats, with the same result.
   struct StepStats {
@@ -128,8 +128,8 @@ class TrainingStep {
 
   std::int64_t targets_of(std::int64_t step) const;
   void accumulate_gradients(std::int64_t step, const NextBatch& next_batch);
-  RankStats own_stats(StopRequest asked);
-  StepStats reduce_step_stats(std::int64_t step, StopRequest asked);
+  RankStats own_stats(const StepRequests& asked);
+  StepStats reduce_step_stats(std::int64_t step, const StepRequests& asked);
   void update(std::int64_t step, float gradient_scale, const ExpertReport* experts);
   void skip(StepResult& result);
   bool is_bad(StepResult& result);

@@ -14,10 +14,10 @@ Trainer::Trainer(const TrainerOptions& options, const sharding::Rank& rank)
       saver_(checkpointing_, options_.on_save),
       feed_(options_.training, rank,
             [this](std::int64_t step, std::int64_t micro_step, const data::Batch& batch) {
-              options_.batches->fill(step, micro_step, rank_.data_index(), batch);
+              options_.batches->fill(batch_of(step), micro_step, rank_.data_index(), batch);
             }) {
   training_step_.num_targets = [this](std::int64_t step) {
-    return options_.batches->num_targets(step);
+    return options_.batches->num_targets(batch_of(step));
   };
 }
 
@@ -40,7 +40,8 @@ StepResult Trainer::step() {
   const StepResult result = training_step_.run(
       steps_done_,
       [this](std::int64_t step, std::int64_t micro_step) { return feed_.next(step, micro_step); },
-      options_.asked_to_stop ? options_.asked_to_stop() : StopRequest::kNone);
+      {.stop = options_.asked_to_stop ? options_.asked_to_stop() : StopRequest::kNone,
+       .save = options_.asked_to_save && options_.asked_to_save()});
   ++steps_done_;
   evaluated_ = false;
   validation_loss_.reset();
@@ -64,18 +65,23 @@ EvaluationResult Trainer::evaluate(std::int64_t num_batches) {
 }
 
 void Trainer::save_if_due() {
-  save(false);
+  save(SaveWish::kIfDue);
+}
+
+void Trainer::begin_save() {
+  SHERD_CHECK(options_.checkpoints.saves, "a save that the options don't allow");
+  save(SaveWish::kBegin);
 }
 
 void Trainer::save() {
   SHERD_CHECK(options_.checkpoints.saves, "a save that the options don't allow");
-  save(true);
+  save(SaveWish::kMust);
 }
 
-void Trainer::save(bool now) {
+void Trainer::save(SaveWish wish) {
   SHERD_CHECK(loaded_, "a save before Trainer::load");
   saver_.after_step(steps_done_ - 1,
-                    {.save_now = now, .validation_loss = validation_loss_, .best = best_});
+                    {.wish = wish, .validation_loss = validation_loss_, .best = best_});
 }
 
 void Trainer::finish() {

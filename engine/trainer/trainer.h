@@ -59,8 +59,9 @@ struct TrainerOptions {
 
   bool evaluates_average = false;  ///< evaluations also compute the average's loss
   AskedToStop
-      asked_to_stop{};     ///< called by each rank once per step, and before each evaluation pass
-  OnMessage on_message{};  ///< about checkpoints: loaded, saved, refused
+      asked_to_stop{};  ///< called by each rank once per step, and before each evaluation pass
+  AskedToSave asked_to_save{};  ///< called by each rank once per step
+  OnMessage on_message{};       ///< about checkpoints: loaded, saved, refused
   SaveEvents on_save{};
 };
 
@@ -88,8 +89,8 @@ class Trainer {
   /// Steps done in the newest checkpoint that was loaded or committed; -1: none.
   std::int64_t newest_checkpoint() const { return saver_.newest_step(); }
 
-  /// The next training step. `stop` in the result is a request that some rank received; the step is
-  /// complete nevertheless.
+  /// The next training step. `stop` and `save_asked` in the result are requests that some rank
+  /// received; the step is complete nevertheless.
   /// Errors   as TrainingStep::run
   StepResult step();
 
@@ -106,6 +107,8 @@ class Trainer {
   /// so. With `async`, it returns while files are being written.
   /// Errors   those of saves that fail too often, or of the last save (engine/saving/saver.h)
   void save_if_due();
+  /// The same, and a save begins in any case, as it does at the interval. `saves` must be set.
+  void begin_save();
   /// Saves the current state, regardless of the interval, and returns when the checkpoint is
   /// complete on disk. `saves` must be set.
   /// Errors   those of the save
@@ -123,7 +126,10 @@ class Trainer {
   const TrainingStep& training_step() const { return training_step_; }
 
  private:
-  void save(bool now);
+  void save(SaveWish wish);
+  std::int64_t batch_of(std::int64_t step) const {
+    return options_.training.overfit_one_batch ? 0 : step;
+  }
 
   const TrainerOptions options_;
   const sharding::Rank& rank_;

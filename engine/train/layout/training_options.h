@@ -41,6 +41,7 @@ struct TrainingOptions {
   PipelineOptions pipeline;
   int num_micro_steps = 1;
   std::uint64_t seed = 0;
+  bool overfit_one_batch = false;  ///< every step uses the batch of step 0
   /// Initial weights are drawn from `seed`. Otherwise they are uninitialised, and all must be
   /// loaded before use.
   bool draws_weights = true;

@@ -25,7 +25,8 @@ class FirstHourTest : public TrainCliTest {
 
 TEST_F(FirstHourTest, MisspeltCommandsAndOptionsAreGuessed) {
   const std::string commands =
-      " Commands are train, recipe, plan, data, inspect, verify, export, eval, sample, chat, "
+      " Commands are train, sweep, recipe, plan, data, inspect, verify, export, eval, sample, "
+      "chat, "
       "score, "
       "runs, report, schedule, "
       "init, tokenize, launch and info.";

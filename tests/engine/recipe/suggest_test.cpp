@@ -85,11 +85,19 @@ TEST(RecipeSuggestions, SayWhatOfOtherEnginesThereIsnt) {
         << error;
   };
   starts("zero_optimization.offload_optimizer", "state isn't offloaded");
-  starts("wandb_project", "figures go to metrics.jsonl");
+  starts("dynamic_checkpoint", "SIGUSR2, or a file SAVE in run.output_dir, saves");
   starts("training.compile", "there is nothing to compile");
   EXPECT_EQ(error_of(tiny_with("wandb:\n  project: x\n")),
-            "recipes/tiny.yaml:12: \"wandb\" isn't supported: figures go to metrics.jsonl "
-            "and tensorboard/ in run.output_dir, and to no service.");
+            "recipes/tiny.yaml:12: \"wandb\" isn't supported: hooks.on_evaluation can run "
+            "recipes/hooks/wandb_sync.py, which sends metrics.jsonl to W&B.");
+  EXPECT_EQ(
+      error_of_set("wandb_project=x"),
+      "--set wandb_project=x: unknown key \"wandb_project\"; did you mean "
+      "\"hooks.on_evaluation\"? The script recipes/hooks/wandb_sync.py sends metrics.jsonl to "
+      "W&B.");
+  EXPECT_EQ(error_of_set("exit_duration_in_mins=230"),
+            "--set exit_duration_in_mins=230: unknown key \"exit_duration_in_mins\"; did you mean "
+            "\"checkpoint.max_minutes\"? It is a number of minutes.");
   EXPECT_EQ(error_of_set("training.num_train_epochs=3"),
             "--set training.num_train_epochs=3: unknown key \"training.num_train_epochs\"; did you "
             "mean \"training.num_epochs\"?");

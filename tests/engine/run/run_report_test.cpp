@@ -71,10 +71,19 @@ TEST_F(RunReport, SaysKeysInWhichRecipesDifferButNotNamesOfRuns) {
 TEST_F(RunReport, ATableHasLastLossBestValidationAndMedians) {
   const std::string text = engine::report_text(runs({"runs/a"}));
   EXPECT_TRUE(std::regex_search(
-      text, std::regex("stopped +3 +2\\.5000 +4\\.0000 at 2 +2\\.00k +2\\.5 ms +2\\.0 MiB\n")))
+      text, std::regex("stopped +3 +2\\.5000 +4\\.0000 at 2 +2\\.00k +2\\.5 ms +- +2\\.0 MiB\n")))
       << text;
   EXPECT_NE(engine::report_text(runs({"runs/a", "runs/b"})).find("optimizer.lr: 0.001 | 0.002\n"),
             std::string::npos);
+}
+
+TEST_F(RunReport, GoodputIsOverAllStartsOfARun) {
+  folder_.write("twice/metrics.jsonl",
+                "{\"metrics_version\":2}\n{\"step\":1,\"loss\":2,\"tokens_per_s\":1}\n"
+                "{\"step\":1,\"goodput\":0.5,\"moved_s\":5,\"wall_s\":10,\"repeated_steps\":0}\n"
+                "{\"step\":2,\"loss\":2,\"tokens_per_s\":1}\n"
+                "{\"step\":2,\"goodput\":0.7,\"moved_s\":21,\"wall_s\":30,\"repeated_steps\":0}\n");
+  EXPECT_NE(engine::report_text(runs({"twice"})).find("  65.0 %  "), std::string::npos);
 }
 
 TEST_F(RunReport, SaysWhatHasNoNumberAndWhatWasTrainedAgain) {

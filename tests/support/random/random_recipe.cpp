@@ -132,6 +132,7 @@ class LegalRecipe {
     maybe("adapter.type", "none");
     leave("adapter.base_dtype");
     maybe("checkpoint.resume", random_.one_of({"auto", "never"}));
+    maybe("checkpoint.max_minutes", random_.one_of({"0", "1e5"}));
   }
 
   void shape() {

@@ -25,8 +25,9 @@ using nlohmann::json;
 const char* const kOutput = "out";
 
 bool is_a_measurement(const std::string& key) {
-  for (const char* part : {"tokens_per_s", "_ms", "peak_bytes", "isa", "sent_bytes", "seconds",
-                           "resident", "measured", "time", "uuid", "bytes_per_s"}) {
+  for (const char* part :
+       {"tokens_per_s", "_ms", "peak_bytes", "isa", "sent_bytes", "seconds", "resident", "measured",
+        "time", "uuid", "bytes_per_s", "goodput", "moved_s", "wall_s"}) {
     if (key.find(part) != std::string::npos) return true;
   }
   return false;
@@ -75,7 +76,7 @@ std::string printed(std::string text, std::string& notes) {
   for (std::string line; std::getline(in, line);) {
     if (line.find(" has no effect: ") != std::string::npos) {
       notes += line + "\n";
-    } else if (line.find("measured") == std::string::npos &&
+    } else if (line.find("measured") == std::string::npos && !line.starts_with("goodput ") &&
                line.find("resident") == std::string::npos) {
       lines += line + "\n";
     }
