@@ -179,7 +179,7 @@ RecipeRequest request_of(const RecipeRequest& sweep, const ResolvedRecipe& base,
   request.sets.push_back(
       fmt::format("run.output_dir={}/{}", base.values.run.output_dir, point.name));
   if (!base.origin("run.name").is_given()) {
-    request.sets.push_back(fmt::format("run.name={}_{}", base.values.run.name, point.name));
+    request.sets.push_back("run.name=" + point.name);
   }
   return request;
 }

@@ -32,8 +32,8 @@ struct SweepRun {
   bool was_done = false;           ///< by an earlier call of the sweep
 };
 
-/// The request for the recipe of one run: in its folder, and named after the sweep and the point
-/// unless the recipe has a name. `base` is the recipe of any point.
+/// The request for the recipe of one run: in its folder, and named like it unless the recipe has a
+/// name. `base` is the recipe of any point.
 RecipeRequest request_of(const RecipeRequest& sweep, const ResolvedRecipe& base,
                          const SweepPoint& point);
 

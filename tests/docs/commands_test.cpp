@@ -77,8 +77,9 @@ const std::vector<Row> kTable = {
     {"./dev train recipes/sft_lora.yaml --set model.from=my_model --set training.seq_length=512",
      How::kShown, "needs a model"},
     {"./dev sherd report runs/quickstart --html report.html", How::kRun, ""},
-    {"./dev sherd sweep recipes/quickstart.yaml --set optimizer.lr=1e-3,3e-4 --set run.seed=1,2",
-     How::kRun, "a small model, 4 steps", kSmall + " --set training.max_steps=4"},
+    {"./dev sherd sweep recipes/quickstart.yaml --set optimizer.lr=1e-3,3e-4 --set "
+     "run.output_dir=runs/rates",
+     How::kRun, "a small model, 20 steps", kSmall + " --set training.max_steps=20"},
     {"./dev sherd chat runs/sft_lora", How::kShown, "needs the run above"},
     {"./dev sherd export runs/sft_lora --to-hf my_adapter", How::kShown, "needs the run above"},
     // docs/distributed.md
