@@ -18,6 +18,7 @@
 #include "engine/report/progress.h"
 #include "engine/run/agreement.h"
 #include "engine/run/epochs.h"
+#include "engine/run/groups_text.h"
 #include "engine/run/prepare.h"
 #include "engine/run/rank_run.h"
 #include "engine/run/run_hooks.h"
@@ -170,6 +171,7 @@ void say_what_runs(Progress& progress, const PreparedRun& run, const LaunchOptio
   const Recipe& recipe = run.resolved.values;
   progress.message(model_line(run.options, recipe));
   if (recipe.moe.num_experts > 0) progress.message(experts_line(recipe));
+  if (const std::string text = groups_text(run.options); !text.empty()) progress.message(text);
   for (const std::string& note : run.resolved.notes) progress.message(note);
   if (const std::string text = export_note(recipe); !text.empty()) progress.message(text);
   if (const std::string text = unlike_folder(disk, recipe); !text.empty()) progress.message(text);

@@ -135,6 +135,24 @@ TEST_F(MixedRun, SaysWhatItIsMadeOf) {
   }
 }
 
+TEST_F(MixedRun, SaysWhichParametersAreInWhichGroup) {
+  const std::string data =
+      fmt::format("path: {}, validation_fraction: 0", folder_.file("english.txt"));
+  std::string text = recipe_text("run", data, "max_steps: 1");
+  const auto at = text.find("optimizer");
+  text.replace(at, text.find('\n', at) - at,
+               "optimizer: {groups: [{parameters: [\"embedding.*\", \"head.*\"], lr_factor: 0.5, "
+               "weight_decay: 0}, {parameters: [\"*\"], eps: 1e-6}]}");
+  const std::string said = train(text);
+  EXPECT_NE(said.find("group 1 (embedding.*, head.*): 2 tensors, 8192 parameters, 0.5 x lr, decay "
+                      "0\ngroup 2 (*): "),
+            std::string::npos)
+      << said;
+  EXPECT_NE(said.find(" parameters, eps 1e-06\nno group: 0 tensors, 0 parameters\n"),
+            std::string::npos)
+      << said;
+}
+
 TEST_F(MixedRun, RepeatingASourceTooOftenIsRefused) {
   std::string data = sources();
   data.replace(data.find("weight: 2"), 9, "weight: 2, max_epochs: 3");
