@@ -200,7 +200,10 @@ std::vector<double> ticks(double low, double high, int most) {
     apart *= factor;
   }
   std::vector<double> values;
-  for (double i = std::ceil(low / apart); i * apart <= high; ++i) values.push_back(i * apart);
+  // -0 + 0 is 0, and is labelled so.
+  for (double i = std::ceil(low / apart) + 0.0; i * apart <= high; ++i) {
+    values.push_back(i * apart);
+  }
   return values;
 }
 
