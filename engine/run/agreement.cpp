@@ -31,6 +31,12 @@ std::vector<Fact> parsed(const std::string& text) {
   return facts;
 }
 
+// All instruction sets give the same bits, except AMX (kernels/isa.h). Which of the others a process
+// takes may follow from a measurement, so it can differ from process to process.
+std::string bits_of(kernels::Isa isa) {
+  return isa == kernels::Isa::kAmx ? "amx" : "one without AMX";
+}
+
 }  // namespace
 
 std::vector<Fact> facts_of_run(const Recipe& recipe,
@@ -38,7 +44,7 @@ std::vector<Fact> facts_of_run(const Recipe& recipe,
   const data::MappedFile program("/proc/self/exe");
   std::vector<Fact> facts = {{"the program", fmt::format("sherd {} ({:016x})", version(),
                                                          data::fingerprint_of(program.bytes()))},
-                             {"the instruction set", std::string(kernels::name_of(kernels::isa()))},
+                             {"the instruction set", bits_of(kernels::isa())},
                              {"the table of matmul algorithms",
                               fmt::format("{:016x}", kernels::matmul_table_fingerprint())}};
   for (const Field& field : recipe_fields()) {

@@ -5,6 +5,7 @@
 
 #include <cstdlib>
 
+#include "kernels/isa.h"
 #include "tests/support/values/temp_folder.h"
 
 namespace sherd::engine {
@@ -34,6 +35,21 @@ TEST(FactsOfARun, NameTheTableOfMatmulAlgorithms) {
     if (with[i].value != without[i].value) differ.push_back(with[i].name);
   }
   EXPECT_EQ(differ, std::vector<std::string>{"the table of matmul algorithms"});
+}
+
+// Which of them a process takes may follow from a measurement.
+TEST(FactsOfARun, AreEqualOnInstructionSetsThatGiveTheSameBits) {
+  const Recipe recipe = small_recipe();
+  const auto values = [&](kernels::Isa isa) {
+    const kernels::ForcedIsa forced(isa);
+    std::string all;
+    for (const Fact& fact : facts_of_run(recipe, {{0, 1}})) all += fact.value + "\n";
+    return all;
+  };
+  const std::string of_avx2 = values(kernels::Isa::kAvx2);
+  for (const kernels::Isa isa : kernels::available_isas()) {
+    EXPECT_EQ(values(isa) == of_avx2, isa != kernels::Isa::kAmx) << kernels::name_of(isa);
+  }
 }
 
 }  // namespace
