@@ -1,6 +1,7 @@
 #include "optim/average.h"
 
 #include "kernels/pointwise.h"
+#include "optim/slices.h"
 
 namespace sherd::optim {
 namespace {
@@ -23,44 +24,56 @@ std::vector<BufferSpec> WeightAverage::buffers(const AverageOptions& options,
   return moment_buffers(plan, {kAverageKind}, kType);
 }
 
+struct WeightAverage::State {
+  AverageOptions options;
+  std::vector<std::vector<UpdatedSlice>> slices;
+  std::vector<Buffer> averages;  // by unit
+
+  Tensor of(std::size_t unit, const UpdatedSlice& slice) const {
+    return slice.part_of(averages[unit]);
+  }
+};
+
 WeightAverage::WeightAverage(const AverageOptions& options, const OptimizerOptions& optimizer,
                              const sharding::Rank& rank,
                              const std::vector<sharding::UnitState>& units)
-    : options_(options),
-      slices_(updated_slices(units, optimizer)),
-      averages_(acquire_moments(rank, units, kAverageKind, kType)) {
+    : state_(new State{options, updated_slices(units, optimizer),
+                       acquire_moments(rank, units, kAverageKind, kType)}) {
   begin(rank.compute());
 }
 
+WeightAverage::WeightAverage(WeightAverage&&) noexcept = default;
+WeightAverage::~WeightAverage() = default;
+
 void WeightAverage::begin(Stream& stream) {
-  for (std::size_t unit = 0; unit < slices_.size(); ++unit) {
-    for (const UpdatedSlice& slice : slices_[unit]) {
-      kernels::cast(stream, slice.parameter, slice.part_of(averages_[unit]));
+  for (std::size_t unit = 0; unit < state_->slices.size(); ++unit) {
+    for (const UpdatedSlice& slice : state_->slices[unit]) {
+      kernels::cast(stream, slice.parameter, state_->of(unit, slice));
     }
   }
 }
 
 void WeightAverage::update(Stream& stream, int unit, std::int64_t update_number) {
-  const std::optional<float> weight = options_.weight(update_number);
+  const std::optional<float> weight = state_->options.weight(update_number);
   if (!weight) return;
-  for (const UpdatedSlice& slice : slices_[static_cast<std::size_t>(unit)]) {
-    kernels::move_towards(stream, slice.parameter, *weight,
-                          slice.part_of(averages_[static_cast<std::size_t>(unit)]));
+  const auto index = static_cast<std::size_t>(unit);
+  for (const UpdatedSlice& slice : state_->slices[index]) {
+    kernels::move_towards(stream, slice.parameter, *weight, state_->of(index, slice));
   }
 }
 
 void WeightAverage::exchange(Stream& stream, int unit) {
-  for (const UpdatedSlice& slice : slices_[static_cast<std::size_t>(unit)]) {
-    kernels::exchange(stream, slice.parameter,
-                      slice.part_of(averages_[static_cast<std::size_t>(unit)]));
+  const auto index = static_cast<std::size_t>(unit);
+  for (const UpdatedSlice& slice : state_->slices[index]) {
+    kernels::exchange(stream, slice.parameter, state_->of(index, slice));
   }
 }
 
 std::vector<MomentPiece> WeightAverage::pieces() const {
   std::vector<MomentPiece> pieces;
-  for (std::size_t unit = 0; unit < slices_.size(); ++unit) {
-    for (const UpdatedSlice& slice : slices_[unit]) {
-      add_moment_pieces(slice, kAverageKind, slice.part_of(averages_[unit]), pieces);
+  for (std::size_t unit = 0; unit < state_->slices.size(); ++unit) {
+    for (const UpdatedSlice& slice : state_->slices[unit]) {
+      add_moment_pieces(slice, kAverageKind, state_->of(unit, slice), pieces);
     }
   }
   return pieces;

@@ -2,9 +2,10 @@
 /// (optim/average_options.h has the equations). No communication.
 #pragma once
 
+#include <memory>
+
 #include "optim/average_options.h"
 #include "optim/optimizer.h"
-#include "optim/slices.h"
 
 namespace sherd::optim {
 
@@ -17,6 +18,9 @@ class WeightAverage {
   WeightAverage(const AverageOptions& options, const OptimizerOptions& optimizer,
                 const sharding::Rank& rank, const std::vector<sharding::UnitState>& units);
 
+  WeightAverage(WeightAverage&&) noexcept;
+  ~WeightAverage();
+
   /// The average is the parameters again.
   void begin(Stream& stream);
   /// After the unit's slices have been updated.
@@ -27,9 +31,8 @@ class WeightAverage {
   std::vector<MomentPiece> pieces() const;
 
  private:
-  AverageOptions options_;
-  std::vector<std::vector<UpdatedSlice>> slices_;
-  std::vector<Buffer> averages_;  // by unit
+  struct State;  // so that whoever includes this needs no kernels
+  std::unique_ptr<State> state_;
 };
 
 }  // namespace sherd::optim

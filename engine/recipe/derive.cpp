@@ -51,6 +51,15 @@ std::int64_t part_of(double ratio, std::int64_t steps) {
       std::ceil(ratio * static_cast<double>(steps) * (1.0 - kRounding)));
 }
 
+std::int64_t steps_of_decay(const Recipe& recipe) {
+  const Recipe::LrScheduler& schedule = recipe.lr_scheduler;
+  const std::int64_t tokens = schedule.wsd_decay_tokens;
+  if (tokens > 0 && recipe.tokens_per_step() > 0)
+    return (tokens - 1) / recipe.tokens_per_step() + 1;
+  const double steps = schedule.wsd_decay_ratio * static_cast<double>(schedule.decay_steps);
+  return static_cast<std::int64_t>(std::floor(steps + 0.5));
+}
+
 void derive_training(Resolution& recipe) {
   Recipe& values = recipe.values();
   recipe.derive(
@@ -179,13 +188,8 @@ void derive_steps(Resolution& recipe) {
                 part_of(values.lr_scheduler.warmup_ratio, values.training.max_steps));
   auto& schedule = values.lr_scheduler;
   recipe.derive("lr_scheduler.decay_steps", schedule.decay_steps, values.training.max_steps);
-  const std::int64_t tokens = schedule.wsd_decay_tokens;
-  recipe.derive(
-      "lr_scheduler.wsd_decay_steps", schedule.wsd_decay_steps,
-      tokens > 0 && values.tokens_per_step() > 0
-          ? (tokens - 1) / values.tokens_per_step() + 1
-          : static_cast<std::int64_t>(std::floor(
-                schedule.wsd_decay_ratio * static_cast<double>(schedule.decay_steps) + 0.5)));
+  recipe.derive("lr_scheduler.wsd_decay_steps", schedule.wsd_decay_steps,
+                schedule.type == optim::ScheduleType::kWsd ? steps_of_decay(values) : 0);
 }
 
 void derive_values(Resolution& recipe) {

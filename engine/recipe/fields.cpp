@@ -230,7 +230,7 @@ const std::vector<Field> kFields = {
     {MAY_CHANGE(lr_scheduler.wsd_decay_shape), .fallback = value("linear"), .choices = {"linear", "cosine", "exponential", "minus_sqrt"}, .help = "How wsd decays the rate: with the share r of the decay done, the rest is 1 - r, (1 + cos(pi r)) / 2, 2 x 0.5^r - 1 or 1 - sqrt(r)."},
     {MAY_CHANGE(lr_scheduler.wsd_decay_ratio), .fallback = value("0.2"), .range = between(0, 1), .help = "Length of wsd's decay as a fraction of decay_steps, rounded to whole steps."},
     {MAY_CHANGE(lr_scheduler.wsd_decay_tokens), .fallback = value("0"), .range = between(0, 1e18), .help = "Length of wsd's decay in tokens, rounded up to whole steps. 0: wsd_decay_ratio decides."},
-    {MAY_CHANGE(lr_scheduler.wsd_decay_steps), .fallback = derived("by wsd_decay_tokens or wsd_decay_ratio"), .range = between(0, 1e12), .help = "Length of wsd's decay in steps. To decay from an older checkpoint: checkpoint.resume with its folder, another run.output_dir, and max_steps at the end of the decay."},
+    {MAY_CHANGE(lr_scheduler.wsd_decay_steps), .fallback = derived("with wsd by wsd_decay_tokens or wsd_decay_ratio, else 0"), .range = between(0, 1e12), .help = "Length of wsd's decay in steps. To decay from an older checkpoint: checkpoint.resume with its folder, another run.output_dir, and max_steps at the end of the decay."},
 
     {MAY_CHANGE(gradient_clipping.max_norm), .fallback = value("1"), .range = kFloatFromZero, .help = "Scale gradients down to this global norm. 0: no clipping."},
 

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "engine/train/layout/training_options.h"
+#include "engine/train/from_recipe.h"
 
 namespace sherd::engine {
 
