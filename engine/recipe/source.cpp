@@ -130,8 +130,8 @@ RawValue raw_value(const YAML::Node& node, int depth = 0) {
     raw.kind = RawValue::Kind::kBlock;
     for (const auto& entry : node) {
       if (depth >= kDeepest) break;
-      const RawValue key = raw_value(entry.first, kDeepest);
-      raw.entries.push_back({key.text, raw_value(entry.second, depth + 1)});
+      raw.keys.push_back(raw_value(entry.first, kDeepest).text);
+      raw.items.push_back(raw_value(entry.second, depth + 1));
     }
   } else if (node.IsSequence()) {
     raw.kind = RawValue::Kind::kList;

@@ -18,16 +18,11 @@ namespace sherd::engine {
 struct RawValue {
   enum class Kind { kNothing, kPlain, kQuoted, kList, kBlock };
   Kind kind = Kind::kNothing;
-  std::string text{};             ///< kPlain, kQuoted
-  std::vector<RawValue> items{};  ///< kList
-  struct Entry;
-  std::vector<Entry> entries{};  ///< kBlock
+  std::string text{};               ///< kPlain, kQuoted
+  std::vector<RawValue> items{};    ///< kList; kBlock: the values of `keys`
+  std::vector<std::string> keys{};  ///< kBlock
 
   std::string describe() const;  ///< for errors: 4, "rmsnrom", a list, a block of keys, empty
-};
-struct RawValue::Entry {
-  std::string key;
-  RawValue value;
 };
 
 struct Assignment {

@@ -103,15 +103,16 @@ class Reader {
   Item item(const RawValue& block, const std::string& name) const {
     Item item;
     std::set<std::string> written;
-    for (const RawValue::Entry& entry : block.entries) {
-      const ItemKey<Item>& key = key_of<Item>(entry.key, name);
-      if (!written.insert(entry.key).second) {
-        throw UsageError("{}: {} has \"{}\" twice. Keep one.", where_, name, entry.key);
+    for (std::size_t i = 0; i < block.keys.size(); ++i) {
+      const std::string& written_key = block.keys[i];
+      const ItemKey<Item>& key = key_of<Item>(written_key, name);
+      if (!written.insert(written_key).second) {
+        throw UsageError("{}: {} has \"{}\" twice. Keep one.", where_, name, written_key);
       }
       Field row = key.row;
-      const std::string full_name = name + "." + entry.key;
+      const std::string full_name = name + "." + written_key;
       row.key = full_name;
-      const Reader reader(row, entry.value, where_);
+      const Reader reader(row, block.items[i], where_);
       std::visit([&](auto member) { reader.read_item(item.*member); }, key.member);
     }
     for (const ItemKey<Item>& key : item_keys<Item>()) {
