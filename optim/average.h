@@ -31,7 +31,7 @@ class WeightAverage {
   std::vector<MomentPiece> pieces() const;
 
  private:
-  struct State;  // so that whoever includes this needs no kernels
+  struct State;  // so that this header needs no kernels
   std::unique_ptr<State> state_;
 };
 

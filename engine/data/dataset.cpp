@@ -237,8 +237,6 @@ class DatasetBuilder {
     throw DataError("{}: no {} document has two tokens, the minimum for training.", path, label);
   }
 
-  const MappedFiles& mapped_files() const { return mapped_; }
-
   std::shared_ptr<const Dataset> finish() {
     dataset_.on_disk_ = on_disk_;
     dataset_.summary_ = summary_of(dataset_, {on_disk_.size(), mapped_.size(), passed_over_});
@@ -380,24 +378,6 @@ std::string Dataset::file_shared_with(const Dataset& other) const {
     }
   }
   return "";
-}
-
-std::vector<char32_t> vocabulary_of_all(const std::vector<DataOptions>& texts) {
-  MappedFiles files;
-  for (const DataOptions& options : texts) {
-    DatasetBuilder builder(options);
-    builder.map_files();
-    files.insert(files.end(), builder.mapped_files().begin(), builder.mapped_files().end());
-  }
-  return vocabulary_of(files, "data", texts[0].vocab_size, {});
-}
-
-std::int64_t num_distinct_characters(const std::string& path) {
-  const DataOptions options{.path = path, .format = Format::kChars};
-  DatasetBuilder builder(options);
-  builder.map_files();
-  const std::vector<bool> seen = characters_of(builder.mapped_files());
-  return std::count(seen.begin(), seen.end(), true);
 }
 
 std::shared_ptr<const Dataset> open_dataset(const DataOptions& options) {

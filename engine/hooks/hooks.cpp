@@ -140,7 +140,7 @@ void Hooks::push(HookEvent event, const HookFacts& facts) {
   changed_.notify_all();
 }
 
-// While training goes on, only the timeout ends a command.
+// While training continues, only the timeout ends a command.
 bool Hooks::is_over() {
   {
     const std::lock_guard lock(mutex_);

@@ -23,7 +23,9 @@
 
 #include "core/error.h"
 #include "engine/model/shape.h"
+#include "engine/recipe/choices.h"
 #include "engine/recipe/hook_keys.h"
+#include "engine/recipe/lists.h"
 #include "engine/schedule/order.h"
 #include "optim/average_options.h"
 #include "optim/loss_scaler.h"
@@ -33,88 +35,11 @@
 
 namespace sherd::engine {
 
-enum class DeviceChoice { kAuto, kCpu, kCuda };
-enum class NormChoice { kLayerNorm, kRmsNorm };
-enum class PositionChoice { kLearned, kRope };
-enum class ActivationChoice {
-  kGelu,
-  kSwiglu,
-  kGeluErf,
-  kRelu2,
-  kGeglu
-};  ///< as in kernels/activation.h
-inline bool is_gated(ActivationChoice activation) {
-  return activation == ActivationChoice::kSwiglu || activation == ActivationChoice::kGeglu;
-}
-enum class OnExceed { kAbort, kWarn };
-enum class DataFormat { kBytes, kChars, kBin, kText, kChat };
-enum class DocumentChoice { kJoined, kSeparate };
-enum class PackingChoice { kBestFit, kNone };
-enum class TrainOnChoice { kAll, kAssistant, kCompletion, kLast };
-enum class UnfitChoice { kDrop, kCut, kError };
-enum class RewrittenChoice { kTrainLast, kError };
-enum class AdapterChoice { kNone, kLora };
-enum class BaseDType { kParamDType, kNf4 };
-enum class SumOrderChoice { kRank, kCanonical, kFree };
-enum class HierarchicalChoice { kAuto, kOn, kOff };
-enum class FinalEval { kBatches, kWhole };
-using optim::AverageType;
-using optim::OptimizerType;
-using sharding::GradSync;
-/// In the order of core/dtype.h's DType.
-enum class FloatType { kF32, kBF16, kF16 };
-using kernels::BalanceScope;
-using kernels::RotaryScaling;
-using kernels::RouterScore;
-using model::BlockForm;
-using model::ContextMethod;
-using model::NormPlacement;
-using model::QkNorm;
-using model::Recompute;
-using optim::LossScaling;
-
 /// Steps first..last, counted from 1, both included.
 struct StepRange {
   std::int64_t first = 0;
   std::int64_t last = 0;
   bool operator==(const StepRange&) const = default;
-};
-
-/// An item of data.sources: texts that are mixed by weight. Empty texts follow the block's key.
-struct DataSource {
-  std::string name;  ///< empty: from the path
-  std::string path;
-  double weight = 1;
-  std::string format, field, documents;
-  double max_epochs = 0;  ///< 0: no limit
-  bool operator==(const DataSource&) const = default;
-};
-
-/// An item of data.stages: how long one mixture lasts.
-struct DataStage {
-  std::int64_t steps = 0, tokens = 0;  ///< one of them; both 0: the rest of the run
-  std::vector<double> weights;         ///< one for each source; empty: their own
-  bool operator==(const DataStage&) const = default;
-};
-
-/// An item of data.validation_sets. Empty texts follow the block's key.
-struct ValidationSet {
-  std::string name;  ///< empty: from the path
-  std::string path;
-  std::string format, field, documents;
-  std::int64_t batches = -1;  ///< -1: training.eval_batches; 0: all
-  bool operator==(const ValidationSet&) const = default;
-};
-
-/// An item of optimizer.groups: parameters that are updated differently. The first group that has a
-/// pattern for a parameter decides.
-struct ParameterGroup {
-  std::vector<std::string> parameters;  ///< patterns of names
-  double lr_factor = 1;
-  std::optional<double> weight_decay{};
-  std::optional<std::array<double, 2>> betas{};
-  std::optional<double> eps{};
-  bool operator==(const ParameterGroup&) const = default;
 };
 
 struct Recipe {
@@ -377,9 +302,9 @@ struct Recipe {
            parallelism.context_parallel_degree;
   }
   std::int64_t tokens_per_step() const { return training.global_batch_size * training.seq_length; }
-  /// Steps of a stage; 0: to the end of the run.
+  /// Steps of a stage; 0: to the end of the run, or unknown without a batch size.
   std::int64_t steps_of(const DataStage& stage) const {
-    if (stage.steps > 0 || stage.tokens == 0) return stage.steps;
+    if (stage.steps > 0 || stage.tokens == 0 || tokens_per_step() == 0) return stage.steps;
     return (stage.tokens - 1) / tokens_per_step() + 1;
   }
   std::int64_t world_size() const { return data_degree() * model_ranks(); }

@@ -18,7 +18,7 @@ namespace sherd::engine {
 enum class SaveWish {
   kIfDue,  ///< as the interval says
   kBegin,  ///< begins a save as if it were due
-  kMust    ///< saves regardless of the interval; the run can't go on without it
+  kMust    ///< saves regardless of the interval; the run can't continue without it
 };
 
 /// The outcome of a step, as far as saving is concerned.

@@ -12,38 +12,31 @@ namespace {
 constexpr std::array kFormats = {data::Format::kBytes, data::Format::kChars, data::Format::kBin,
                                  data::Format::kText, data::Format::kChat};
 
-// `format`, `field` and `documents` are an item's; empty ones are the block's. The rules have
-// checked them.
-data::DataOptions item_options(const Recipe& recipe, const std::string& format,
-                               const std::string& field, const std::string& documents) {
+// Of an item, without its path. Empty texts of the item are the block's. The
+// rules have checked them.
+template <class Item>
+data::DataOptions options_of(const Recipe& recipe, const Item& item) {
   data::DataOptions options = data_options(recipe);
   options.path.clear();
   options.validation_path.clear();
-  if (!format.empty()) {
-    options.format = *std::ranges::find(kFormats, format, data::name_of);
+  if (!item.format.empty()) {
+    options.format = *std::ranges::find(kFormats, item.format, data::name_of);
     options.separate_documents =
         options.format == data::Format::kChat || recipe.data.documents == DocumentChoice::kSeparate;
   }
-  if (!field.empty()) options.field = field;
-  if (!documents.empty()) options.separate_documents = documents == "separate";
+  if (!item.field.empty()) options.field = item.field;
+  if (!item.documents.empty()) options.separate_documents = item.documents == "separate";
   return options;
 }
 
-data::DataOptions options_of(const Recipe& recipe, std::size_t index) {
-  const DataSource& source = recipe.data.sources[index];
-  data::DataOptions options = item_options(recipe, source.format, source.field, source.documents);
-  options.path = source.path;
-  options.path_key = fmt::format("data.sources[{}].path", index);
-  return options;
-}
-
-data::DataOptions set_options(const Recipe& recipe, std::size_t index) {
-  const ValidationSet& set = recipe.data.validation_sets[index];
-  data::DataOptions options = item_options(recipe, set.format, set.field, set.documents);
-  options.validation_path = set.path;
-  options.validation_key = fmt::format("data.validation_sets[{}].path", index);
-  options.only_validate = true;
-  return options;
+void add_training(const Recipe& recipe, std::vector<data::DataOptions>& all) {
+  const std::vector<DataSource>& sources = recipe.data.sources;
+  if (sources.empty()) all.push_back(data_options(recipe));
+  for (std::size_t i = 0; i < sources.size(); ++i) {
+    all.push_back(options_of(recipe, sources[i]));
+    all.back().path = sources[i].path;
+    all.back().path_key = fmt::format("data.sources[{}].path", i);
+  }
 }
 
 // All that is opened, in the order in which it is.
@@ -52,16 +45,14 @@ std::vector<data::DataOptions> all_options(const Recipe& recipe, bool only_valid
   const bool uses_training = !only_validate || recipe.data.validation_fraction > 0.0 ||
                              !recipe.data.validation_path.empty() ||
                              recipe.data.validation_sets.empty();
-  if (uses_training && recipe.data.sources.empty()) {
-    all.push_back(data_options(recipe));
-  } else if (uses_training) {
-    for (std::size_t i = 0; i < recipe.data.sources.size(); ++i) {
-      all.push_back(options_of(recipe, i));
-    }
-  }
+  if (uses_training) add_training(recipe, all);
   for (data::DataOptions& options : all) options.only_validate = only_validate;
-  for (std::size_t i = 0; i < recipe.data.validation_sets.size(); ++i) {
-    all.push_back(set_options(recipe, i));
+  const std::vector<ValidationSet>& sets = recipe.data.validation_sets;
+  for (std::size_t i = 0; i < sets.size(); ++i) {
+    all.push_back(options_of(recipe, sets[i]));
+    all.back().validation_path = sets[i].path;
+    all.back().validation_key = fmt::format("data.validation_sets[{}].path", i);
+    all.back().only_validate = true;
   }
   return all;
 }

@@ -119,7 +119,11 @@ std::int64_t Evaluation::num_passes(std::int64_t num_batches) const {
   return passes;
 }
 
-// This rank's rows of a pass over so many windows; returns how many there are.
+std::int64_t Evaluation::num_main_passes(std::int64_t num_batches) const {
+  return passes_over(num_windows(batcher_.main_validation(), num_batches));
+}
+
+// This rank's rows of a pass over `windows` windows; returns how many there are.
 template <class Fill>
 Evaluation::Filled Evaluation::fill_rows(int set, std::int64_t pass, std::int64_t windows,
                                          const Fill& fill) {
@@ -131,29 +135,43 @@ Evaluation::Filled Evaluation::fill_rows(int set, std::int64_t pass, std::int64_
   return {count, batcher_.num_validation_targets(first, count, set)};
 }
 
+Evaluation::Mean Evaluation::mean_of(int set, std::int64_t windows, const AskedToStop& asked,
+                                     StopRequest& stop) {
+  const auto in_order = [&](std::int64_t pass) {
+    return fill_rows(set, pass, windows,
+                     [&](std::int64_t first, std::int64_t count, const data::Batch& batch) {
+                       batcher_.fill_validation(first, count, batch, set);
+                     });
+  };
+  return mean_loss(passes_over(windows), in_order, asked, stop);
+}
+
+EvaluationResult Evaluation::run_main(std::int64_t num_batches, const AskedToStop& asked) {
+  EvaluationResult result;
+  const int set = batcher_.main_validation();
+  const Mean mean = mean_of(set, num_windows(set, num_batches), asked, result.stop);
+  result.loss = mean.loss;
+  result.num_tokens = mean.num_tokens;
+  return result;
+}
+
 EvaluationResult Evaluation::run(std::int64_t num_batches, const AskedToStop& asked) {
   EvaluationResult result;
   for (int set = 0; set < batcher_.num_validation_sets(); ++set) {
     const std::int64_t windows = num_windows(set, num_batches);
-    const auto in_order = [&](std::int64_t pass) {
-      return fill_rows(set, pass, windows,
-                       [&](std::int64_t first, std::int64_t count, const data::Batch& batch) {
-                         batcher_.fill_validation(first, count, batch, set);
-                       });
-    };
-    const auto sampled = [&](std::int64_t pass) {
-      return fill_rows(set, pass, num_sampled(),
-                       [&](std::int64_t first, std::int64_t count, const data::Batch& batch) {
-                         batcher_.fill_validation_sample(batch_size_, first, count, batch, set);
-                       });
-    };
-    const Mean mean = mean_loss(passes_over(windows), in_order, asked, result.stop);
+    const Mean mean = mean_of(set, windows, asked, result.stop);
     if (result.stop != StopRequest::kNone) return result;
     result.sets.push_back({batcher_.validation_source(set).name, mean.loss, mean.num_tokens});
     if (set != batcher_.main_validation()) continue;
     result.loss = mean.loss;
     result.num_tokens = mean.num_tokens;
     if (!samples_too(set, windows)) continue;
+    const auto sampled = [&](std::int64_t pass) {
+      return fill_rows(set, pass, num_sampled(),
+                       [&](std::int64_t first, std::int64_t count, const data::Batch& batch) {
+                         batcher_.fill_validation_sample(batch_size_, first, count, batch, set);
+                       });
+    };
     result.loss_20_batches =
         mean_loss(passes_over(num_sampled()), sampled, asked, result.stop).loss;
     if (result.stop != StopRequest::kNone) return result;

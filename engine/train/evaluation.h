@@ -56,8 +56,12 @@ class Evaluation {
   /// `asked` to stop; in a pipeline, before each ShardedModel::passes_at_once passes.
   EvaluationResult run(std::int64_t num_batches, const AskedToStop& asked = {});
 
+  /// The loss of the main set alone, without nanoGPT's estimate.
+  EvaluationResult run_main(std::int64_t num_batches, const AskedToStop& asked = {});
+
   /// Forward passes of run(num_batches), including those of nanoGPT's estimate.
   std::int64_t num_passes(std::int64_t num_batches) const;
+  std::int64_t num_main_passes(std::int64_t num_batches) const;
 
   /// Room for one micro-batch of tokens: [T] i32 each, in kEvaluation.
   const sharding::MirroredBuffer& inputs() const { return batch_.inputs(); }
@@ -80,6 +84,7 @@ class Evaluation {
   std::int64_t num_sampled() const;
   bool samples_too(int set, std::int64_t windows) const;
   std::int64_t passes_over(std::int64_t windows) const;
+  Mean mean_of(int set, std::int64_t windows, const AskedToStop& asked, StopRequest& stop);
   template <class Fill>
   Filled fill_rows(int set, std::int64_t pass, std::int64_t windows, const Fill& fill);
 

@@ -52,7 +52,7 @@ EvaluationResult Trainer::evaluate(std::int64_t num_batches) {
   EvaluationResult result = evaluation_.run(num_batches, options_.asked_to_stop);
   if (result.stop == StopRequest::kNone && options_.evaluates_average) {
     training_step_.exchange_average();
-    const EvaluationResult of_average = evaluation_.run(num_batches, options_.asked_to_stop);
+    const EvaluationResult of_average = evaluation_.run_main(num_batches, options_.asked_to_stop);
     training_step_.exchange_average();
     result.loss_of_average = of_average.loss;
     result.stop = of_average.stop;

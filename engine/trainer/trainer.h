@@ -100,7 +100,8 @@ class Trainer {
   EvaluationResult evaluate(std::int64_t num_batches = 0);
   /// Number of forward passes of evaluate(num_batches), to estimate its duration.
   std::int64_t num_passes(std::int64_t num_batches) const {
-    return evaluation_.num_passes(num_batches) * (options_.evaluates_average ? 2 : 1);
+    return evaluation_.num_passes(num_batches) +
+           (options_.evaluates_average ? evaluation_.num_main_passes(num_batches) : 0);
   }
 
   /// Call it after every step. Continues a save in progress, and begins one if the interval says

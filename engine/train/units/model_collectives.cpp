@@ -256,7 +256,7 @@ void ModelCollectives::sum_over(sharding::Communicator& communicator, const char
 }
 
 // An all-reduce takes as many elements for each rank. Those that are left over, fewer than there
-// are ranks, are added up beside.
+// are ranks, are added separately.
 void ModelCollectives::add_up(sharding::Communicator& communicator, const char* what,
                               const Tensor& x) {
   const std::int64_t left = x.numel % communicator.world_size(), even = x.numel - left;

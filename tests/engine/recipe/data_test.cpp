@@ -139,6 +139,14 @@ TEST(RecipeData, StagesFillTheRun) {
             std::string::npos);
 }
 
+TEST(RecipeData, StagesInTokensWithoutABatchSizeAreNoOtherErrorThanThat) {
+  std::string text = kMixed;
+  text.erase(text.find("  global_batch_size: 8\n"), 23);
+  const std::string error = error_of(text, {"data.stages=[{tokens: 100}, {tokens: 100}]"});
+  EXPECT_NE(error.find("the batch size is missing"), std::string::npos) << error;
+  EXPECT_EQ(error.find('\n'), std::string::npos) << error;
+}
+
 TEST(RecipeData, TheRunsLossIsThatOfAKnownValidationSet) {
   EXPECT_EQ(refused("training.best_by=code"), "no error");
   EXPECT_EQ(refused("training.best_by=cod"),

@@ -38,13 +38,22 @@ class ChatRun : public ::testing::Test {
     folder_.write("chat.jsonl", lines);
   }
 
-  engine::ResolvedRecipe recipe(const std::string& output, int ranks, int max_steps) const {
+  std::string data() const { return "path: " + folder_.file("chat.jsonl") + ", format: chat"; }
+  // Half of the sequences are of a text whose documents are joined.
+  std::string mixed_data() const {
+    return fmt::format(
+        "format: text, documents: joined, validation_fraction: 0.2, sources: [{{path: {}, format: "
+        "chat}}, {{path: {}}}]",
+        folder_.file("chat.jsonl"), folder_.file("text.txt"));
+  }
+
+  engine::ResolvedRecipe recipe(const std::string& output, int ranks, int max_steps,
+                                const std::string& data) const {
     std::ostringstream text;
     text << "run: {output_dir: " << folder_.file(output) << "}\n"
          << "model: {num_layers: 2, hidden_size: 16, num_attention_heads: 2, vocab_size: 259, "
             "dropout: 0.1}\n"
-         << "data: {path: " << folder_.file("chat.jsonl")
-         << ", format: chat, tokenizer: " << folder_.file("tokenizer") << "}\n"
+         << "data: {" << data << ", tokenizer: " << folder_.file("tokenizer") << "}\n"
          << "training: {seq_length: 96, global_batch_size: 4, micro_batch_size: 1, max_steps: "
          << max_steps << "}\n"
          << "zero_optimization: {stage: 3}\n"
@@ -54,9 +63,11 @@ class ChatRun : public ::testing::Test {
         {.path = "mine.yaml", .text = text.str(), .sets = {}, .ranks = ranks});
   }
 
-  void train(const std::string& output, int ranks, int max_steps) const {
+  void train(const std::string& output, int ranks, int max_steps,
+             const std::string& data = "") const {
     ::testing::internal::CaptureStdout();
-    engine::train(recipe(output, ranks, max_steps), engine::cpu_machine());
+    engine::train(recipe(output, ranks, max_steps, data.empty() ? this->data() : data),
+                  engine::cpu_machine());
     ::testing::internal::GetCapturedStdout();
   }
 
@@ -87,10 +98,29 @@ TEST_F(ChatRun, GoesOnInTheMiddleOfAnEpochOnAnotherNumberOfRanksWithTheSameBits)
   EXPECT_EQ(steps_of("cut"), steps_of("whole"));
 }
 
+TEST_F(ChatRun, MixesConversationsWithJoinedText) {
+  write_conversations(60);
+  std::string text;
+  for (int i = 0; i < 3000; ++i) text += static_cast<char>('a' + i * i % 23);
+  folder_.write("text.txt", text);
+  train("whole", 1, 12, mixed_data());
+  train("cut", 4, 4, mixed_data());
+  train("cut", 2, 8, mixed_data());
+  train("cut", 1, 12, mixed_data());
+  ASSERT_EQ(steps_of("whole").size(), 12u);
+  EXPECT_EQ(steps_of("cut"), steps_of("whole"));
+  const std::string said =
+      engine::shown_data(recipe("whole", 1, 12, mixed_data()).values, {.samples = 2});
+  EXPECT_NE(said.find("of chat: "), std::string::npos) << said;
+  EXPECT_NE(said.find(", of text: 96 tokens, 100.0 % full, 96 with a loss"), std::string::npos)
+      << said;
+  EXPECT_NE(folder_.read("whole/metrics.jsonl").find("\"val_loss/text\":"), std::string::npos);
+}
+
 TEST_F(ChatRun, ShowsSequencesAndWhatIsTrainedOnInThem) {
   folder_.write("chat.jsonl", R"({"instruction": "q", "output": "r s"})"
                               "\n");
-  engine::Recipe values = recipe("shown", 1, 1).values;
+  engine::Recipe values = recipe("shown", 1, 1, data()).values;
   values.data.validation_fraction = 0.0;
   const std::string shown = engine::shown_data(values, {.samples = 1});
   EXPECT_NE(shown.find("sequence 1 of step 1: 27 tokens, 28.1 % full, 5 with a loss\n"

@@ -224,6 +224,43 @@ TEST_F(MixedRun, KeepsAnAverageThatCommandsCanUse) {
             std::string::npos);
 }
 
+// With every stage and type, in a pipeline, with experts, and while a save is being written.
+TEST_F(MixedRun, EvaluatingTheAverageNeverChangesTheTraining) {
+  const std::string plain =
+      fmt::format("path: {}, validation_fraction: 0.2", folder_.file("english.txt"));
+  const auto losses = [&](const std::string& output, const std::string& how, bool evaluates) {
+    std::string text =
+        recipe_text(output, plain, "max_steps: 6, eval_interval: 1",
+                    fmt::format("checkpoint: {{interval: 1, staging_mib: 4}}\n"
+                                "averages: {{type: ema, decay: 0.8, evaluate: {}}}\n",
+                                evaluates));
+    const auto at = text.find("zero_optimization");
+    text.replace(at, text.find('\n', at) - at, how);
+    const auto layers = text.find("num_layers: 1");
+    text.replace(layers, 13, "num_layers: 2");
+    train(text, how.find("pipeline") == std::string::npos ? 2 : 1);
+    return std::pair(steps_of(output), digests(output, 6));
+  };
+  int number = 0;
+  for (const std::string& how :
+       {std::string("zero_optimization: {stage: 0}"), std::string("zero_optimization: {stage: 1}"),
+        std::string("zero_optimization: {stage: 3}"),
+        std::string("zero_optimization: {stage: 1}\nmixed_precision: {param_dtype: bf16}"),
+        std::string("zero_optimization: {stage: 3}\nmixed_precision: {param_dtype: bf16}"),
+        std::string("zero_optimization: {stage: 2}\nmoe: {num_experts: 4, ffn_hidden_size: 8, "
+                    "correction_bias: true}"),
+        std::string("parallelism: {pipeline_parallel_degree: 2}")}) {
+    SCOPED_TRACE(how);
+    const std::string with = fmt::format("with{}", ++number);
+    EXPECT_EQ(losses(with, how, true), losses(fmt::format("without{}", number), how, false));
+    for (const json& line : lines_of(with, "val_loss")) {
+      EXPECT_TRUE(line["val_loss_average"].is_number());
+      if (line["step"] == 1) continue;  // the average begins as the weights are
+      EXPECT_NE(line["val_loss_average"], line["val_loss"]) << line;
+    }
+  }
+}
+
 class ValidationSets : public MixedRun {
  protected:
   ValidationSets() {
