@@ -73,6 +73,7 @@ struct ParameterGroup {
 /// doesn't change the rounding.
 struct MomentType {
   DType dtype = DType::kF32;  ///< f32 or bf16
+  bool in_8_bits = false;     ///< blocks of 64 elements with a scale, instead of `dtype`
   bool stochastic = false;
   std::uint64_t seed = 0;
 };
@@ -83,6 +84,10 @@ enum class OptimizerType { kAdamW, kAdam, kSgd, kLion, kLamb, kLars, kMuon };
 /// sqrt(max(rows, columns)) (Liu et al. 2025, arXiv:2502.16982), the size of AdamW's updates.
 enum class MuonScale { kOriginal, kMatchRmsAdamW };
 
+/// Coefficients of Muon's five iterations: Jordan's, the same in each, or those of Polar Express
+/// (Amsel et al. 2025, arXiv:2505.16932), which differ.
+enum class MuonCoefficients { kJordan, kPolarExpress };
+
 struct OptimizerOptions {
   OptimizerType type = OptimizerType::kAdamW;
   float beta1 = 0.9f, beta2 = 0.999f, eps = 1e-8f;
@@ -90,6 +95,7 @@ struct OptimizerOptions {
   float trust_coefficient = 1e-3f;  ///< lars
   float adamw_lr_ratio = 1.0f;      ///< muon: AdamW's rate over Muon's
   MuonScale muon_scale = MuonScale::kOriginal;
+  MuonCoefficients muon_coefficients = MuonCoefficients::kJordan;
   DType muon_dtype = DType::kF32;  ///< type in which Muon orthogonalises: f32 or bf16
   WeightDecay decay{};
   std::vector<ParameterGroup> groups{};

@@ -19,10 +19,12 @@ struct DataSource {
   bool operator==(const DataSource&) const = default;
 };
 
-/// An item of data.stages: how long one mixture lasts.
+/// An item of data.stages: how long one mixture or one shape of batches lasts.
 struct DataStage {
   std::int64_t steps = 0, tokens = 0;  ///< one of them; both 0: the rest of the run
   std::vector<double> weights;         ///< one for each source; empty: their own
+  /// Of its steps; 0: as in `training`.
+  std::int64_t seq_length = 0, global_batch_size = 0, micro_batch_size = 0;
   bool operator==(const DataStage&) const = default;
 };
 

@@ -169,6 +169,7 @@ struct Recipe {
     double sample_temperature = 0;  ///< 0: always the most likely token
     std::int64_t sample_top_k = 0;  ///< 0: all tokens
     bool overfit_one_batch = false;
+    std::int64_t weight_hash_interval = 0;  ///< 0: never compared
   } training;
 
   struct Parallelism {
@@ -223,7 +224,9 @@ struct Recipe {
     double trust_coefficient = 0;
     double adamw_lr = 0;
     optim::MuonScale muon_scale = optim::MuonScale::kOriginal;
+    optim::MuonCoefficients muon_coefficients = optim::MuonCoefficients::kJordan;
     FloatType muon_dtype = FloatType::kF32;
+    bool eight_bit_states = false;
   } optimizer;
 
   struct LrScheduler {
@@ -236,6 +239,7 @@ struct Recipe {
     double wsd_decay_ratio = 0;         ///< of decay_steps
     std::int64_t wsd_decay_tokens = 0;  ///< 0: the ratio decides
     std::int64_t wsd_decay_steps = 0;
+    optim::BatchSizeScaling batch_size_scaling = optim::BatchSizeScaling::kNone;
   } lr_scheduler;
 
   struct GradientClipping {
