@@ -73,9 +73,9 @@ struct ParameterGroup {
 /// doesn't change the rounding.
 struct MomentType {
   DType dtype = DType::kF32;  ///< f32 or bf16
-  bool in_8_bits = false;     ///< blocks of 64 elements with a scale, instead of `dtype`
   bool stochastic = false;
   std::uint64_t seed = 0;
+  bool in_8_bits = false;  ///< blocks of 64 elements with a scale, instead of `dtype`
 };
 
 enum class OptimizerType { kAdamW, kAdam, kSgd, kLion, kLamb, kLars, kMuon };
