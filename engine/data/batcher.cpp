@@ -12,8 +12,9 @@ namespace sherd::data {
 namespace {
 
 // The first source's seed is the run's, as without other sources.
-std::uint64_t seed_of(std::uint64_t seed, std::size_t source) {
-  return source == 0 ? seed : draw(seed, Draw::kSource, static_cast<std::int64_t>(source));
+std::uint64_t seed_of(std::uint64_t seed, std::int64_t cut, std::size_t source) {
+  const std::uint64_t of_cut = cut == 0 ? seed : draw(seed, Draw::kCut, cut);
+  return source == 0 ? of_cut : draw(of_cut, Draw::kSource, static_cast<std::int64_t>(source));
 }
 
 std::string documents_text(const DocumentRows& rows, std::int64_t seq_length,
@@ -40,7 +41,7 @@ Batcher::Batcher(const std::shared_ptr<const Dataset>& dataset, BatchShape shape
     : Batcher(alone(dataset), shape) {}
 
 Batcher::Batcher(BatchSources sources, BatchShape shape)
-    : sources_(std::move(sources.training)), shape_(shape) {
+    : sources_(std::move(sources.training)), shape_(shape), begin_(std::move(sources.begin)) {
   SHERD_CHECK(shape.seq_length > 0 && shape.micro_batch_size > 0 && shape.num_micro_steps > 0 &&
                   shape.world > 0 && shape.num_replicas > 0 &&
                   shape.world % shape.num_replicas == 0,
@@ -55,9 +56,12 @@ Batcher::Batcher(BatchSources sources, BatchShape shape)
         dataset, split,
         {.packing = shape_.packing, .seed = seed, .rows_per_step = shape_.global_batch_size()});
   };
+  begin_.used.resize(sources_.size());
+  begin_.earlier.resize(sources_.size());
   std::int64_t all = 0;
   for (std::size_t i = 0; i < sources_.size(); ++i) {
-    training_.push_back(sequences(sources_[i].dataset, Split::kTrain, seed_of(shape.seed, i)));
+    training_.push_back(
+        sequences(sources_[i].dataset, Split::kTrain, seed_of(shape.seed, begin_.cut, i)));
     all += training_.back().count();
   }
   for (std::size_t i = 0; i < sources.validation.size(); ++i) {
@@ -77,8 +81,8 @@ void Batcher::make_stages(const std::vector<Stage>& stages) {
   std::vector<double> own;
   for (const Source& source : sources_) own.push_back(source.weight);
   const std::vector<Stage> all = stages.empty() ? std::vector<Stage>(1) : stages;
-  std::vector<std::int64_t> used(sources_.size());
-  std::int64_t first_step = 0;
+  std::vector<std::int64_t> used = begin_.used;
+  std::int64_t first_step = begin_.first_step;
   for (const Stage& stage : all) {
     stages_.push_back({first_step, Mixture(stage.weights.empty() ? own : stage.weights), used});
     const Mixture& mixture = stages_.back().mixture;
@@ -116,11 +120,31 @@ Sequences::Place Batcher::training_place(std::int64_t sample) const {
 }
 
 std::int64_t Batcher::num_used(int source, std::int64_t num_steps) const {
+  if (num_steps <= begin_.first_step) return begin_.used[static_cast<std::size_t>(source)];
   const std::int64_t samples = num_samples(num_steps);
   if (samples == 0) return 0;
   const StageMixture& stage = stage_of(samples - 1);
   return stage.used[static_cast<std::size_t>(source)] +
          stage.mixture.count(source, samples - stage.first_step * shape_.global_batch_size());
+}
+
+std::int64_t Batcher::tokens_of(int source, std::int64_t num_steps) const {
+  const auto i = static_cast<std::size_t>(source);
+  return begin_.earlier[i] + (num_used(source, num_steps) - begin_.used[i]) * shape_.seq_length;
+}
+
+std::int64_t Batcher::num_tokens(std::int64_t num_steps) const {
+  return begin_.tokens +
+         (num_samples(num_steps) - num_samples(begin_.first_step)) * shape_.seq_length;
+}
+
+SegmentBegin Batcher::end_at(std::int64_t step, std::int64_t cut) const {
+  SegmentBegin end{.first_step = step, .cut = cut, .tokens = num_tokens(step)};
+  for (int i = 0; i < num_sources(); ++i) {
+    end.used.push_back(cut == begin_.cut ? num_used(i, step) : 0);
+    end.earlier.push_back(tokens_of(i, step));
+  }
+  return end;
 }
 
 std::int64_t Batcher::num_steps() const {
@@ -148,8 +172,8 @@ std::int64_t Batcher::num_targets(std::int64_t step) const {
 
 void Batcher::fill(std::int64_t step, std::int64_t micro_step, int rank, const Batch& batch) const {
   const std::int64_t rows = shape_.micro_batch_size;
-  SHERD_CHECK(step >= 0 && micro_step >= 0 && micro_step < shape_.num_micro_steps && rank >= 0 &&
-                  rank < shape_.world,
+  SHERD_CHECK(step >= begin_.first_step && micro_step >= 0 && micro_step < shape_.num_micro_steps &&
+                  rank >= 0 && rank < shape_.world,
               "step {}, micro-step {} of {}, rank {} of {}", step, micro_step,
               shape_.num_micro_steps, rank, shape_.world);
   SHERD_CHECK(

@@ -4,6 +4,9 @@
 ///   sequence  sequences.h says what a source's sequences are, and in which order they are used
 ///   source    of several sources, mixture.h says which one each sequence is of. Source i > 0 draws
 ///             its order from a seed of its own.
+///   segment   a batcher has the steps of one shape, from `begin.first_step` on. If its sequences are
+///             longer or shorter than those of the steps before, the sources are cut anew, from
+///             seeds of their own.
 ///   stage     a stage begins a mixture of its own, at the step that follows the previous stage's.
 ///             In it, each source continues where the previous stages left it.
 ///   end       with num_epochs E, samples are 0 .. E * W - 1, of W sequences in an epoch. If they
@@ -67,9 +70,18 @@ struct ValidationSource {
   std::shared_ptr<const Dataset> dataset;
   std::int64_t num_batches = -1;  ///< of an evaluation; -1: as many as evaluations have
 };
+/// What the steps before a batcher's first one have used.
+struct SegmentBegin {
+  std::int64_t first_step = 0;
+  std::int64_t cut = 0;                 ///< 0: as in the first step of the run
+  std::int64_t tokens = 0;              ///< of all sources
+  std::vector<std::int64_t> used{};     ///< sequences of each source, in this cut; empty: none
+  std::vector<std::int64_t> earlier{};  ///< tokens of each source, in all cuts; empty: none
+};
 struct BatchSources {
   std::vector<Source> training;
   std::vector<Stage> stages{};  ///< empty: one
+  SegmentBegin begin{};
   std::vector<ValidationSource> validation{};
   int main_validation = 0;  ///< whose loss is the run's
 };
@@ -89,6 +101,11 @@ class Batcher {
   Batcher(const std::shared_ptr<const Dataset>& dataset, BatchShape shape);
 
   const BatchShape& shape() const { return shape_; }
+  const SegmentBegin& begin() const { return begin_; }
+  /// The number of the first step that it has.
+  std::int64_t first_step() const { return begin_.first_step; }
+  /// Where a batcher of the steps from `step` on begins. `cut`: the number of its cut.
+  SegmentBegin end_at(std::int64_t step, std::int64_t cut) const;
   /// Of the first source: its text is that of all.
   const Dataset& dataset() const { return *sources_[0].dataset; }
 
@@ -107,11 +124,14 @@ class Batcher {
   }
   /// Sequences of the source in one epoch of it.
   std::int64_t num_windows(int source = 0) const { return training(source).count(); }
-  /// Sequences of the source in the first `num_steps` steps.
+  /// Sequences of the source in this cut, in the first `num_steps` steps of the run.
   std::int64_t num_used(int source, std::int64_t num_steps) const;
+  /// Tokens of the source in the first `num_steps` steps of the run, and of all sources.
+  std::int64_t tokens_of(int source, std::int64_t num_steps) const;
+  std::int64_t num_tokens(std::int64_t num_steps) const;
   /// Steps in num_epochs; the last may have fewer samples. 0 without num_epochs.
   std::int64_t num_steps() const;
-  /// Samples of the first `num_steps` steps.
+  /// Samples of the first `num_steps` steps, if all had this shape.
   std::int64_t num_samples(std::int64_t num_steps) const;
   /// The source and number of a sample.
   Mixture::Place place_of(std::int64_t sample) const;
@@ -167,6 +187,7 @@ class Batcher {
   std::vector<ValidationSource> validation_sources_;
   int main_validation_ = 0;
   BatchShape shape_;
+  SegmentBegin begin_;
   std::vector<Sequences> training_, validation_;
   std::vector<StageMixture> stages_;
 };

@@ -8,7 +8,7 @@
 namespace sherd::data {
 
 /// What a draw is for, so that draws for different things are unrelated.
-enum class Draw : std::uint8_t { kOrder = 1, kOffset = 2, kSample = 3, kSource = 4 };
+enum class Draw : std::uint8_t { kOrder = 1, kOffset = 2, kSample = 3, kSource = 4, kCut = 5 };
 
 inline std::uint64_t draw(std::uint64_t seed, Draw purpose, std::int64_t where,
                           std::int64_t which = 0) {

@@ -36,7 +36,7 @@ void DataCommand::run() const {
   engine::ShowData show = show_;
   const char* no_colour = std::getenv("NO_COLOR");
   show.colour = ::isatty(STDOUT_FILENO) != 0 && (no_colour == nullptr || *no_colour == '\0');
-  fmt::print("{}", engine::shown_data(engine::resolve_recipe(request_).values, show));
+  fmt::print("{}", engine::shown_data(engine::resolve_recipe(request_), show));
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include "core/error.h"
 #include "engine/main/command_line.h"
 #include "engine/main/html_file.h"
+#include "engine/plan/largest_segment.h"
 #include "engine/plan/ledger/step_ledger.h"
 #include "engine/plan/paper_convention.h"
 #include "engine/plan/parameter_table.h"
@@ -58,7 +59,8 @@ PlanCommand::PlanCommand(CLI::App& command) {
 void PlanCommand::run() const {
   engine::RecipeRequest request = request_;
   request.reads_data = false;
-  const engine::ResolvedRecipe recipe = engine::resolve_recipe(request);
+  const engine::LargestSegment largest = engine::largest_segment(engine::resolve_recipe(request));
+  const engine::ResolvedRecipe& recipe = largest.recipe;
   if (ledger_) {
     if (parameters_ || paper_convention_ || !html_.empty() || device_memory_ ||
         ranks_per_machine_ > 0) {
@@ -94,6 +96,7 @@ void PlanCommand::run() const {
   const auto report = engine::plan_report(
       recipe, engine::device_limit(recipe.values, device_memory), ranks_per_machine_);
   if (!html_.empty()) write_html(html_, engine::plan_page(report));
+  if (!largest.text.empty() && !json_) fmt::print("{}\n", largest.text);
   fmt::print("{}", json_ ? engine::plan_json(report) : engine::plan_text(report));
 }
 

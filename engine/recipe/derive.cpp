@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "engine/recipe/resolution.h"
+#include "engine/recipe/segments.h"
 #include "engine/schedule/generate.h"
 
 namespace sherd::engine {
@@ -29,7 +30,7 @@ void derive_model(Resolution& recipe) {
   Recipe::Moe& moe = recipe.values().moe;
   recipe.derive("moe.ffn_hidden_size", moe.ffn_hidden_size,
                 moe.num_experts > 0 ? model.ffn_hidden_size : 0);
-  recipe.derive("model.max_seq_length", model.max_seq_length, recipe.values().training.seq_length);
+  recipe.derive("model.max_seq_length", model.max_seq_length, longest_sequence(recipe.values()));
   recipe.derive("model.norm_bias", model.norm_bias,
                 model.bias && model.norm == NormChoice::kLayerNorm);
   recipe.derive("model.qkv_bias", model.qkv_bias, model.bias);
@@ -54,8 +55,7 @@ std::int64_t part_of(double ratio, std::int64_t steps) {
 std::int64_t steps_of_decay(const Recipe& recipe) {
   const Recipe::LrScheduler& schedule = recipe.lr_scheduler;
   const std::int64_t tokens = schedule.wsd_decay_tokens;
-  if (tokens > 0 && recipe.tokens_per_step() > 0)
-    return (tokens - 1) / recipe.tokens_per_step() + 1;
+  if (tokens > 0 && recipe.tokens_per_step() > 0) return last_steps_with(recipe, tokens);
   const double steps = schedule.wsd_decay_ratio * static_cast<double>(schedule.decay_steps);
   return static_cast<std::int64_t>(std::floor(steps + 0.5));
 }

@@ -87,6 +87,7 @@ constexpr ForeignKey kKeys[] = {
     {"lr_wsd_decay_iters cooldown_steps num_decay_steps", "lr_scheduler.wsd_decay_steps"},
     {"datasets blend data_mix train_data_weights dataset_weights interleave_probs mix_strategy probabilities source_mixture", "data.sources", "each source has a path and a weight."},
     {"data_stages curriculum", "data.stages"},
+    {"rampup_batch_size step_batch_size_schedule enable_rampup_batch_size batch_size_warmup sequence_length_warmup min_seq_length seqlen_schedule", "data.stages", "a stage has steps or tokens, global_batch_size and seq_length."},
     {"validation_datasets val_datasets test_datasets eval_datasets multiple_validation_sets eval_dataset", "data.validation_sets"},
     {"eval_on_startup eval_on_start start_eval_at_iter eval_start_step", "training.eval_at_start"},
     {"metric_for_best", "training.best_by"},

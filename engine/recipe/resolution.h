@@ -84,6 +84,12 @@ class Resolution {
   std::vector<PutAside> put_aside_;
 };
 
+/// As with_changes, but the problems are an error. They begin with `where`.
+/// Errors   RecipeErrors
+ResolvedRecipe with_changes_or_errors(const ResolvedRecipe& recipe, const std::string& where,
+                                      const std::vector<std::string_view>& keys,
+                                      const std::function<void(Recipe&)>& change);
+
 /// Derives the run's name and folder, before anything is read from it.
 void derive_names(Resolution& recipe);
 

@@ -8,6 +8,7 @@
 #include "engine/recipe/fields.h"
 #include "engine/recipe/model_from.h"
 #include "engine/recipe/resolution.h"
+#include "engine/recipe/segments.h"
 #include "engine/recipe/suggest.h"
 #include "engine/recipe/uses.h"
 #include "engine/recipe/values.h"
@@ -157,6 +158,7 @@ Resolution::Resolution(const RecipeRequest& request, const ResolvedRecipe& recip
 void Resolution::choose(std::string_view key) {
   const std::size_t row = row_of(key);
   resolved_.origins[row] = {Origin::Kind::kSet, "chosen"};
+  where_[row] = request_.path;
   is_set_[row] = true;
   const Field& field = recipe_fields()[row];
   const auto* number = std::get_if<Member<std::int64_t>>(&field.slot);
@@ -220,7 +222,9 @@ ResolvedRecipe resolve_recipe(const RecipeRequest& request) {
   fill_defaults(recipe);
   derive_and_check(recipe);
   check_adapter_from(recipe);
-  return recipe.take();
+  ResolvedRecipe resolved = recipe.take();
+  segments_of(resolved);  // each stage's shape is possible
+  return resolved;
 }
 
 ResolvedRecipe with_epoch_steps(const ResolvedRecipe& recipe, std::int64_t epoch_steps) {
@@ -242,16 +246,35 @@ ResolvedRecipe with_epoch_steps(const ResolvedRecipe& recipe, std::int64_t epoch
   return changed.take();
 }
 
+namespace {
+
+void change_and_check(Resolution& recipe, const std::vector<std::string_view>& keys,
+                      const std::function<void(Recipe&)>& change) {
+  change(recipe.values());
+  for (const std::string_view key : keys) recipe.choose(key);
+  if (!recipe.has_problems()) derive_and_check(recipe);
+}
+
+}  // namespace
+
 std::optional<ResolvedRecipe> with_changes(const ResolvedRecipe& recipe,
                                            const std::vector<std::string_view>& keys,
                                            const std::function<void(Recipe&)>& change) {
   const RecipeRequest request{
       .path = "recipe", .text = {}, .sets = {}, .ranks = {}, .reads_data = false};
   Resolution changed(request, recipe);
-  change(changed.values());
-  for (const std::string_view key : keys) changed.choose(key);
-  if (!changed.has_problems()) derive_and_check(changed);
+  change_and_check(changed, keys, change);
   if (changed.has_problems()) return std::nullopt;
+  return changed.take();
+}
+
+ResolvedRecipe with_changes_or_errors(const ResolvedRecipe& recipe, const std::string& where,
+                                      const std::vector<std::string_view>& keys,
+                                      const std::function<void(Recipe&)>& change) {
+  const RecipeRequest request{
+      .path = where, .text = {}, .sets = {}, .ranks = {}, .reads_data = false, .is_kept = true};
+  Resolution changed(request, recipe);
+  change_and_check(changed, keys, change);
   return changed.take();
 }
 

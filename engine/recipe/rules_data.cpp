@@ -5,6 +5,7 @@
 
 #include "engine/recipe/fields.h"
 #include "engine/recipe/resolution.h"
+#include "engine/recipe/segments.h"
 #include "engine/recipe/suggest.h"
 #include "engine/recipe/uses.h"
 
@@ -104,16 +105,41 @@ void check_sources(Resolution& recipe) {
   check_names(recipe, kSources, sources, names);
 }
 
+// A run goes from one shape to another through a checkpoint.
+void check_shapes(Resolution& recipe) {
+  const Recipe& values = recipe.values();
+  const auto& stages = values.data.stages;
+  const bool any = std::ranges::any_of(stages, [](const DataStage& stage) {
+    return stage.seq_length > 0 || stage.global_batch_size > 0 || stage.micro_batch_size > 0;
+  });
+  if (!any) return;
+  if (!values.checkpoint.saves()) {
+    recipe.refuse({kStages, "checkpoint.interval"},
+                  "data.stages change the sequence length or batch size, and a run does that "
+                  "through a checkpoint, but checkpoint.interval is 0. Set it.");
+  }
+  if (values.training.num_epochs > 0) {
+    recipe.refuse({kStages, "training.num_epochs"},
+                  "training.num_epochs is {}, but data.stages change the sequence length or batch "
+                  "size. Use training.max_steps.",
+                  values.training.num_epochs);
+  }
+}
+
 void check_stages(Resolution& recipe) {
   const Recipe& values = recipe.values();
   const auto& stages = values.data.stages;
   if (stages.empty()) return;
-  if (values.data.sources.empty()) {
+  check_shapes(recipe);
+  const bool has_weights =
+      std::ranges::any_of(stages, [](const DataStage& stage) { return !stage.weights.empty(); });
+  if (values.data.sources.empty() && has_weights) {
     return recipe.refuse({kStages, kSources},
-                         "data.stages needs data.sources, whose weights it changes.");
+                         "data.stages has weights, but there is no data.sources whose weights "
+                         "they could be.");
   }
   const std::size_t num_sources = values.data.sources.size();
-  std::int64_t steps = 0;
+  const std::vector<StageSpan> spans = spans_of(values);
   for (std::size_t i = 0; i < stages.size(); ++i) {
     const std::string label = fmt::format("data.stages[{}]", i);
     const DataStage& stage = stages[i];
@@ -127,7 +153,9 @@ void check_stages(Resolution& recipe) {
                     label);
     }
     std::vector<double> weights = stage.weights;
-    if (weights.empty()) {
+    if (num_sources == 0) {
+      weights = {1.0};
+    } else if (weights.empty()) {
       for (const DataSource& source : values.data.sources) weights.push_back(source.weight);
     } else if (weights.size() != num_sources) {
       recipe.refuse({kStages}, "{}.weights has {} numbers for {} sources.", label, weights.size(),
@@ -136,9 +164,9 @@ void check_stages(Resolution& recipe) {
     if (sum_of(weights) == 0.0) {
       recipe.refuse({kStages}, "{}: all weights are 0; nothing would be trained on.", label);
     }
-    steps += recipe.has_problems() ? 0 : values.steps_of(stage);
     const std::int64_t max_steps = values.training.max_steps;
-    if (is_last && values.steps_of(stage) > 0 && steps < max_steps) {
+    const std::int64_t steps = spans[i].end_step;
+    if (!recipe.has_problems() && is_last && steps < max_steps) {
       recipe.refuse({kStages, "training.max_steps"},
                     "data.stages end after {} steps, but training.max_steps is {}. Lengthen the "
                     "last stage, or leave out its length.",

@@ -92,6 +92,10 @@ bool averages(R r) {
 bool is_wsd(R r) {
   return r.lr_scheduler.type == optim::ScheduleType::kWsd;
 }
+bool changes_batch_size(R r) {
+  return std::ranges::any_of(r.data.stages,
+                             [](const DataStage& stage) { return stage.global_batch_size > 0; });
+}
 bool saves(R r) {
   return r.checkpoint.saves();
 }
@@ -255,6 +259,8 @@ const Use kUses[] = {
      [](R r) { return is_wsd(r) && r.lr_scheduler.wsd_decay_tokens == 0; }},
     {"lr_scheduler.wsd_decay_tokens", "with type: wsd, if wsd_decay_steps isn't set", is_wsd},
     {"lr_scheduler.wsd_decay_steps", kWsd, is_wsd},
+    {"lr_scheduler.batch_size_scaling", "if data.stages change global_batch_size",
+     changes_batch_size},
 
     {"averages.decay", "with type: ema", [](R r) { return r.averages.type == AverageType::kEma; }},
     {"averages.start_step", "with a type", averages},

@@ -2,21 +2,40 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "core/error.h"
 
 namespace sherd::engine {
 namespace {
 
-double epochs_of(const data::Batcher& batcher, int source, std::int64_t max_steps) {
-  return static_cast<double>(batcher.num_used(source, max_steps)) /
-         static_cast<double>(batcher.num_windows(source));
+// The step at which the run leaves segment `index`.
+std::int64_t end_of(const RunData& data, std::size_t index, std::int64_t max_steps) {
+  const bool is_last = index + 1 == data.segments.size();
+  return is_last ? max_steps : std::min(data.segments[index].end_step, max_steps);
 }
 
-// "steps 1 to 700: in 1024 sequences, 717 of english, 307 of code".
-std::string stage_line(const data::Batcher& batcher, std::size_t index, std::int64_t max_steps) {
+std::int64_t tokens_in(const RunData& data, std::size_t index, int source, std::int64_t max_steps) {
+  const data::Batcher& batcher = *data.batches[index];
+  return batcher.tokens_of(source, end_of(data, index, max_steps)) -
+         batcher.tokens_of(source, batcher.first_step());
+}
+
+double epochs_of(const RunData& data, int source, std::int64_t max_steps) {
+  double epochs = 0.0;
+  for (std::size_t i = 0; i < data.batches.size(); ++i) {
+    const data::Batcher& batcher = *data.batches[i];
+    epochs += static_cast<double>(tokens_in(data, i, source, max_steps)) /
+              static_cast<double>(batcher.num_windows(source) * batcher.shape().seq_length);
+  }
+  return epochs;
+}
+
+// "steps 1 to 700: in 1024 sequences, 717 of english, 307 of code"
+std::string stage_line(const data::Batcher& batcher, std::size_t index, std::int64_t end_step) {
   const auto& stages = batcher.stages();
   const bool is_last = index + 1 == stages.size();
-  const std::int64_t end = is_last ? max_steps : stages[index + 1].first_step;
+  const std::int64_t end = is_last ? end_step : stages[index + 1].first_step;
   std::string shares;
   const std::vector<std::int64_t>& counts = stages[index].mixture.counts();
   for (std::size_t i = 0; i < counts.size(); ++i) {
@@ -28,12 +47,33 @@ std::string stage_line(const data::Batcher& batcher, std::size_t index, std::int
                      data::Mixture::kBlock, shares);
 }
 
-std::string source_line(const data::Batcher& batcher, int source, std::int64_t max_steps) {
-  const std::int64_t used = batcher.num_used(source, max_steps);
-  return fmt::format("{}: {} sequences in {} steps, {} tokens, {:.3g} epochs of {}",
-                     batcher.source(source).name, used, max_steps,
-                     used * batcher.shape().seq_length, epochs_of(batcher, source, max_steps),
-                     batcher.num_windows(source));
+std::string source_line(const RunData& data, int source, std::int64_t max_steps) {
+  const data::Batcher& last = *data.batches.back();
+  const std::string& name = last.source(source).name;
+  const std::int64_t tokens = last.tokens_of(source, max_steps);
+  const double epochs = epochs_of(data, source, max_steps);
+  if (data.batches.size() > 1) {
+    return fmt::format("{}: {} tokens in {} steps, {:.3g} epochs", name, tokens, max_steps, epochs);
+  }
+  return fmt::format("{}: {} sequences in {} steps, {} tokens, {:.3g} epochs of {}", name,
+                     last.num_used(source, max_steps), max_steps, tokens, epochs,
+                     last.num_windows(source));
+}
+
+// Of a segment whose texts are cut anew: "up to 512 of 1024 tokens of english were used before".
+std::string repeats_line(const RunData& data, std::size_t index, int source,
+                         std::int64_t max_steps) {
+  const data::Batcher& batcher = *data.batches[index];
+  const std::int64_t tokens = tokens_in(data, index, source, max_steps);
+  const std::int64_t before = batcher.tokens_of(source, batcher.first_step());
+  const std::int64_t repeated = std::min(tokens, before);
+  if (repeated == 0) return "";
+  return fmt::format("up to {} of its {} tokens of {} were used before, cut differently", repeated,
+                     tokens, batcher.source(source).name);
+}
+
+bool is_cut_anew(const RunData& data, std::size_t index) {
+  return index > 0 && data.batches[index]->begin().cut != data.batches[index - 1]->begin().cut;
 }
 
 std::string counted(std::int64_t count, std::string_view what) {
@@ -42,41 +82,49 @@ std::string counted(std::int64_t count, std::string_view what) {
 
 }  // namespace
 
-std::string data_lines(const Recipe& recipe, const data::Batcher& batcher) {
+std::string data_lines(const Recipe& recipe, const RunData& data) {
   std::string text;
   const auto add = [&text](const std::string& line) {
     if (!line.empty()) text += (text.empty() ? "" : "\n") + line;
   };
-  const bool is_mixed = batcher.num_sources() > 1;
-  for (int i = 0; i < batcher.num_sources(); ++i) {
-    const data::Source& source = batcher.source(i);
+  const data::Batcher& first = *data.batches[0];
+  const bool is_mixed = first.num_sources() > 1;
+  for (int i = 0; i < first.num_sources(); ++i) {
+    const data::Source& source = first.source(i);
     add((is_mixed ? source.name + ": " : "") + source.dataset->summary());
   }
   const auto is_trained_on = [&](const data::Dataset* dataset) {
-    for (int i = 0; i < batcher.num_sources(); ++i) {
-      if (batcher.source(i).dataset.get() == dataset) return true;
+    for (int i = 0; i < first.num_sources(); ++i) {
+      if (first.source(i).dataset.get() == dataset) return true;
     }
     return false;
   };
-  for (int set = 0; set < batcher.num_validation_sets(); ++set) {
-    const data::ValidationSource& source = batcher.validation_source(set);
+  for (int set = 0; set < first.num_validation_sets(); ++set) {
+    const data::ValidationSource& source = first.validation_source(set);
     if (is_trained_on(source.dataset.get())) continue;
     add(fmt::format("validation {}: {}", source.name, source.dataset->summary()));
   }
-  add(batcher.summary());
-  if (!is_mixed) return text;
   const std::int64_t max_steps = recipe.training.max_steps;
-  for (std::size_t i = 0; i < batcher.stages().size(); ++i) {
-    if (batcher.stages()[i].first_step < max_steps) add(stage_line(batcher, i, max_steps));
+  for (std::size_t i = 0; i < data.batches.size(); ++i) {
+    const data::Batcher& batcher = *data.batches[i];
+    if (data.batches.size() > 1) add(data.segments[i].text(recipe));
+    add(batcher.summary());
+    for (std::size_t stage = 0; is_mixed && stage < batcher.stages().size(); ++stage) {
+      if (batcher.stages()[stage].first_step >= max_steps) continue;
+      add(stage_line(batcher, stage, end_of(data, i, max_steps)));
+    }
+    for (int source = 0; is_cut_anew(data, i) && source < batcher.num_sources(); ++source) {
+      add(repeats_line(data, i, source, max_steps));
+    }
   }
-  for (int i = 0; i < batcher.num_sources(); ++i) add(source_line(batcher, i, max_steps));
+  for (int i = 0; is_mixed && i < first.num_sources(); ++i) add(source_line(data, i, max_steps));
   return text;
 }
 
-void require_few_epochs(const data::Batcher& batcher, std::int64_t max_steps) {
-  for (int i = 0; i < batcher.num_sources(); ++i) {
-    const data::Source& source = batcher.source(i);
-    const double epochs = epochs_of(batcher, i, max_steps);
+void require_few_epochs(const RunData& data, std::int64_t max_steps) {
+  for (int i = 0; i < data.batches[0]->num_sources(); ++i) {
+    const data::Source& source = data.batches[0]->source(i);
+    const double epochs = epochs_of(data, i, max_steps);
     if (source.max_epochs == 0.0 || epochs <= source.max_epochs) continue;
     throw DataError(
         "data.sources: \"{}\" would be repeated {:.3g} times in {} steps, and its max_epochs is "

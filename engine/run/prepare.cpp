@@ -105,26 +105,40 @@ std::optional<std::string> check_memory(const ResolvedRecipe& recipe, const Worl
 
 }  // namespace
 
+std::size_t PreparedRun::segment_after(std::int64_t steps_done) const {
+  std::size_t found = 0;
+  while (found + 1 < segments.size() && segments[found + 1].first_step <= steps_done) ++found;
+  return found;
+}
+
 PreparedRun prepare(const ResolvedRecipe& written, const Machine& machine, checkpoint::Disk& disk) {
   const DeviceTraits device = machine.traits();
   require_possible_on(device.kind, written.values);
-  WorldPlan plan = plan_world({written.values, device});
-  TrainingOptions options = options_on_device(written.values);
-  std::optional<std::string> too_large = check_memory(written, plan, machine);
+  PreparedRun run{.resolved = written, .segments = segments_of(written)};
+  for (const Segment& segment : run.segments) {
+    const Recipe& recipe = segment.recipe.values;
+    run.prepared.push_back({options_on_device(recipe), plan_world({recipe, device})});
+    const auto bytes = [&](std::size_t i) { return run.prepared[i].plan.all_arenas_bytes(); };
+    if (bytes(run.prepared.size() - 1) > bytes(run.largest)) run.largest = run.prepared.size() - 1;
+  }
+  run.too_large =
+      check_memory(run.segments[run.largest].recipe, run.prepared[run.largest].plan, machine);
   require_utf8(written);
-  check_first_weights(disk, written.values, options);
-  data::BatchSources sources = open_sources(written.values);
-  std::shared_ptr<const data::Dataset> dataset = sources.training[0].dataset;
-  auto batches =
-      std::make_shared<const data::Batcher>(std::move(sources), batch_shape(written.values));
-  ResolvedRecipe resolved = with_epoch_steps(written, batches->num_steps());
-  options.lr_schedule = resolved.values.lr_schedule();  // all that depends on the number of steps
-  const Recipe::Training& training = resolved.values.training;
-  require_few_epochs(*batches, training.max_steps);
+  check_first_weights(disk, written.values, run.prepared[0].options);
+  run.batches = open_batches(run.segments);
+  run.resolved = with_epoch_steps(written, run.batches[0]->num_steps());
+  if (run.num_segments() == 1 && written.values.training.num_epochs > 0) {
+    run.segments[0].recipe = run.resolved;
+    run.segments[0].end_step = run.resolved.values.training.max_steps;
+  }
+  for (std::size_t i = 0; i < run.num_segments(); ++i) {  // all that depends on the number of steps
+    run.prepared[i].options.lr_schedule = run.segments[i].recipe.values.lr_schedule();
+  }
+  const Recipe::Training& training = run.resolved.values.training;
+  require_few_epochs({run.segments, run.batches}, training.max_steps);
   // A prompt that the vocabulary can't spell is an error now, not after the last step.
-  if (training.sample_tokens > 0) dataset->text().ids(training.sample_prompt);
-  return {std::move(resolved),  std::move(options), std::move(plan),
-          std::move(too_large), std::move(dataset), std::move(batches)};
+  if (training.sample_tokens > 0) run.dataset().text().ids(training.sample_prompt);
+  return run;
 }
 
 std::string unlike_folder(checkpoint::Disk& disk, const Recipe& recipe) {
@@ -156,10 +170,10 @@ CheckpointOptions checkpoint_options(const PreparedRun& run, const OutputFolder&
           .init_from = base_of(recipe),
           .adapter = begins_with_adapter(recipe) ? recipe.checkpoint.init_from : "",
           .max_steps = recipe.training.max_steps,
-          .fingerprint = run_settings(recipe, run.batches->fingerprints()),
+          .fingerprint = run_settings(recipe, fingerprints_of(recipe, run.batches)),
           .recipe = run.resolved.yaml(),
           .folder = current_folder(),
-          .vocabulary = run.dataset->text().characters(),
+          .vocabulary = run.dataset().text().characters(),
           .disk = &output.disk(),
           .lock = output.lock()};
 }

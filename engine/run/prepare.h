@@ -5,23 +5,35 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "engine/data/batcher.h"
 #include "engine/launch/machine.h"
 #include "engine/plan/world_plan.h"
-#include "engine/recipe/recipe.h"
+#include "engine/recipe/segments.h"
 #include "engine/report/output_folder.h"
 #include "engine/saving/checkpointing.h"
 
 namespace sherd::engine {
 
-struct PreparedRun {
-  ResolvedRecipe resolved;  ///< with the steps of its epochs
+/// What a segment of the run needs (engine/recipe/segments.h).
+struct PreparedSegment {
   TrainingOptions options;  ///< on this machine
   WorldPlan plan;
-  std::optional<std::string> too_large;  ///< why the plan doesn't fit, if memory.on_exceed is warn
-  std::shared_ptr<const data::Dataset> dataset;
-  std::shared_ptr<const data::Batcher> batches;
+};
+
+struct PreparedRun {
+  ResolvedRecipe resolved;        ///< with the steps of its epochs
+  std::vector<Segment> segments;  ///< most runs have one
+  std::vector<PreparedSegment> prepared;
+  std::vector<std::shared_ptr<const data::Batcher>> batches;
+  std::size_t largest = 0;               ///< the segment that needs the most memory
+  std::optional<std::string> too_large;  ///< why it doesn't fit, if memory.on_exceed is warn
+
+  std::size_t num_segments() const { return segments.size(); }
+  /// The segment whose trainer does the step after `steps_done` steps.
+  std::size_t segment_after(std::int64_t steps_done) const;
+  const data::Dataset& dataset() const { return batches[0]->dataset(); }
 };
 
 /// Reads the data and the headers of the initial weights; allocates nothing for training.

@@ -20,27 +20,34 @@ class RankRun {
                        [&context](const std::string& text) { context.progress.message(text); }),
         trainer_(trainer_options(), rank) {}
 
-  void train() {
+  std::optional<Continuation> train() {
     trainer_.load();
+    if (context_.run.segment_after(trainer_.steps_done()) != context_.segment) {
+      return Continuation{trainer_.steps_done(), /*is_saved=*/false};
+    }
     const bool evaluates_first = trainer_.steps_done() > 0
                                      ? !trainer_.evaluated() && evaluation_is_due()
                                      : recipe_.training.eval_at_start && validates();
     if (reporter_) {
+      const bool is_start = !context_.totals.has_begun;
       context_.output.replace("recipe.yaml", context_.checkpoints.recipe);
       reporter_->begin(trainer_.steps_done(), evaluates_first, schedule());
       context_.has_begun = true;
       reporter_->say_where_it_begins(stops_early(), trainer_.best());
-      if (context_.hooks) context_.hooks->begin(trainer_.steps_done());
+      if (is_start && context_.hooks) context_.hooks->begin(trainer_.steps_done());
     }
     // A new run may evaluate before its first step. If a run was stopped during an evaluation, the
     // resumed run does, until a checkpoint contains the result.
     if (evaluates_first) {
       const StopRequest stop = evaluate();
-      if (stop != StopRequest::kNone) return end_asked(stop);
+      if (stop != StopRequest::kNone) {
+        end_asked(stop);
+        return std::nullopt;
+      }
       if (stops_early() && reporter_) reporter_->early_end(trainer_.steps_done(), trainer_.best());
     }
     limits_time_ = true;
-    while (trainer_.steps_done() < recipe_.training.max_steps && !stops_early()) {
+    while (trainer_.steps_done() < context_.end_step() && !stops_early()) {
       trace_if_asked();
       const auto begin = RunReporter::Clock::now();
       const StepResult result = trainer_.step();
@@ -50,18 +57,27 @@ class RankRun {
       StopRequest stop = result.stop;
       if (stop == StopRequest::kNone && evaluation_is_due()) stop = evaluate();
       save(stop, result.save_asked);
-      if (stop != StopRequest::kNone) return end_asked(stop);
+      if (stop != StopRequest::kNone) {
+        end_asked(stop);
+        return std::nullopt;
+      }
     }
+    const bool continues = !context_.is_last() && !stops_early();
+    if (continues) trainer_.save();
     trainer_.finish();
-    if (reporter_) reporter_->end(trainer_.steps_done());
+    if (reporter_) reporter_->end(trainer_.steps_done(), continues);
+    if (continues) return Continuation{trainer_.steps_done(), /*is_saved=*/true};
     print_sample();
+    return std::nullopt;
   }
 
  private:
   TrainerOptions trainer_options() {
-    return {.training = context_.run.options,
-            .batches = context_.run.batches,
+    const Segment& segment = context_.run.segments[context_.segment];
+    return {.training = context_.options(),
+            .batches = context_.run.batches[context_.segment],
             .checkpoints = context_.checkpoints,
+            .best_from_step = segment.cuts_anew ? segment.first_step : -1,
             .evaluates_average =
                 recipe_.averages.evaluate && recipe_.averages.type != AverageType::kNone,
             .asked_to_stop = [this] { return asked_to_stop(); },
@@ -95,12 +111,13 @@ class RankRun {
 
   bool is_last() const { return trainer_.steps_done() == recipe_.training.max_steps; }
 
-  // After the steps that are done.
+  // After the steps that are done. Between two segments, the later one evaluates.
   bool evaluation_is_due() const {
+    if (!context_.is_last() && trainer_.steps_done() == context_.end_step()) return false;
     const std::int64_t interval = recipe_.training.eval_interval;
     return (is_last() || (interval > 0 && trainer_.steps_done() % interval == 0)) && validates();
   }
-  bool validates() const { return context_.run.batches->num_validation_sets() > 0; }
+  bool validates() const { return context_.batches().num_validation_sets() > 0; }
 
   // The last step needs no reason to be the last.
   bool stops_early() const {
@@ -150,7 +167,7 @@ class RankRun {
   void end_asked(StopRequest stop) {
     trainer_.finish();
     if (!reporter_) return;
-    reporter_->end(trainer_.steps_done());
+    reporter_->end(trainer_.steps_done(), /*continues=*/false);
     const std::int64_t newest = trainer_.newest_checkpoint();
     throw_stopped(
         stop,
@@ -170,7 +187,7 @@ class RankRun {
   void print_sample() {
     const Recipe::Training& training = recipe_.training;
     if (training.sample_tokens == 0) return;
-    const data::TokenText& text = context_.run.dataset->text();
+    const data::TokenText& text = context_.run.dataset().text();
     std::vector<std::int32_t> prompt = text.ids(training.sample_prompt);
     if (prompt.empty()) prompt = {0};
     const auto tokens =
@@ -194,9 +211,11 @@ class RankRun {
 
 }  // namespace
 
-void run_rank(const RunContext& context, sharding::Rank& rank) {
+std::optional<Continuation> run_rank(const RunContext& context, sharding::Rank& rank) {
   RankRun run(context, rank);
-  rank.guard([&] { run.train(); });
+  std::optional<Continuation> continuation;
+  rank.guard([&] { continuation = run.train(); });
+  return continuation;
 }
 
 }  // namespace sherd::engine

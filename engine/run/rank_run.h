@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <optional>
 
 #include "core/trace.h"
 #include "engine/hooks/hooks.h"
@@ -12,9 +13,19 @@
 
 namespace sherd::engine {
 
+/// What rank 0 knows of the run when it goes from one segment to the next.
+struct RunTotals {
+  bool has_begun = false;
+  std::int64_t first_step = 0;  ///< steps done when the run began
+  std::int64_t lost_steps = 0;  ///< done before, in steps after first_step
+  double moved_seconds = 0.0;   ///< in which the model was trained
+};
+
 /// What all ranks of a process share. Rank 0 alone writes and prints.
 struct RunContext {
   const PreparedRun& run;
+  std::size_t segment = 0;  ///< that is trained
+  RunTotals& totals;
   const OutputFolder& output;
   Progress& progress;
   Trace& trace;
@@ -24,9 +35,22 @@ struct RunContext {
   int first_rank = 0;            ///< of this process
   double matmul_peak = 0.0;      ///< Machine::matmul_peak: operations per second; 0: unknown
 
-  const Recipe& recipe() const { return run.resolved.values; }
+  /// The segment's.
+  const Recipe& recipe() const { return run.segments[segment].recipe.values; }
+  const TrainingOptions& options() const { return run.prepared[segment].options; }
+  const data::Batcher& batches() const { return *run.batches[segment]; }
+  std::int64_t end_step() const { return run.segments[segment].end_step; }
+  bool is_last() const { return segment + 1 == run.num_segments(); }
 };
 
-void run_rank(const RunContext& context, sharding::Rank& rank);
+/// The run isn't at its end: another segment trains the step after `steps_done` steps.
+struct Continuation {
+  std::int64_t steps_done = 0;
+  bool is_saved = false;  ///< false: nothing was trained, as the checkpoint is another segment's
+};
+
+/// Trains a segment of the run, from its checkpoint or from the beginning. Returns nothing if the
+/// run ends. All ranks return the same.
+std::optional<Continuation> run_rank(const RunContext& context, sharding::Rank& rank);
 
 }  // namespace sherd::engine

@@ -5,6 +5,8 @@
 #include <mutex>
 #include <set>
 
+#include "checkpoint/reader.h"
+#include "checkpoint/store/committed.h"
 #include "checkpoint/store/step_directory.h"
 #include "engine/huggingface/model_files.h"
 #include "engine/launch/device.h"
@@ -23,6 +25,7 @@
 #include "engine/run/rank_run.h"
 #include "engine/run/run_hooks.h"
 #include "engine/saving/resuming.h"
+#include "engine/train/data_sources.h"
 #include "engine/train/from_recipe.h"
 
 namespace sherd::engine {
@@ -140,12 +143,14 @@ std::vector<MeasuredMemory> of_all_processes(sharding::Processes* processes, con
   return measured;
 }
 
-LaunchOptions launch_of(const PreparedRun& run, std::shared_ptr<const Machine> machine,
-                        CallsFiles& calls, Trace& trace, Hooks* hooks, const OnStuck& on_stuck) {
-  LaunchOptions launch = launch_options(run.resolved.values, std::move(machine));
+LaunchOptions launch_of(const PreparedRun& run, std::size_t segment,
+                        std::shared_ptr<const Machine> machine, CallsFiles& calls, Trace& trace,
+                        Hooks* hooks, const OnStuck& on_stuck) {
+  LaunchOptions launch = launch_options(run.segments[segment].recipe.values, std::move(machine));
   launch.trace = &trace;
-  launch.plan = [&run](int r) { return run.plan.of(r); };
-  launch.host_plan = [&run](int r) { return run.plan.host_of(r); };
+  const WorldPlan& plan = run.prepared[segment].plan;
+  launch.plan = [&plan](int r) { return plan.of(r); };
+  launch.host_plan = [&plan](int r) { return plan.host_of(r); };
   launch.stop_asked = [] { return stop_request() == StopRequest::kRequeue; };
   launch.on_calls = [&calls](int r, const std::string& text) { calls.write(r, text); };
   if (on_stuck) {
@@ -169,16 +174,20 @@ void keep_model_files(checkpoint::Disk& disk, const std::string& output, const R
 void say_what_runs(Progress& progress, const PreparedRun& run, const LaunchOptions& launch,
                    checkpoint::Disk& disk) {
   const Recipe& recipe = run.resolved.values;
-  progress.message(model_line(run.options, recipe));
+  progress.message(model_line(run.prepared[0].options, recipe));
   if (recipe.moe.num_experts > 0) progress.message(experts_line(recipe));
-  if (const std::string text = groups_text(run.options); !text.empty()) progress.message(text);
+  if (const std::string text = groups_text(run.prepared[0].options); !text.empty())
+    progress.message(text);
   for (const std::string& note : run.resolved.notes) progress.message(note);
   if (const std::string text = export_note(recipe); !text.empty()) progress.message(text);
   if (const std::string text = unlike_folder(disk, recipe); !text.empty()) progress.message(text);
-  progress.message(data_lines(recipe, *run.batches));
-  if (recipe.training.num_epochs > 0) progress.message(epochs_line(recipe, *run.batches));
+  progress.message(data_lines(recipe, {run.segments, run.batches}));
+  if (recipe.training.num_epochs > 0) progress.message(epochs_line(recipe, *run.batches[0]));
   progress.message(device_line(launch));
-  progress.message(memory_table(run.plan));
+  if (run.num_segments() > 1) {
+    progress.message("the most memory: " + run.segments[run.largest].text(recipe));
+  }
+  progress.message(memory_table(run.prepared[run.largest].plan));
   if (run.too_large) progress.message("warning: " + *run.too_large);
 }
 
@@ -191,16 +200,41 @@ void listen_to_signals(const Recipe& recipe, bool among_processes) {
   install_save_signal();
 }
 
+// What the ranks of a segment have measured.
+struct MeasuredSegment {
+  std::size_t segment = 0;
+  std::vector<MeasuredMemory> ranks{};
+};
+
 void report_end(const OutputFolder& output, Progress& progress, const PreparedRun& run,
-                const std::vector<MeasuredMemory>& measured, std::int64_t resident_bytes,
-                Trace& trace) {
-  output.replace("memory.json", memory_json(run.plan, measured, resident_bytes));
-  progress.message(memory_comparison(run.plan, measured, resident_bytes));
+                const MeasuredSegment& measured, std::int64_t resident_bytes, Trace& trace) {
+  const WorldPlan& plan = run.prepared[measured.segment].plan;
+  output.replace("memory.json", memory_json(plan, measured.ranks, resident_bytes));
+  progress.message(memory_comparison(plan, measured.ranks, resident_bytes));
   if (const auto& steps = run.resolved.values.metrics.trace_steps) {
     output.replace("trace.json", trace.to_chrome_json());
     progress.message(fmt::format("trace of steps {} to {}: {}", steps->first, steps->last,
                                  output.file("trace.json")));
   }
+}
+
+// Steps done in the checkpoint that the run probably resumes from: which segment to begin with. If
+// it turns out to be another one, that one follows. All processes take process 0's word.
+std::int64_t probable_steps(const Recipe& recipe, checkpoint::Disk& disk,
+                            sharding::Processes* processes) {
+  std::int64_t steps = 0;
+  const std::string& resume = recipe.checkpoint.resume;
+  try {
+    if (resume == "auto" || resume == "never") {
+      const auto found = checkpoint::committed_steps(disk, recipe.run.output_dir + "/checkpoints");
+      if (!found.empty()) steps = found.front();
+    } else {
+      steps = checkpoint::Checkpoint(disk, resume).manifest().step;
+    }
+  } catch (const Error&) {  // the ranks report it when they load
+  }
+  if (!processes) return steps;
+  return std::stoll(processes->links().all_gather("the segment", std::to_string(steps))[0]);
 }
 
 // The end of `work` is the hooks' last event, unless it is a refusal.
@@ -223,9 +257,9 @@ void train_in(const OutputFolder& output, const PreparedRun& run,
               std::atomic<bool>& has_begun) {
   const Recipe& recipe = run.resolved.values;
   sharding::Processes* const processes = machine->processes();
-  const RanksHere here = machine->ranks_here(run.plan.world_size());
+  const RanksHere here = machine->ranks_here(run.prepared[0].plan.world_size());
   const bool first = here.first == 0;  // of all processes: the one that prints, and writes files
-  const CheckpointOptions checkpoints = checkpoint_options(run, output);
+  CheckpointOptions checkpoints = checkpoint_options(run, output);
   if (first && checkpoints.saves) checkpoint::prepare_checkpoints(output.disk(), output.path());
   if (first) keep_model_files(output.disk(), output.path(), recipe);
 
@@ -234,33 +268,53 @@ void train_in(const OutputFolder& output, const PreparedRun& run,
   // mpirun gives a process a terminal of its own, and passes on what it reads there line by line.
   Progress progress = processes ? Progress(stdout, /*in_place=*/false, 0) : Progress();
   const std::unique_ptr<Hooks> hooks = first ? run_hooks(recipe, output, progress) : nullptr;
-  const LaunchOptions launch = launch_of(run, machine, calls, trace, hooks.get(), on_stuck);
-  if (first) say_what_runs(progress, run, launch, output.disk());
-  const RunContext context{.run = run,
-                           .output = output,
-                           .progress = progress,
-                           .trace = trace,
-                           .checkpoints = checkpoints,
-                           .has_begun = has_begun,
-                           .hooks = hooks.get(),
-                           .first_rank = here.first,
-                           .matmul_peak = machine->matmul_peak(
-                               run.options.model.dtype, here.count * launch.compute_threads())};
+  RunTotals totals;
+  MeasuredSegment measured;
+  bool said = false;
+  // Trains a segment, which is the whole run if there is one.
+  const auto train_segment = [&](std::size_t segment) {
+    const LaunchOptions launch =
+        launch_of(run, segment, machine, calls, trace, hooks.get(), on_stuck);
+    if (first && !std::exchange(said, true)) say_what_runs(progress, run, launch, output.disk());
+    const RunContext context{
+        .run = run,
+        .segment = segment,
+        .totals = totals,
+        .output = output,
+        .progress = progress,
+        .trace = trace,
+        .checkpoints = checkpoints,
+        .has_begun = has_begun,
+        .hooks = hooks.get(),
+        .first_rank = here.first,
+        .matmul_peak = machine->matmul_peak(run.prepared[segment].options.model.dtype,
+                                            here.count * launch.compute_threads())};
+    MeasuredSegment now{segment, std::vector<MeasuredMemory>(launch.world_size())};
+    std::optional<Continuation> continuation;
+    run_ranks(launch, [&](sharding::Rank& rank) {
+      const std::optional<Continuation> of_rank = run_rank(context, rank);
+      if (rank.rank == here.first) continuation = of_rank;
+      now.ranks[static_cast<std::size_t>(rank.rank)] = measured_memory(rank);
+    });
+    if (measured.ranks.empty() || segment == run.largest) measured = std::move(now);
+    return continuation;
+  };
   listen_to_signals(recipe, processes != nullptr);
-  std::vector<MeasuredMemory> measured(static_cast<std::size_t>(launch.world_size()));
   with_hooks(hooks.get(), has_begun, [&] {
     try {
-      run_ranks(launch, [&](sharding::Rank& rank) {
-        run_rank(context, rank);
-        measured[rank.rank] = measured_memory(rank);
-      });
+      std::int64_t steps_done = 0;
+      if (run.num_segments() > 1) steps_done = probable_steps(recipe, output.disk(), processes);
+      while (const auto next = train_segment(run.segment_after(steps_done))) {
+        steps_done = next->steps_done;
+        if (next->is_saved) checkpoints.resume = "auto";
+      }
     } catch (const Requeue&) {
       calls.forget();
       throw;
     }
     calls.forget();
     std::int64_t resident_bytes = peak_resident_bytes();
-    measured = of_all_processes(processes, here, std::move(measured), resident_bytes);
+    measured.ranks = of_all_processes(processes, here, std::move(measured.ranks), resident_bytes);
     if (first) report_end(output, progress, run, measured, resident_bytes, trace);
   });
 }
@@ -283,7 +337,8 @@ void train(const ResolvedRecipe& written, std::shared_ptr<const Machine> machine
   const PreparedRun run = prepare(written, *machine, disk);
   const Recipe& recipe = run.resolved.values;
   sharding::Processes* const processes = machine->processes();
-  if (processes) require_same(*processes, facts_of_run(recipe, run.batches->fingerprints()));
+  if (processes)
+    require_same(*processes, facts_of_run(recipe, fingerprints_of(recipe, run.batches)));
   const OutputFolder output = shared_output_folder(processes, disk, recipe.run.output_dir);
   std::atomic<bool> has_begun = false;
   try {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "engine/launch/process_age.h"
 #include "engine/launch/stop_signals.h"
@@ -42,7 +43,7 @@ RunReporter::RunReporter(const RunContext& context, const sharding::Rank& rank)
     : context_(context),
       recipe_(context.recipe()),
       rank_(rank),
-      tokens_per_step_(context.run.options.tokens_per_step(rank.data_degree())),
+      tokens_per_step_(context.options().tokens_per_step(rank.data_degree())),
       time_left_(recipe_.training.gradient_accumulation_steps) {}
 
 SaveEvents RunReporter::save_events() {
@@ -76,14 +77,21 @@ void RunReporter::begin(std::int64_t first_step, bool evaluates_first,
   checkpoint::Disk& disk = context_.output.disk();
   const auto notice = [this](const std::string& text) { say(text); };
   context_.output.lock()->check();
-  lost_steps_ = std::max<std::int64_t>(
-      keep_metrics_of(path, first_step, evaluates_first, disk) - first_step, 0);
+  const std::int64_t lost = keep_metrics_of(path, first_step, evaluates_first, disk) - first_step;
+  RunTotals& totals = context_.totals;
+  if (!std::exchange(totals.has_begun, true)) {
+    totals.first_step = first_step;
+    totals.lost_steps = std::max<std::int64_t>(lost, 0);
+  }
   metrics_.emplace(path, MetricsWriter::Existing::kContinue,
                    MetricsOptions{&disk, context_.output.lock(), notice});
   metrics_->wait_for_room(context_.checkpoints.saves);
   if (recipe_.metrics.tensorboard) {
     curves_.emplace(disk, context_.output.file("tensorboard"), *context_.output.lock(), first_step,
                     notice);
+  }
+  if (context_.run.num_segments() > 1) {
+    say(context_.run.segments[context_.segment].text(context_.run.resolved.values));
   }
 }
 
@@ -115,8 +123,8 @@ StepMetrics RunReporter::metrics_of(std::int64_t step, const StepResult& result,
   line.loss = result.loss;
   line.grad_norm = result.grad_norm;
   line.lr = result.lr;
-  line.tokens = context_.run.batches->num_samples(step + 1) * recipe_.training.seq_length;
-  if (context_.run.options.separate_documents) line.loss_tokens = result.num_targets;
+  line.tokens = context_.batches().num_tokens(step + 1);
+  if (context_.options().separate_documents) line.loss_tokens = result.num_targets;
   line.tokens_per_s = static_cast<double>(tokens_per_step_) / seconds;
   line.exposed_comm_ms = result.exposed_comm_ms;
   line.exposed_by_axis = result.exposed_by_axis;
@@ -129,10 +137,9 @@ StepMetrics RunReporter::metrics_of(std::int64_t step, const StepResult& result,
     line.overflow = result.overflow;
   }
   line.bad_step = result.bad_step;
-  const data::Batcher& batches = *context_.run.batches;
+  const data::Batcher& batches = context_.batches();
   for (int i = 0; batches.num_sources() > 1 && i < batches.num_sources(); ++i) {
-    line.source_tokens.emplace_back(batches.source(i).name,
-                                    batches.num_used(i, step + 1) * recipe_.training.seq_length);
+    line.source_tokens.emplace_back(batches.source(i).name, batches.tokens_of(i, step + 1));
   }
   if (rank_.compute().device() == DeviceKind::kCpu) {
     line.isa = kernels::name_of(kernels::isa());
@@ -168,7 +175,8 @@ void RunReporter::step(std::int64_t step, const StepResult& result, Clock::durat
   ++steps_since_report_;
   time_left_.took({.steps = 1}, took);
   const bool moved = !result.skipped && result.num_targets > 0;
-  if (moved && step - first_step_ >= lost_steps_) moved_seconds_ += seconds;
+  RunTotals& totals = context_.totals;
+  if (moved && step - totals.first_step >= totals.lost_steps) totals.moved_seconds += seconds;
   if (context_.hooks) context_.hooks->step(step + 1, result.loss);
   show_progress(step, result.loss);
 }
@@ -187,7 +195,7 @@ void RunReporter::show_progress(std::int64_t step, double loss) {
   update.max_steps = max_steps;
   update.loss = loss;
   update.tokens_per_s = static_cast<double>(tokens_per_step_) * steps / busy_seconds_;
-  const double flops = update.tokens_per_s * flops_per_token(context_.run.options.model);
+  const double flops = update.tokens_per_s * flops_per_token(context_.options().model);
   if (context_.matmul_peak > 0.0) {
     matmul_peak_ = std::max(matmul_peak_, context_.matmul_peak);
     // A rate measured on a busy CPU isn't an upper bound.
@@ -254,12 +262,14 @@ void RunReporter::early_end(std::int64_t steps_done, const BestEvaluation& best)
   say(fmt::format("step {}: the run ends: {}", steps_done, why_it_stops_early(best)));
 }
 
-void RunReporter::end(std::int64_t steps_done) {
-  if (steps_done > first_step_) {
-    const EndMetrics end{.step = steps_done,
-                         .moved_s = moved_seconds_,
-                         .wall_s = process_age().count(),
-                         .repeated_steps = std::min(steps_done - first_step_, lost_steps_)};
+void RunReporter::end(std::int64_t steps_done, bool continues) {
+  const RunTotals& totals = context_.totals;
+  if (!continues && steps_done > totals.first_step) {
+    const EndMetrics end{
+        .step = steps_done,
+        .moved_s = totals.moved_seconds,
+        .wall_s = process_age().count(),
+        .repeated_steps = std::min(steps_done - totals.first_step, totals.lost_steps)};
     metrics_->write(end);
     const std::string repeated =
         end.repeated_steps > 0 ? fmt::format("; {} steps had been done before", end.repeated_steps)

@@ -39,8 +39,9 @@ class RunReporter {
   void saves_took(std::int64_t steps_done, Clock::duration took);
   void early_end(std::int64_t steps_done, const BestEvaluation& best);
   void sample(std::int64_t steps_done, const std::string& text);
-  /// After the last save: reports the goodput. Returns when all lines are on disk.
-  void end(std::int64_t steps_done);
+  /// After the last save of the segment. Reports the goodput, unless another segment continues.
+  /// Returns when all lines are on disk.
+  void end(std::int64_t steps_done, bool continues);
 
  private:
   StepMetrics metrics_of(std::int64_t step, const StepResult& result, double seconds) const;
@@ -62,8 +63,6 @@ class RunReporter {
   double matmul_peak_ = 0.0;
   std::map<std::string, double> exposed_by_axis_;
   std::int64_t steps_since_report_ = 0;
-  std::int64_t lost_steps_ = 0;  // done before, in steps after first_step_
-  double moved_seconds_ = 0.0;
 };
 
 }  // namespace sherd::engine

@@ -67,17 +67,25 @@ class Writer {
 
 }  // namespace
 
-std::string shown_data(const Recipe& recipe, const ShowData& show) {
+std::string shown_data(const ResolvedRecipe& resolved, const ShowData& show) {
+  const Recipe& run = resolved.values;
+  const std::vector<Segment> segments = segments_of(resolved);
+  const Recipe& recipe = segments[0].recipe.values;
   data::BatchSources sources = open_sources(recipe);
   const auto dataset = sources.training[0].dataset;
   data::BatchShape shape = batch_shape(recipe);
   // The same rows as the run's, one at a time.
   shape.num_micro_steps = shape.global_batch_size();
   shape.micro_batch_size = shape.world = shape.num_replicas = 1;
-  const data::Batcher batcher(std::move(sources), shape);
+  const auto first = std::make_shared<const data::Batcher>(std::move(sources), shape);
+  const data::Batcher& batcher = *first;
+  const auto batches = segments.size() == 1
+                           ? std::vector<std::shared_ptr<const data::Batcher>>{first}
+                           : open_batches(segments);
   Writer writer(dataset->text(), show.colour);
-  writer.out = data_lines(recipe, batcher) + "\n";
-  if (batcher.num_sources() == 1) writer.out += epochs_line(recipe, batcher) + "\n";
+  writer.out = data_lines(run, {segments, batches}) + "\n";
+  if (batcher.num_sources() == 1 && batches.size() == 1)
+    writer.out += epochs_line(recipe, batcher) + "\n";
   const bool separate = has_separate_documents(recipe);
   const auto tokens = static_cast<std::size_t>(shape.seq_length);
   for (std::int64_t row = 0; row < show.samples; ++row) {

@@ -16,6 +16,6 @@ struct ShowData {
 /// Files, documents, steps and epochs, how full sequences are, and the share of tokens with a loss.
 /// Then sequences as text, with the lengths of their documents.
 /// Errors   DataError: as in a run
-std::string shown_data(const Recipe& recipe, const ShowData& show);
+std::string shown_data(const ResolvedRecipe& resolved, const ShowData& show);
 
 }  // namespace sherd::engine

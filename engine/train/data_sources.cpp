@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "engine/data/shuffle.h"
 #include "engine/train/from_recipe.h"
 
 namespace sherd::engine {
@@ -109,8 +110,12 @@ data::BatchSources open_sources(const Recipe& recipe, const OpenSources& how) {
     sources.validation.push_back({is_listed ? name : "validation", dataset});
   }
   require_apart(sources);
-  for (const DataStage& stage : recipe.data.stages) {
-    sources.stages.push_back({recipe.steps_of(stage), stage.weights});
+  const std::vector<StageSpan> spans = spans_of(recipe);
+  const std::vector<DataStage>& stages = recipe.data.stages;
+  for (std::size_t i = 0; i < stages.size(); ++i) {
+    const bool has_length = stages[i].steps > 0 || stages[i].tokens > 0;
+    sources.stages.push_back(
+        {has_length ? spans[i].end_step - spans[i].first_step : 0, stages[i].weights});
   }
   for (std::size_t i = 0; i < sources.validation.size(); ++i) {
     if (sources.validation[i].name == recipe.training.best_by) {
@@ -118,6 +123,42 @@ data::BatchSources open_sources(const Recipe& recipe, const OpenSources& how) {
     }
   }
   return sources;
+}
+
+std::vector<std::shared_ptr<const data::Batcher>> open_batches(
+    const std::vector<Segment>& segments) {
+  std::vector<std::shared_ptr<const data::Batcher>> batches;
+  std::int64_t cut = 0;
+  for (const Segment& segment : segments) {
+    data::BatchSources sources = open_sources(segment.recipe.values);
+    const data::BatchShape shape = batch_shape(segment.recipe.values);
+    if (!batches.empty()) {
+      // Documents are packed into rows that balance the ranks of a step, so they depend on its size.
+      const bool packs_anew =
+          has_separate_documents(segment.recipe.values) &&
+          shape.global_batch_size() != batches.back()->shape().global_batch_size();
+      if (segment.cuts_anew || packs_anew) cut = static_cast<std::int64_t>(segment.first_stage);
+      sources.begin = batches.back()->end_at(segment.first_step, cut);
+    }
+    batches.push_back(std::make_shared<const data::Batcher>(std::move(sources), shape));
+  }
+  return batches;
+}
+
+std::vector<data::StageFingerprint> fingerprints_of(
+    const Recipe& run, const std::vector<std::shared_ptr<const data::Batcher>>& batches) {
+  std::vector<data::StageFingerprint> all;
+  for (const auto& segment : batches) {
+    const data::BatchShape& shape = segment->shape();
+    const bool is_runs = shape.seq_length == run.training.seq_length &&
+                         shape.global_batch_size() == run.training.global_batch_size;
+    for (data::StageFingerprint stage : segment->fingerprints()) {
+      if (!is_runs)
+        stage.hash = data::hash_of(stage.hash, shape.seq_length, shape.global_batch_size());
+      all.push_back(stage);
+    }
+  }
+  return all;
 }
 
 }  // namespace sherd::engine

@@ -30,7 +30,7 @@ void Trainer::load() {
   saver_.start(start);
   steps_done_ = start.steps_done;
   evaluated_ = start.evaluated;
-  best_ = start.best;
+  if (steps_done_ != options_.best_from_step) best_ = start.best;
   feed_.start(steps_done_);
   loaded_ = true;
 }

@@ -57,6 +57,9 @@ struct TrainerOptions {
   /// Where training begins, and when and where it saves. Without `saves` it only loads.
   CheckpointOptions checkpoints{};
 
+  /// The best evaluation counts from here on if training begins with these steps done: the
+  /// sequences before have another length. -1: nowhere.
+  std::int64_t best_from_step = -1;
   bool evaluates_average = false;  ///< evaluations also compute the average's loss
   AskedToStop
       asked_to_stop{};  ///< called by each rank once per step, and before each evaluation pass
@@ -129,7 +132,7 @@ class Trainer {
  private:
   void save(SaveWish wish);
   std::int64_t batch_of(std::int64_t step) const {
-    return options_.training.overfit_one_batch ? 0 : step;
+    return options_.training.overfit_one_batch ? options_.batches->first_step() : step;
   }
 
   const TrainerOptions options_;

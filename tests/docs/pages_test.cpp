@@ -156,6 +156,7 @@ const std::set<std::string> kLaterPages = {"docs/controls.md",
                                            "docs/sweeps.md",
                                            "docs/decisions/expert_rows_by_source.md",
                                            "docs/decisions/stages_change_weights.md",
+                                           "docs/decisions/stages_have_trainers_of_their_own.md",
                                            "docs/decisions/correction_bias_is_a_parameter.md"};
 
 TEST(PagesText, AreShort) {

@@ -109,8 +109,7 @@ TEST_F(ChatRun, MixesConversationsWithJoinedText) {
   train("cut", 1, 12, mixed_data());
   ASSERT_EQ(steps_of("whole").size(), 12u);
   EXPECT_EQ(steps_of("cut"), steps_of("whole"));
-  const std::string said =
-      engine::shown_data(recipe("whole", 1, 12, mixed_data()).values, {.samples = 2});
+  const std::string said = engine::shown_data(recipe("whole", 1, 12, mixed_data()), {.samples = 2});
   EXPECT_NE(said.find("of chat: "), std::string::npos) << said;
   EXPECT_NE(said.find(", of text: 96 tokens, 100.0 % full, 96 with a loss"), std::string::npos)
       << said;

@@ -112,7 +112,7 @@ TEST_F(EpochsRun, AnotherNumberOfStepsAndOtherDataAreRefused) {
 
 TEST_F(EpochsRun, AreCountedByTheDataCommandWhicheverIsGiven) {
   const auto shown = [&](const std::string& training) {
-    return engine::shown_data(recipe("run", training).values, {.samples = 0});
+    return engine::shown_data(recipe("run", training), {.samples = 0});
   };
   EXPECT_NE(
       shown("global_batch_size: 3, num_epochs: 2").find("2 epochs of 9 sequences: 6 steps of 3\n"),

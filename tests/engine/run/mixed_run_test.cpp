@@ -121,10 +121,83 @@ TEST_F(MixedRun, StoppedAtEveryStepOnAnyRanksComputesTheSameBits) {
   EXPECT_EQ(whole[59][5]["english"].get<int>() + whole[59][5]["code"].get<int>(), 60 * 12 * 8);
 }
 
+// The same with stages of other sequence lengths and batch sizes, and a rate that follows them.
+TEST_F(MixedRun, StagesOfOtherShapesAreCrossedWithTheSameBits) {
+  folder_.write("held.txt", "what nobody trains on, and which is long enough to be evaluated");
+  const std::string data = fmt::format(
+      "{}, stages: [{{steps: 5}}, {{tokens: 1344, weights: [1, 3], seq_length: 16}}, "
+      "{{steps: 4, weights: [5, 2], seq_length: 16, global_batch_size: 24, micro_batch_size: 2}}, "
+      "{{steps: 5, global_batch_size: 24}}, {{seq_length: 4}}], validation_sets: [{{path: {}}}]",
+      sources(), folder_.file("held.txt"));
+  const auto text = [&](const std::string& output, int max_steps) {
+    std::string recipe =
+        recipe_text(output, data, fmt::format("max_steps: {}, eval_interval: 4", max_steps),
+                    "checkpoint: {interval: 1000}\n"
+                    "averages: {type: ema, decay: 0.9, start_step: 5, evaluate: true}\n");
+    return recipe.replace(recipe.find("wsd_decay_steps: 20"), 19,
+                          "wsd_decay_steps: 20, batch_size_scaling: sqrt");
+  };
+  train(text("whole", 28));
+  for (int step = 1; step <= 28; ++step) train(text("cut", step), 1 + step % 4);
+  const std::vector<json> whole = steps_of("whole"), cut = steps_of("cut");
+  ASSERT_EQ(whole.size(), 28u);
+  EXPECT_EQ(whole, cut);
+  EXPECT_EQ(digests("cut", 28), digests("whole", 28)) << "of weights, moments and the average";
+  // 5 x 96, 7 x 192, 4 x 384, 5 x 192 and 7 x 48 tokens.
+  EXPECT_EQ(whole[27][5]["english"].get<int>() + whole[27][5]["code"].get<int>(),
+            480 + 1344 + 1536 + 960 + 336);
+}
+
+// A run with one text, which begins with short sequences.
+TEST_F(MixedRun, AStageWithAShapeIsARunOfThatShape) {
+  const std::string plain =
+      fmt::format("path: {}, validation_fraction: 0", folder_.file("english.txt"));
+  const std::string saves = "checkpoint: {interval: 100}\n";
+  train(recipe_text("staged", plain + ", stages: [{steps: 3, seq_length: 4}, {}]", "max_steps: 6",
+                    saves));
+  std::string shorter = recipe_text("shorter", plain, "max_steps: 3", saves);
+  shorter.replace(shorter.find("seq_length: 8"), 13, "seq_length: 4");
+  train(shorter);
+  const std::vector<json> staged = steps_of("staged"), first = steps_of("shorter");
+  for (std::size_t i = 0; i < 3; ++i) EXPECT_EQ(staged[i][1], first[i][1]) << i;
+  ASSERT_EQ(staged.size(), 6u);
+}
+
+TEST_F(MixedRun, SaysWhichShapesItsStagesHave) {
+  const std::string text = recipe_text(
+      "run", sources() + ", stages: [{steps: 5}, {seq_length: 16, global_batch_size: 6}]",
+      "max_steps: 9", "checkpoint: {interval: 100}\n");
+  const std::string said = train(text);
+  for (const char* line :
+       {"\nsteps 1 to 5: 12 sequences of 8 tokens\n", "\nsteps 6 to 9: 6 sequences of 16 tokens\n",
+        " tokens of english were used before, cut differently\n",
+        "\nenglish: 576 tokens in 9 steps, "}) {
+    EXPECT_NE(said.find(line), std::string::npos) << line << "\n" << said;
+  }
+}
+
+TEST_F(MixedRun, RefusesShapesThatItCantHave) {
+  const auto refusal = [&](const std::string& stages, const std::string& more) {
+    return test::error_text<UsageError>([&] {
+      train(recipe_text("run", sources() + ", stages: " + stages, "max_steps: 9", more));
+    });
+  };
+  const std::string saves = "checkpoint: {interval: 100}\n";
+  EXPECT_EQ(refusal("[{steps: 5}, {seq_length: 16}]", ""),
+            "mine.yaml:3: data.stages change the sequence length or batch size, and a run does "
+            "that through a checkpoint, but checkpoint.interval is 0. Set it.");
+  EXPECT_EQ(refusal("[{steps: 5}, {global_batch_size: 9, micro_batch_size: 2}]", saves),
+            "data.stages[1]: a global_batch_size of 9 isn't a multiple of micro_batch_size 2 x 1 "
+            "ranks = 2.");
+  EXPECT_NE(refusal("[{steps: 5, seq_length: 700}, {}]", saves).find("data.stages[0]"),
+            std::string::npos)
+      << "no text is that long";
+}
+
 TEST_F(MixedRun, SaysWhatItIsMadeOf) {
   const std::string text = recipe_text("run", sources() + ", stages: " + kStages, "max_steps: 60");
   const std::string shown = engine::shown_data(
-      engine::resolve_recipe({.path = "mine.yaml", .text = text, .sets = {}, .ranks = {}}).values,
+      engine::resolve_recipe({.path = "mine.yaml", .text = text, .sets = {}, .ranks = {}}),
       {.samples = 2});
   for (const char* line : {"english: 1 file, 900 tokens train, 0 tokens validation",
                            "\nsteps 1 to 17: in 1024 sequences, 683 of english, 341 of code\n",

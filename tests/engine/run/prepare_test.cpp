@@ -68,12 +68,13 @@ TEST(Prepare, KnowsTheStepsOfEpochsAndTheScheduleThatFollows) {
   text.replace(text.find(max_steps), max_steps.size(), "num_epochs: 3");
   const engine::PreparedRun run =
       prepared(text, {"lr_scheduler.type=cosine", "lr_scheduler.warmup_ratio=0.5"});
-  const std::int64_t steps = run.batches->num_steps();
+  const std::int64_t steps = run.batches[0]->num_steps();
   EXPECT_GT(steps, 2);
   EXPECT_EQ(run.resolved.values.training.max_steps, steps);
-  EXPECT_EQ(run.options.lr_schedule.decay_steps, steps);
-  EXPECT_EQ(run.options.lr_schedule.warmup_steps, run.resolved.values.lr_scheduler.warmup_steps);
-  EXPECT_GT(run.options.lr_schedule.warmup_steps, 0);
+  EXPECT_EQ(run.prepared[0].options.lr_schedule.decay_steps, steps);
+  EXPECT_EQ(run.prepared[0].options.lr_schedule.warmup_steps,
+            run.resolved.values.lr_scheduler.warmup_steps);
+  EXPECT_GT(run.prepared[0].options.lr_schedule.warmup_steps, 0);
 }
 
 }  // namespace

@@ -274,6 +274,8 @@ const std::map<std::string, Change> kChanges = {
      {{"lr_scheduler.wsd_decay_ratio=0.5"}, {}, {"lr_scheduler.wsd_decay_ratio"}}},
     {"lr_scheduler.wsd_decay_tokens",
      {{"lr_scheduler.wsd_decay_tokens=512"}, {}, {"lr_scheduler.wsd_decay_tokens"}}},
+    {"lr_scheduler.batch_size_scaling",
+     {{"lr_scheduler.batch_size_scaling=sqrt"}, {}, {"lr_scheduler.batch_size_scaling"}}},
     {"lr_scheduler.wsd_decay_steps",
      {{"lr_scheduler.wsd_decay_steps=5"}, {}, {"lr_scheduler.wsd_decay_steps"}}},
     {"bad_steps.max_loss", {{"bad_steps.max_loss=5"}, {}, {"bad_steps.max_loss"}}},

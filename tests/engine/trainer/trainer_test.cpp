@@ -58,8 +58,8 @@ engine::CheckpointOptions saving_in(const std::string& directory, std::int64_t i
 
 TrainerOptions options_of(const PreparedRun& run, const std::string& directory,
                           std::int64_t interval = kInterval) {
-  return {.training = run.options,
-          .batches = run.batches,
+  return {.training = run.prepared[0].options,
+          .batches = run.batches[0],
           .checkpoints = saving_in(directory, interval)};
 }
 
@@ -67,7 +67,7 @@ TrainerOptions options_of(const PreparedRun& run, const std::string& directory,
 void on_ranks(const PreparedRun& run, const TrainerOptions& options, const BoundaryHook& hook,
               const std::function<void(const sharding::Rank&, Trainer&)>& body) {
   auto launch = engine::launch_options(run.resolved.values, engine::cpu_machine());
-  launch.plan = [&](int r) { return run.plan.of(r); };
+  launch.plan = [&](int r) { return run.prepared[0].plan.of(r); };
   launch.hook = hook;
   engine::run_ranks(launch, [&](sharding::Rank& rank) {
     Trainer trainer(options, rank);
