@@ -234,6 +234,10 @@ const std::vector<Field> kFields = {
     {MAY_CHANGE(bad_steps.window), .fallback = value("128"), .range = between(2, 100'000), .help = "Number of applied steps before this one that form the window. Until it is half full, no step is judged by it."},
     {MAY_CHANGE(bad_steps.skip_non_finite), .fallback = value("false"), .help = "true: a step whose loss or gradient isn't finite isn't applied. false: it ends the run with a report of where the first such value arose. With loss_scaling, an overflow lowers the scale instead."},
     {MAY_CHANGE(bad_steps.max_in_a_row), .fallback = value("10"), .range = between(1, kMillion), .help = "End the run with an error after so many steps in a row that weren't applied."},
+    {MAY_CHANGE(bad_steps.rewind_after), .fallback = value("0"), .range = between(0, 1e6), .help = "After so many bad steps in a row, the run goes back to a checkpoint, removes later ones, and skips data. 0: never."},
+    {MAY_CHANGE(bad_steps.rewind_steps), .fallback = value("0"), .range = between(0, 1e9), .help = "The newest checkpoint is used that is at least this many steps before the first bad step."},
+    {MAY_CHANGE(bad_steps.skip_data_steps), .fallback = value("0"), .range = between(0, 1e9), .help = "Steps of data that are skipped, from the checkpoint on. 0: up to the last bad step."},
+    {MAY_CHANGE(bad_steps.max_rewinds), .fallback = value("3"), .range = between(1, 1e6), .help = "The run ends with an error when it would rewind once more."},
 
     {MUST_MATCH(averages.type), .fallback = value("none"), .choices = {"none", "ema", "mean"}, .help = "Keep an average of the weights: ema, which forgets, or mean, of all updates since start_step (equations: optim/average.h). It is part of checkpoints; `sherd eval`, sample, chat, score and export use it with --average. 4 bytes per parameter, sharded like the optimizer's state."},
     {MAY_CHANGE(averages.decay), .fallback = value("0.999"), .range = {.min = 0, .max = 1, .below_max = true}, .help = "Of ema: average = decay x average + (1 - decay) x weights. Its half-life is ln 2 / (1 - decay) updates, about."},

@@ -93,6 +93,7 @@ constexpr ForeignKey kKeys[] = {
     {"metric_for_best", "training.best_by"},
     {"param_groups group_overrides param_group_overrides lr_groups lr_mult wd_mult lr_scale", "optimizer.groups"},
     {"embedding_lr decoupled_lr decoupled_min_lr embedding_lr_scale loraplus_lr_ratio", "optimizer.groups", "a group has a factor on the learning rate."},
+    {"iterations_to_skip loss_watchdog_patience rollback_on_spike", "bad_steps.rewind_after", "the run then goes back to a checkpoint and skips data."},
     {"skip_step_on_spikes sigma_factor skip_step_scaling_factor", "bad_steps.sigma"},
     {"skip_step_interval rolling_interval_length", "bad_steps.window"},
     {"grad_norm_skip_threshold", "bad_steps.max_grad_norm"},

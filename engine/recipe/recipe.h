@@ -253,6 +253,8 @@ struct Recipe {
     std::int64_t window = 0;
     bool skip_non_finite = false;
     std::int64_t max_in_a_row = 0;
+    std::int64_t rewind_after = 0;  ///< bad steps in a row; 0: never
+    std::int64_t rewind_steps = 0, skip_data_steps = 0, max_rewinds = 0;
   } bad_steps;
 
   /// An average of the weights: optim/average.h.
@@ -306,11 +308,6 @@ struct Recipe {
            parallelism.context_parallel_degree;
   }
   std::int64_t tokens_per_step() const { return training.global_batch_size * training.seq_length; }
-  /// Steps of a stage; 0: to the end of the run, or unknown without a batch size.
-  std::int64_t steps_of(const DataStage& stage) const {
-    if (stage.steps > 0 || stage.tokens == 0 || tokens_per_step() == 0) return stage.steps;
-    return (stage.tokens - 1) / tokens_per_step() + 1;
-  }
   std::int64_t world_size() const { return data_degree() * model_ranks(); }
   optim::LrSchedule lr_schedule() const {
     return {.type = lr_scheduler.type,

@@ -108,11 +108,7 @@ void check_sources(Resolution& recipe) {
 // A run goes from one shape to another through a checkpoint.
 void check_shapes(Resolution& recipe) {
   const Recipe& values = recipe.values();
-  const auto& stages = values.data.stages;
-  const bool any = std::ranges::any_of(stages, [](const DataStage& stage) {
-    return stage.seq_length > 0 || stage.global_batch_size > 0 || stage.micro_batch_size > 0;
-  });
-  if (!any) return;
+  if (!has_shapes(values)) return;
   if (!values.checkpoint.saves()) {
     recipe.refuse({kStages, "checkpoint.interval"},
                   "data.stages change the sequence length or batch size, and a run does that "

@@ -6,6 +6,7 @@
 #include "core/byte_size.h"
 #include "core/error.h"
 #include "engine/recipe/resolution.h"
+#include "engine/recipe/segments.h"
 #include "engine/recipe/uses.h"
 
 namespace sherd::engine {
@@ -134,6 +135,30 @@ void check_checkpoints(Resolution& recipe) {
   }
 }
 
+void check_rewinds(Resolution& recipe) {
+  constexpr std::string_view kKey = "bad_steps.rewind_after";
+  const Recipe& values = recipe.values();
+  const std::int64_t after = values.bad_steps.rewind_after;
+  if (after == 0) return;
+  if (after > values.bad_steps.max_in_a_row) {
+    recipe.refuse({kKey, "bad_steps.max_in_a_row"},
+                  "{} is {}, but the run ends after bad_steps.max_in_a_row {} bad steps. Lower it.",
+                  kKey, after, values.bad_steps.max_in_a_row);
+  }
+  if (values.checkpoint.interval == 0) {
+    recipe.refuse({kKey, "checkpoint.interval"},
+                  "{} is {}, but checkpoint.interval is 0: there is nothing to go back to. Set it.",
+                  kKey, after);
+  }
+  if (values.training.num_epochs > 0 || has_shapes(values)) {
+    recipe.refuse({kKey, "training.num_epochs", "data.stages"},
+                  "{} skips data, and that doesn't work yet with {}.", kKey,
+                  values.training.num_epochs > 0
+                      ? "training.num_epochs; use training.max_steps"
+                      : "stages that change the sequence length or batch size");
+  }
+}
+
 void check_added_tokens(Resolution& recipe) {
   constexpr std::string_view kKey = "model.add_special_tokens";
   const Recipe& values = recipe.values();
@@ -221,6 +246,7 @@ void check_training(Resolution& recipe) {
   check_groups(recipe);
   check_evaluations(recipe);
   check_checkpoints(recipe);
+  check_rewinds(recipe);
   check_data(recipe);
   check_added_tokens(recipe);
   check_texts(recipe);

@@ -127,6 +127,12 @@ std::int64_t longest_sequence(const Recipe& recipe) {
   return longest;
 }
 
+bool has_shapes(const Recipe& recipe) {
+  return std::ranges::any_of(recipe.data.stages, [](const DataStage& stage) {
+    return stage.seq_length > 0 || stage.global_batch_size > 0 || stage.micro_batch_size > 0;
+  });
+}
+
 std::string Segment::text(const Recipe& run) const {
   const Recipe::Training& training = recipe.values.training;
   std::string text = fmt::format("steps {} to {}: {} sequences of {} tokens", first_step + 1,

@@ -30,6 +30,9 @@ std::int64_t last_steps_with(const Recipe& recipe, std::int64_t tokens);
 /// The longest sequence of any stage, and of `training`.
 std::int64_t longest_sequence(const Recipe& recipe);
 
+/// Whether a stage has a shape of its own.
+bool has_shapes(const Recipe& recipe);
+
 struct Segment {
   ResolvedRecipe recipe;
   std::int64_t first_step = 0;

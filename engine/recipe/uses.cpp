@@ -92,6 +92,13 @@ bool averages(R r) {
 bool is_wsd(R r) {
   return r.lr_scheduler.type == optim::ScheduleType::kWsd;
 }
+bool judges_steps(R r) {
+  return r.bad_steps.max_loss > 0.0 || r.bad_steps.max_grad_norm > 0.0 || r.bad_steps.sigma > 0.0 ||
+         r.bad_steps.skip_non_finite;
+}
+bool rewinds(R r) {
+  return r.bad_steps.rewind_after > 0;
+}
 bool changes_batch_size(R r) {
   return std::ranges::any_of(r.data.stages,
                              [](const DataStage& stage) { return stage.global_batch_size > 0; });
@@ -262,6 +269,11 @@ const Use kUses[] = {
     {"lr_scheduler.batch_size_scaling", "if data.stages change global_batch_size",
      changes_batch_size},
 
+    {"bad_steps.rewind_after", "with a limit on the loss or gradient norm", judges_steps},
+    {"bad_steps.rewind_steps", "with rewind_after", rewinds},
+    {"bad_steps.skip_data_steps", "with rewind_after", rewinds},
+    {"bad_steps.max_rewinds", "with rewind_after", rewinds},
+
     {"averages.decay", "with type: ema", [](R r) { return r.averages.type == AverageType::kEma; }},
     {"averages.start_step", "with a type", averages},
     {"averages.interval", "with a type", averages},
@@ -269,11 +281,7 @@ const Use kUses[] = {
      [](R r) { return averages(r) && validates(r); }},
 
     {"bad_steps.window", "with sigma", [](R r) { return r.bad_steps.sigma > 0.0; }},
-    {"bad_steps.max_in_a_row", "with another of these keys",
-     [](R r) {
-       return r.bad_steps.max_loss > 0.0 || r.bad_steps.max_grad_norm > 0.0 ||
-              r.bad_steps.sigma > 0.0 || r.bad_steps.skip_non_finite;
-     }},
+    {"bad_steps.max_in_a_row", "with another of these keys", judges_steps},
 
     {"checkpoint.async", kSaves, saves},
     {"checkpoint.staging_mib", kSaves, saves},

@@ -115,6 +115,14 @@ std::string to_json(const EarlyStopMetrics& metrics) {
   return line.dump();
 }
 
+std::string to_json(const RewindMetrics& metrics) {
+  Json line;
+  line["step"] = metrics.step;
+  line["rewound_from"] = metrics.rewound_from;
+  line["skipped_data_steps"] = metrics.skipped_data_steps;
+  return line.dump();
+}
+
 std::string to_json(const EndMetrics& metrics) {
   Json line;
   line["step"] = metrics.step;

@@ -148,6 +148,13 @@ struct EarlyStopMetrics {
 };
 
 /// How much of the program's time moved the model.
+/// The run has gone back to a checkpoint because of bad steps.
+struct RewindMetrics {
+  std::int64_t step = 0;          ///< of the checkpoint
+  std::int64_t rewound_from = 0;  ///< steps done before
+  std::int64_t skipped_data_steps = 0;
+};
+
 struct EndMetrics {
   std::int64_t step = 0;
   double moved_s = 0;  ///< in steps that updated the model, and hadn't been done before
@@ -163,6 +170,7 @@ std::string to_json(const SaveMetrics& metrics);
 std::string to_json(const EvaluationMetrics& metrics);
 std::string to_json(const EarlyStopMetrics& metrics);
 std::string to_json(const EndMetrics& metrics);
+std::string to_json(const RewindMetrics& metrics);
 
 /// Removes the lines that a resumed run will write again, and a torn last line. Keeps the lines of
 /// the first `num_steps` steps, without the evaluation after them if it is repeated
@@ -196,6 +204,7 @@ class MetricsWriter {
   void write(const EvaluationMetrics& metrics) { write_line(to_json(metrics)); }
   void write(const SaveMetrics& metrics) { write_line(to_json(metrics)); }
   void write(const EarlyStopMetrics& metrics) { write_line(to_json(metrics)); }
+  void write(const RewindMetrics& metrics) { write_line(to_json(metrics)); }
   void write(const EndMetrics& metrics) { write_line(to_json(metrics)); }
 
   /// A save may fill the disk temporarily. So lines that don't fit wait in memory, up to a MiB, and

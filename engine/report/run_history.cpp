@@ -54,6 +54,12 @@ class Reader {
       history_.val_loss.push_back({step, number_of(line, "val_loss")});
       add_sets(step, line);
     }
+    if (const auto from = line.find("rewound_from"); from != line.end()) {
+      while (!history_.rewinds.empty() && history_.rewinds.back().to > step) {
+        history_.rewinds.pop_back();
+      }
+      if (from->is_number_integer()) history_.rewinds.push_back({from->get<std::int64_t>(), step});
+    }
     if (line.contains("stopped_early")) history_.early_end = step;
     if (line.contains("goodput")) add_end(number_of(line, "moved_s"), number_of(line, "wall_s"));
   }

@@ -26,7 +26,11 @@ struct RunHistory {
   Curve balance_loss;  ///< of a model with experts
   /// By validation set, if there are several; "the average of the weights", if that was evaluated.
   std::map<std::string, Curve> val_losses{};
-  std::vector<std::int64_t> bad_steps{};    ///< that weren't applied
+  std::vector<std::int64_t> bad_steps{};  ///< that weren't applied
+  struct Rewind {
+    std::int64_t from = 0, to = 0;  ///< steps
+  };
+  std::vector<Rewind> rewinds{};            ///< because of bad steps
   std::int64_t tokens = 0;                  ///< trained on
   std::optional<std::int64_t> early_end{};  ///< the last step, if early stopping ended the run
   std::int64_t dropped_lines = 0;           ///< of steps that occur again

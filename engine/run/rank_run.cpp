@@ -48,6 +48,7 @@ class RankRun {
     }
     limits_time_ = true;
     while (trainer_.steps_done() < context_.end_step() && !stops_early()) {
+      if (rewinds()) return rewind();
       trace_if_asked();
       const auto begin = RunReporter::Clock::now();
       const StepResult result = trainer_.step();
@@ -118,6 +119,25 @@ class RankRun {
     return (is_last() || (interval > 0 && trainer_.steps_done() % interval == 0)) && validates();
   }
   bool validates() const { return context_.batches().num_validation_sets() > 0; }
+
+  // A function of the training's state, so a resumed run rewinds as well.
+  bool rewinds() const {
+    const std::int64_t after = recipe_.bad_steps.rewind_after;
+    return after > 0 && trainer_.bad_steps_in_a_row() >= after;
+  }
+
+  Continuation rewind() {
+    const std::int64_t done = trainer_.steps_done();
+    if (std::ssize(trainer_.skips()) >= recipe_.bad_steps.max_rewinds) {
+      throw TrainingError(
+          "step {}: {} bad steps in a row, and the run has gone back {} times already "
+          "(bad_steps.max_rewinds).",
+          done, trainer_.bad_steps_in_a_row(), trainer_.skips().size());
+    }
+    trainer_.finish();
+    if (reporter_) reporter_->end(done, /*continues=*/true);
+    return {done, /*is_saved=*/false, done - trainer_.bad_steps_in_a_row()};
+  }
 
   // The last step needs no reason to be the last.
   bool stops_early() const {

@@ -3,9 +3,11 @@
 
 #include <atomic>
 #include <optional>
+#include <vector>
 
 #include "core/trace.h"
 #include "engine/hooks/hooks.h"
+#include "engine/report/metrics.h"
 #include "engine/report/output_folder.h"
 #include "engine/report/progress.h"
 #include "engine/run/prepare.h"
@@ -18,7 +20,9 @@ struct RunTotals {
   bool has_begun = false;
   std::int64_t first_step = 0;  ///< steps done when the run began
   std::int64_t lost_steps = 0;  ///< done before, in steps after first_step
-  double moved_seconds = 0.0;   ///< in which the model was trained
+  /// Of each step after first_step: the time in which it trained the model.
+  std::vector<double> moved_seconds{};
+  std::optional<RewindMetrics> rewind{};  ///< that the next trainer begins with
 };
 
 /// What all ranks of a process share. Rank 0 alone writes and prints.
@@ -47,6 +51,8 @@ struct RunContext {
 struct Continuation {
   std::int64_t steps_done = 0;
   bool is_saved = false;  ///< false: nothing was trained, as the checkpoint is another segment's
+  /// Steps done before the first of too many bad steps (bad_steps.rewind_after): the run goes back.
+  std::optional<std::int64_t> before_bad_steps{};
 };
 
 /// Trains a segment of the run, from its checkpoint or from the beginning. Returns nothing if the

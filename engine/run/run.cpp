@@ -23,6 +23,7 @@
 #include "engine/run/groups_text.h"
 #include "engine/run/prepare.h"
 #include "engine/run/rank_run.h"
+#include "engine/run/rewind.h"
 #include "engine/run/run_hooks.h"
 #include "engine/saving/resuming.h"
 #include "engine/train/data_sources.h"
@@ -307,6 +308,18 @@ void train_in(const OutputFolder& output, const PreparedRun& run,
       while (const auto next = train_segment(run.segment_after(steps_done))) {
         steps_done = next->steps_done;
         if (next->is_saved) checkpoints.resume = "auto";
+        checkpoints.new_skips.clear();
+        if (!next->before_bad_steps) continue;
+        const Rewind rewind = rewind_of(recipe, *next, output.disk(), processes);
+        if (first) {
+          progress.message(rewind.text);
+          if (hooks) hooks->wait_for_saves();
+          remove_later_checkpoints(checkpoints.directory, rewind.skip.at_step, output.disk());
+        }
+        totals.rewind = rewind.metrics;
+        checkpoints.resume = rewind.checkpoint;
+        checkpoints.new_skips = {rewind.skip};
+        steps_done = rewind.skip.at_step;
       }
     } catch (const Requeue&) {
       calls.forget();

@@ -117,6 +117,11 @@ std::vector<std::string> remarks(const std::vector<ReportedRun>& runs) {
                                   run.summary.folder, bad.size(), bad.size() == 1 ? "" : "s",
                                   bad.back()));
     }
+    if (const auto& rewinds = run.history.rewinds; !rewinds.empty()) {
+      lines.push_back(fmt::format(
+          "{}: {} rewind{} after bad steps, the last from step {} to {}", run.summary.folder,
+          rewinds.size(), rewinds.size() == 1 ? "" : "s", rewinds.back().from, rewinds.back().to));
+    }
     if (run.history.dropped_lines > 0) {
       lines.push_back(
           fmt::format("{}: {} step{} trained again after a restart; the last values are shown",

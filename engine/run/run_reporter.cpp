@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <utility>
 
 #include "engine/launch/process_age.h"
@@ -82,10 +83,17 @@ void RunReporter::begin(std::int64_t first_step, bool evaluates_first,
   if (!std::exchange(totals.has_begun, true)) {
     totals.first_step = first_step;
     totals.lost_steps = std::max<std::int64_t>(lost, 0);
+  } else if (totals.rewind) {  // what was done after it is lost
+    totals.first_step = std::min(totals.first_step, first_step);
+    totals.moved_seconds.resize(static_cast<std::size_t>(first_step - totals.first_step));
   }
   metrics_.emplace(path, MetricsWriter::Existing::kContinue,
                    MetricsOptions{&disk, context_.output.lock(), notice});
   metrics_->wait_for_room(context_.checkpoints.saves);
+  if (totals.rewind) {
+    metrics_->write(*totals.rewind);
+    totals.rewind.reset();
+  }
   if (recipe_.metrics.tensorboard) {
     curves_.emplace(disk, context_.output.file("tensorboard"), *context_.output.lock(), first_step,
                     notice);
@@ -176,7 +184,8 @@ void RunReporter::step(std::int64_t step, const StepResult& result, Clock::durat
   time_left_.took({.steps = 1}, took);
   const bool moved = !result.skipped && result.num_targets > 0;
   RunTotals& totals = context_.totals;
-  if (moved && step - totals.first_step >= totals.lost_steps) totals.moved_seconds += seconds;
+  const bool is_lost = step - totals.first_step < totals.lost_steps;
+  totals.moved_seconds.push_back(moved && !is_lost ? seconds : 0.0);
   if (context_.hooks) context_.hooks->step(step + 1, result.loss);
   show_progress(step, result.loss);
 }
@@ -267,7 +276,7 @@ void RunReporter::end(std::int64_t steps_done, bool continues) {
   if (!continues && steps_done > totals.first_step) {
     const EndMetrics end{
         .step = steps_done,
-        .moved_s = totals.moved_seconds,
+        .moved_s = std::accumulate(totals.moved_seconds.begin(), totals.moved_seconds.end(), 0.0),
         .wall_s = process_age().count(),
         .repeated_steps = std::min(steps_done - totals.first_step, totals.lost_steps)};
     metrics_->write(end);

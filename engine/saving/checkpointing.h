@@ -13,6 +13,7 @@
 #include "checkpoint/store/committed.h"
 #include "checkpoint/store/output_lock.h"
 #include "checkpoint/store/retention.h"
+#include "engine/data/skips.h"
 #include "engine/saving/run_state.h"
 #include "sharding/mesh/rank.h"
 
@@ -31,8 +32,10 @@ struct CheckpointOptions {
   std::int64_t max_steps = 0;
   /// What every checkpoint records about its run, and a resume compares (resume_check.h).
   std::shared_ptr<const nlohmann::json> fingerprint;
-  std::string recipe;                  ///< the resolved recipe, YAML
-  std::string folder;                  ///< base of its relative paths
+  std::string recipe;  ///< the resolved recipe, YAML
+  std::string folder;  ///< base of its relative paths
+  /// Added to those that the loaded checkpoint has.
+  std::vector<data::Skip> new_skips{};
   std::vector<char32_t> vocabulary{};  ///< of character data: what the ids mean
   checkpoint::Disk* disk = &checkpoint::posix_disk();
   const checkpoint::OutputLock* lock = nullptr;  ///< of the folder that `directory` is in

@@ -8,10 +8,11 @@ namespace sherd::engine {
 
 struct Start {
   std::int64_t steps_done = 0;
-  bool from_checkpoint = false;  ///< from the state of a run, not weights only
-  bool evaluated = false;        ///< whether the validation loss at that step is known
-  BestEvaluation best{};         ///< of the evaluations up to that step
-  std::string base_digest{};     ///< of the frozen parameters, if there are any
+  bool from_checkpoint = false;     ///< from the state of a run, not weights only
+  bool evaluated = false;           ///< whether the validation loss at that step is known
+  BestEvaluation best{};            ///< of the evaluations up to that step
+  std::vector<data::Skip> skips{};  ///< of the data
+  std::string base_digest{};        ///< of the frozen parameters, if there are any
 };
 
 /// Another rank can't read the run's initial state, and reports that itself. Exit 4.

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "checkpoint/store/committed.h"
+#include "engine/data/skips.h"
 #include "engine/train/training_step.h"
 
 namespace sherd::engine {
@@ -17,6 +18,10 @@ nlohmann::json to_json(const TrainingStep::Counters& counters);
 ///          impossible. Every step done was an update or a skip; a scale is above 0 and below
 ///          2^127.
 TrainingStep::Counters counters_of(const checkpoint::Checkpoint& checkpoint);
+
+/// Data that the run has skipped, in the order of the steps.
+/// Errors   DataError naming the manifest if a number isn't one that a run writes.
+std::vector<data::Skip> skips_of(const checkpoint::Checkpoint& checkpoint);
 
 /// The lowest validation loss of a run so far, for early stopping.
 struct BestEvaluation {

@@ -34,6 +34,9 @@ json manifest_of(const Checkpointing& shared, const std::string& base_digest,
   for (const char32_t character : checkpoints.vocabulary) {
     global["vocabulary"].push_back(static_cast<std::uint32_t>(character));
   }
+  for (const data::Skip& skip : outcome.skips) {
+    global["data_skips"].push_back({skip.at_step, skip.num_steps});
+  }
   if (outcome.validation_loss && std::isfinite(*outcome.validation_loss)) {
     global["validation_loss"] = *outcome.validation_loss;
   }

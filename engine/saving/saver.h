@@ -26,6 +26,7 @@ struct StepOutcome {
   SaveWish wish = SaveWish::kIfDue;
   std::optional<double> validation_loss;  ///< if it was evaluated after this step
   BestEvaluation best{};                  ///< of all evaluations until then
+  std::vector<data::Skip> skips{};        ///< of the data, until then
 };
 
 /// Called on rank 0; each may be empty.

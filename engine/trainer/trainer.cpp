@@ -31,6 +31,7 @@ void Trainer::load() {
   steps_done_ = start.steps_done;
   evaluated_ = start.evaluated;
   if (steps_done_ != options_.best_from_step) best_ = start.best;
+  skips_ = start.skips;
   feed_.start(steps_done_);
   loaded_ = true;
 }
@@ -80,8 +81,9 @@ void Trainer::save() {
 
 void Trainer::save(SaveWish wish) {
   SHERD_CHECK(loaded_, "a save before Trainer::load");
-  saver_.after_step(steps_done_ - 1,
-                    {.wish = wish, .validation_loss = validation_loss_, .best = best_});
+  saver_.after_step(
+      steps_done_ - 1,
+      {.wish = wish, .validation_loss = validation_loss_, .best = best_, .skips = skips_});
 }
 
 void Trainer::finish() {

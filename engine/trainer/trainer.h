@@ -89,6 +89,10 @@ class Trainer {
   bool evaluated() const { return evaluated_; }
   /// The lowest loss of all evaluations so far, including those before `load`.
   const BestEvaluation& best() const { return best_; }
+  /// Data that this training has skipped (checkpoints.new_skips), including before `load`.
+  const std::vector<data::Skip>& skips() const { return skips_; }
+  /// Steps in a row, up to the last one, that weren't applied because they were bad.
+  std::int64_t bad_steps_in_a_row() const { return training_step_.counters().bad_steps.in_a_row; }
   /// Steps done in the newest checkpoint that was loaded or committed; -1: none.
   std::int64_t newest_checkpoint() const { return saver_.newest_step(); }
 
@@ -132,7 +136,8 @@ class Trainer {
  private:
   void save(SaveWish wish);
   std::int64_t batch_of(std::int64_t step) const {
-    return options_.training.overfit_one_batch ? options_.batches->first_step() : step;
+    return options_.training.overfit_one_batch ? options_.batches->first_step()
+                                               : data::data_step(step, skips_);
   }
 
   const TrainerOptions options_;
@@ -148,6 +153,7 @@ class Trainer {
   bool evaluated_ = false;
   std::optional<double> validation_loss_;  // after steps_done_ steps, if `evaluate` has computed it
   BestEvaluation best_;
+  std::vector<data::Skip> skips_;
 };
 
 }  // namespace sherd::engine

@@ -119,18 +119,19 @@ TEST_F(ChatRun, MixesConversationsWithJoinedText) {
 TEST_F(ChatRun, ShowsSequencesAndWhatIsTrainedOnInThem) {
   folder_.write("chat.jsonl", R"({"instruction": "q", "output": "r s"})"
                               "\n");
-  engine::Recipe values = recipe("shown", 1, 1, data()).values;
+  engine::ResolvedRecipe resolved = recipe("shown", 1, 1, data());
+  engine::Recipe& values = resolved.values;
   values.data.validation_fraction = 0.0;
-  const std::string shown = engine::shown_data(values, {.samples = 1});
+  const std::string shown = engine::shown_data(resolved, {.samples = 1});
   EXPECT_NE(shown.find("sequence 1 of step 1: 27 tokens, 28.1 % full, 5 with a loss\n"
                        "[user]\nq<|end|>\n[assistant]\n«r s<|end|>\n»\n"),
             std::string::npos)
       << shown;
-  const std::string coloured = engine::shown_data(values, {.samples = 1, .colour = true});
+  const std::string coloured = engine::shown_data(resolved, {.samples = 1, .colour = true});
   EXPECT_NE(coloured.find("\x1b[32mr s<|end|>\n\x1b[0m"), std::string::npos) << coloured;
   values.parallelism.data_parallel_replicate_degree = 2;
   values.training.gradient_accumulation_steps /= 2;
-  EXPECT_EQ(engine::shown_data(values, {.samples = 1}), shown) << "whichever ranks have them";
+  EXPECT_EQ(engine::shown_data(resolved, {.samples = 1}), shown) << "whichever ranks have them";
 }
 
 // It learns two answers by heart, then gives them; what a user spells of the template stays text.

@@ -183,15 +183,72 @@ TEST_F(MixedRun, RefusesShapesThatItCantHave) {
     });
   };
   const std::string saves = "checkpoint: {interval: 100}\n";
-  EXPECT_EQ(refusal("[{steps: 5}, {seq_length: 16}]", ""),
+  EXPECT_EQ(refusal("[{steps: 5}, {seq_length: 16}]", "checkpoint: {interval: 0}\n"),
             "mine.yaml:3: data.stages change the sequence length or batch size, and a run does "
             "that through a checkpoint, but checkpoint.interval is 0. Set it.");
   EXPECT_EQ(refusal("[{steps: 5}, {global_batch_size: 9, micro_batch_size: 2}]", saves),
             "data.stages[1]: a global_batch_size of 9 isn't a multiple of micro_batch_size 2 x 1 "
             "ranks = 2.");
-  EXPECT_NE(refusal("[{steps: 5, seq_length: 700}, {}]", saves).find("data.stages[0]"),
-            std::string::npos)
-      << "no text is that long";
+  EXPECT_NE(test::error_text<DataError>([&] {
+              train(recipe_text("run", sources() + ", stages: [{steps: 5, seq_length: 900}, {}]",
+                                "max_steps: 9", saves));
+            }).find("text shorter than one sequence: training.seq_length 900 needs 901 tokens"),
+            std::string::npos);
+}
+
+// With a rate of 0 the loss of a step is a function of its data alone.
+TEST_F(MixedRun, GoesBackAfterBadStepsAndSkipsTheirData) {
+  const std::string plain =
+      fmt::format("path: {}, validation_fraction: 0", folder_.file("english.txt"));
+  const auto text = [&](const std::string& output, int max_steps, const std::string& bad) {
+    std::string recipe = recipe_text(output, plain, fmt::format("max_steps: {}", max_steps),
+                                     "checkpoint: {interval: 1, keep_last: 10}\n");
+    recipe.replace(recipe.find("lr: 0.01"), 8, "lr: 0");
+    return recipe.replace(recipe.find("sigma: 2, window: 16"), 20, bad);
+  };
+  train(text("plain", 60, "max_loss: 1000"));
+  std::vector<double> data;  // the losses of its steps
+  for (const json& step : steps_of("plain")) data.push_back(step[1]);
+  // Steps of data are bad above a limit that none of the first ten reaches.
+  const double limit = *std::max_element(data.begin(), data.begin() + 10);
+  const std::string bad = fmt::format(
+      "max_loss: {:.17g}, rewind_after: 1, rewind_steps: 2, "
+      "max_rewinds: 20",
+      limit);
+  // What the run has to do: a list of the data's steps, and where it goes back.
+  std::vector<std::size_t> used;
+  std::size_t next = 0, rewinds = 0;
+  while (used.size() < 24) {
+    used.push_back(next++);
+    if (data[used.back()] <= limit || used.size() == 24) continue;
+    const std::size_t back = used.size() - 3;  // two steps before the bad one
+    next = used[back] + 3;
+    used.resize(back);
+    ++rewinds;
+  }
+  ASSERT_GT(rewinds, 1u);
+  const std::string said = train(text("whole", 24, bad));
+  EXPECT_NE(said.find(" were bad: back to step "), std::string::npos) << said;
+  const std::vector<json> whole = steps_of("whole");
+  ASSERT_EQ(whole.size(), 24u);
+  for (std::size_t i = 0; i < 24; ++i) EXPECT_EQ(whole[i][1], data[used[i]]) << i;
+  for (int step = 1; step <= 24; ++step) train(text("cut", step, bad), 1 + step % 3);
+  EXPECT_EQ(steps_of("cut"), whole) << "stopped after every step";
+  EXPECT_EQ(digests("cut", 24), digests("whole", 24));
+}
+
+TEST_F(MixedRun, EndsWhenItWouldGoBackOnceTooOften) {
+  const std::string plain =
+      fmt::format("path: {}, validation_fraction: 0", folder_.file("english.txt"));
+  const auto text = [&](int interval) {
+    std::string recipe = recipe_text(fmt::format("run{}", interval), plain, "max_steps: 30",
+                                     fmt::format("checkpoint: {{interval: {}}}\n", interval));
+    return recipe.replace(recipe.find("sigma: 2, window: 16"), 20,
+                          "max_grad_norm: 1e-9, rewind_after: 2, max_rewinds: 2");
+  };
+  const std::string error = test::error_text<Error>([&] { train(text(1)); });
+  EXPECT_NE(error.find("steps 1 to 2 were bad, and "), std::string::npos) << error;
+  EXPECT_NE(error.find("has no checkpoint of step 0 or before to go back to"), std::string::npos);
 }
 
 TEST_F(MixedRun, SaysWhatItIsMadeOf) {

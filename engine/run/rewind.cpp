@@ -1,0 +1,60 @@
+#include "engine/run/rewind.h"
+
+#include <fmt/format.h>
+
+#include "checkpoint/store/committed.h"
+#include "checkpoint/store/step_directory.h"
+
+namespace sherd::engine {
+namespace {
+
+// Steps done in the newest checkpoint that isn't newer than `limit`; -1: there is none.
+std::int64_t newest_until(const std::string& directory, std::int64_t limit, checkpoint::Disk& disk,
+                          sharding::Processes* processes) {
+  std::int64_t found = -1;
+  for (const std::int64_t step : checkpoint::committed_steps(disk, directory)) {
+    if (step <= limit) found = std::max(found, step);
+  }
+  if (!processes) return found;
+  return std::stoll(processes->links().all_gather("the rewind", std::to_string(found))[0]);
+}
+
+}  // namespace
+
+Rewind rewind_of(const Recipe& recipe, const Continuation& from, checkpoint::Disk& disk,
+                 sharding::Processes* processes) {
+  const std::int64_t first_bad = *from.before_bad_steps;
+  const std::int64_t back = recipe.bad_steps.rewind_steps;
+  const std::string directory = recipe.run.output_dir + "/checkpoints";
+  const std::int64_t step = newest_until(directory, first_bad - back, disk, processes);
+  if (step < 0) {
+    throw TrainingError(
+        "steps {} to {} were bad, and {} has no checkpoint of step {} or before to go back to. "
+        "Lower checkpoint.interval, or raise checkpoint.keep_last.",
+        first_bad + 1, from.steps_done, directory, first_bad - back);
+  }
+  const std::int64_t own = recipe.bad_steps.skip_data_steps;
+  const std::int64_t skipped = own > 0 ? own : from.steps_done - step;
+  return {.checkpoint = directory + "/" + checkpoint::step_directory_name(step),
+          .skip = {step, skipped},
+          .metrics = {step, from.steps_done, skipped},
+          .text = fmt::format("steps {} to {} were bad: back to step {}, without its next {} steps "
+                              "of data",
+                              first_bad + 1, from.steps_done, step, skipped)};
+}
+
+void remove_later_checkpoints(const std::string& directory, std::int64_t step,
+                              checkpoint::Disk& disk) {
+  for (const std::int64_t later : checkpoint::committed_steps(disk, directory)) {
+    if (later <= step) break;
+    const checkpoint::Checkpoint found(disk,
+                                       directory + "/" + checkpoint::step_directory_name(later));
+    if (found.claim()) {
+      checkpoint::remove_checkpoint(disk, directory, later, found.manifest().save_uuid);
+    } else {
+      checkpoint::set_aside(disk, directory, later, found.manifest().save_uuid);
+    }
+  }
+}
+
+}  // namespace sherd::engine

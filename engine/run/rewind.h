@@ -1,0 +1,31 @@
+/// Goes back to a checkpoint after bad steps, and skips data (bad_steps.rewind_after).
+#pragma once
+
+#include <string>
+
+#include "engine/recipe/recipe.h"
+#include "engine/run/rank_run.h"
+#include "sharding/processes/processes.h"
+
+namespace sherd::engine {
+
+struct Rewind {
+  std::string checkpoint;  ///< folder
+  data::Skip skip;
+  RewindMetrics metrics;
+  std::string text;  ///< for the user
+};
+
+/// Where a run goes back to that has done `from.steps_done` steps. All processes take process 0's
+/// word for which checkpoints there are.
+/// Errors   TrainingError if none is old enough
+Rewind rewind_of(const Recipe& recipe, const Continuation& from, checkpoint::Disk& disk,
+                 sharding::Processes* processes);
+
+/// Removes the checkpoints after step `step`, newest first: the run won't be at their states again.
+/// One that somebody reads gets another name instead. Called by process 0.
+/// Errors   DiskError
+void remove_later_checkpoints(const std::string& directory, std::int64_t step,
+                              checkpoint::Disk& disk);
+
+}  // namespace sherd::engine
