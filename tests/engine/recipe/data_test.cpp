@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "engine/recipe/fields.h"
+#include "engine/recipe/segments.h"
 #include "tests/engine/recipe/recipe_support.h"
 
 namespace sherd::engine {
@@ -43,9 +44,10 @@ TEST(RecipeData, ListsOfBlocksAreRead) {
   EXPECT_EQ(recipe.data.sources[1].name, "c++");
   EXPECT_EQ(recipe.data.sources[1].max_epochs, 2.0);
   ASSERT_EQ(recipe.data.stages.size(), 3u);
-  EXPECT_EQ(recipe.steps_of(recipe.data.stages[0]), 40);
-  EXPECT_EQ(recipe.steps_of(recipe.data.stages[1]), 33) << "4,097 tokens, 128 in a step";
-  EXPECT_EQ(recipe.steps_of(recipe.data.stages[2]), 0) << "to the end";
+  const std::vector<StageSpan> spans = spans_of(recipe);
+  EXPECT_EQ(spans[0].end_step, 40);
+  EXPECT_EQ(spans[1].end_step, 73) << "4,097 tokens, 128 in a step";
+  EXPECT_EQ(spans[2].end_step, 100) << "to the end";
   EXPECT_EQ(recipe.data.stages[1].weights, (std::vector<double>{0, 1}));
   EXPECT_EQ(recipe.data.validation_sets[1].batches, 3);
   EXPECT_EQ(recipe.data.validation_sets[0].batches, -1);
@@ -115,9 +117,8 @@ TEST(RecipeData, SourcesThatCannotBeMixedAreRefused) {
             std::string::npos);
   EXPECT_NE(refused("training.num_epochs=2").find("2 sources have epochs of their own"),
             std::string::npos);
-  EXPECT_NE(error_of(kTinyRecipe, {"data.stages=[{steps: 3}, {}]"})
-                .find("data.stages needs "
-                      "data.sources"),
+  EXPECT_NE(error_of(kTinyRecipe, {"data.stages=[{steps: 3, weights: [1]}, {}]"})
+                .find("there is no data.sources whose weights they could be"),
             std::string::npos);
 }
 
@@ -179,6 +180,76 @@ TEST(RecipeSchedule, TheDecayOfWsdIsCountedInStepsTokensOrAShare) {
   EXPECT_EQ(steps({"lr_scheduler.wsd_decay_ratio=0.125"}), 13) << "12.5";
   EXPECT_EQ(steps({"lr_scheduler.wsd_decay_tokens=1281"}), 11) << "128 in a step";
   EXPECT_EQ(steps({"lr_scheduler.wsd_decay_steps=7"}), 7);
+}
+
+const std::vector<std::string> kShapes = {
+    "checkpoint.interval=10",
+    "data.stages=[{steps: 20, seq_length: 8}, {tokens: 4097, seq_length: 32, global_batch_size: "
+    "16, micro_batch_size: 4}, {steps: 5, weights: [0, 1], seq_length: 32, global_batch_size: 16, "
+    "micro_batch_size: 4}, {}]"};
+
+std::vector<std::string> with_shapes(const std::vector<std::string>& sets) {
+  std::vector<std::string> all = kShapes;
+  all.insert(all.end(), sets.begin(), sets.end());
+  return all;
+}
+
+TEST(RecipeShapes, ConsecutiveStagesOfOneShapeAreASegment) {
+  const ResolvedRecipe recipe = resolve(kMixed, kShapes);
+  const std::vector<Segment> segments = segments_of(recipe);
+  ASSERT_EQ(segments.size(), 3u);
+  EXPECT_EQ(segments[0].text(recipe.values), "steps 1 to 20: 8 sequences of 8 tokens");
+  EXPECT_EQ(segments[1].text(recipe.values), "steps 21 to 34: 16 sequences of 32 tokens")
+      << "9 steps of 512 tokens, and 5";
+  EXPECT_EQ(segments[2].text(recipe.values), "steps 35 to 100: 8 sequences of 16 tokens");
+  EXPECT_EQ(segments[1].recipe.values.training.gradient_accumulation_steps, 4);
+  EXPECT_EQ(segments[1].recipe.values.model.max_seq_length, 32);
+  EXPECT_EQ(segments[0].recipe.values.model.max_seq_length, 32) << "one model";
+  EXPECT_EQ(segments[1].recipe.values.data.stages.size(), 2u);
+  EXPECT_EQ(segments[1].recipe.values.data.stages[0].steps, 9);
+  EXPECT_TRUE(segments[2].cuts_anew);
+}
+
+TEST(RecipeShapes, ARateFollowsTheBatchSize) {
+  std::vector<std::string> sets = {"checkpoint.interval=10", "optimizer.lr=0.01",
+                                   "data.stages=[{steps: 20}, {global_batch_size: 32}]"};
+  const auto rate = [&](const std::string& scaling) {
+    std::vector<std::string> all = sets;
+    all.push_back("lr_scheduler.batch_size_scaling=" + scaling);
+    return segments_of(resolve(kMixed, all)).back().recipe.values.lr_schedule().lr;
+  };
+  EXPECT_EQ(rate("none"), 0.01);
+  EXPECT_EQ(rate("linear"), 0.04);
+  EXPECT_EQ(rate("sqrt"), 0.02);
+}
+
+TEST(RecipeShapes, ADecayInTokensCountsTheStepsOfTheLastStages) {
+  const auto steps = [](const std::string& stages, const std::string& tokens) {
+    return resolve(kMixed, {"checkpoint.interval=10", "lr_scheduler.type=wsd", stages,
+                            "lr_scheduler.wsd_decay_tokens=" + tokens})
+        .values.lr_scheduler.wsd_decay_steps;
+  };
+  // 90 steps of 128 tokens, then 10 of 1,024.
+  const std::string stages = "data.stages=[{steps: 90}, {seq_length: 128}]";
+  EXPECT_EQ(steps(stages, "1025"), 2);
+  EXPECT_EQ(steps(stages, "10240"), 10);
+  EXPECT_EQ(steps(stages, "10369"), 12);
+}
+
+TEST(RecipeShapes, WhatCantBeIsRefusedByItsStage) {
+  EXPECT_NE(error_of(kMixed, with_shapes({"checkpoint.interval=0"}))
+                .find(": data.stages change the sequence length or batch size, and a run does that "
+                      "through a checkpoint, but checkpoint.interval is 0. Set it."),
+            std::string::npos);
+  EXPECT_EQ(error_of(kMixed, with_shapes({"parallelism.data_parallel_shard_degree=8"})),
+            "data.stages[1]: a global_batch_size of 16 isn't a multiple of micro_batch_size 4 x 8 "
+            "ranks = 32.");
+  EXPECT_NE(error_of(kMixed, with_shapes({"model.positions=learned", "model.max_seq_length=16"}))
+                .find("data.stages[1]: "),
+            std::string::npos);
+  EXPECT_NE(error_of(kMixed, with_shapes({"bad_steps.max_loss=9", "bad_steps.rewind_after=2"}))
+                .find("that doesn't work yet with stages that change the sequence length"),
+            std::string::npos);
 }
 
 }  // namespace
