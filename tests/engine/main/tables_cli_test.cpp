@@ -31,10 +31,11 @@ TEST_F(TablesCliTest, LossesAreThoseOfTheSameTextsAsLines) {
   ASSERT_EQ(expected.exit_code, 0) << expected.err;
   for (const char* name : {"zstd.parquet", "lz4_stream.arrow"}) {
     const std::string path = test::write_table(folder_, "files", name);
-    const test::ProgramOutcome outcome = train(name, options(path, "text"));
+    const std::string run = "run-" + std::string(name);
+    const test::ProgramOutcome outcome = train(run, options(path, "text"));
     ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
-    EXPECT_EQ(column(name, "loss"), column("lines", "loss"));
-    EXPECT_EQ(column(name, "val_loss"), column("lines", "val_loss"));
+    EXPECT_EQ(column(run, "loss"), column("lines", "loss"));
+    EXPECT_EQ(column(run, "val_loss"), column("lines", "val_loss"));
     EXPECT_NE(outcome.out.find("skipped 2 documents whose text is null"), std::string::npos)
         << outcome.out;
   }
