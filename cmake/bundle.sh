@@ -23,6 +23,12 @@ for program in "${programs[@]}"; do ldd "$program"; done | awk '$2 == "=>" && $3
       *) strip -o "$folder/lib/$(basename "$library")" "$library" ;;
     esac
   done
+# Loaded when a Parquet or Arrow file is read; it looks for Arrow beside itself.
+if [ -f "$build/libsherd_arrow.so" ]; then
+  strip -o "$folder/lib/libsherd_arrow.so" "$build/libsherd_arrow.so"
+  ldd "$build/libsherd_arrow.so" | awk '$3 ~ /lib(arrow|parquet)[.]so/ {print $3}' |
+    while read -r library; do cp -L "$library" "$folder/lib"; done
+fi
 cp -r recipes docs "$folder"
 cp tests/gpu_check.sh "$folder/tests"
 tar -C "$(dirname "$folder")" -cJf "$folder.tar.xz" "$(basename "$folder")"

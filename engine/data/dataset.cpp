@@ -305,6 +305,7 @@ class DatasetBuilder {
     passed_over_.num_empty += found.num_empty;
     passed_over_.num_binary += found.num_binary;
     passed_over_.num_of_runs += found.num_of_runs;
+    passed_over_.num_null += found.num_null;
   }
 
   void map_whole(const std::string& path, std::string_view key) {

@@ -6,8 +6,10 @@
 ///                   UTF-8 text, training and validation; there must be vocab_size of them
 ///            bin    token files of any kind in token_layout.h
 ///            text   texts, encoded by `tokenizer` when they are opened
-///            chat   a line of a .jsonl file is a conversation, and a separate document (chat/)
-///   text     of bytes, chars and text: a file, or a line of a .jsonl file; packed or not (texts.h)
+///            chat   a line of a .jsonl file or a row of a table is a conversation, and a separate
+///                   document (chat/)
+///   text     of bytes, chars and text: a file, a line of a .jsonl file, or a row of a table
+///            (texts.h)
 ///   split    `validation_path` names separate files. Without it, the last `validation_fraction` of
 ///            every text or token file is for validation. The first floor(n * (1 - fraction)) of n
 ///            tokens are for training. For one file and 0.1 that is nanoGPT's split.
@@ -52,7 +54,7 @@ struct DataOptions {
   std::int64_t seq_length = 1;  ///< texts shorter than a sequence are joined
   std::string tokenizer{};      ///< a folder; for text, and for bin to show ids as text
   std::vector<std::string> special_tokens{};  ///< added to the tokenizer's
-  std::string field = "text";                 ///< key of the text in .jsonl lines
+  std::string field = "text";                 ///< key of the text in .jsonl lines, column of tables
   std::int64_t token_bytes = 0;               ///< for bin; 0: as the file says
   bool separate_documents = false;
   ChatOptions chat{};

@@ -136,6 +136,9 @@ std::string summary_of(const Dataset& dataset, const SummarisedFiles& files) {
   for (const Split split : {Split::kTrain, Split::kValidation}) {
     text += joined_and_skipped(dataset, split, are_files);
   }
+  if (const std::int64_t count = files.passed_over.num_null; count > 0) {
+    text += fmt::format("\nskipped {} whose text is null", texts_text(count, false));
+  }
   return text + of_conversations(dataset.chat_counts());
 }
 

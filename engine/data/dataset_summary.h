@@ -19,7 +19,8 @@ std::string left_out_text(const ChatCounts& counts);
 /// Files of a folder that aren't read.
 struct PassedOver {
   int num_empty = 0, num_binary = 0;
-  int num_of_runs = 0;  ///< files and folders of training runs
+  int num_of_runs = 0;        ///< files and folders of training runs
+  std::int64_t num_null = 0;  ///< lines and rows whose text is null
 };
 
 /// Numbers of files in a dataset and of texts in them; equal if each file is one text.

@@ -1,6 +1,7 @@
 #include "engine/data/texts.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "core/error.h"
@@ -19,11 +20,14 @@ bool is_packed(const std::string& path) {
 }
 
 void refuse_other_packings(const std::string& path) {
-  for (const char* ending : {".bz2", ".xz", ".lz4", ".zip", ".7z", ".parquet", ".arrow"}) {
+  if (is_packed(path) && is_table(unpacked_name(path))) {
+    throw DataError("{}: unpack it; Parquet and Arrow files are packed inside.", path);
+  }
+  for (const char* ending : {".bz2", ".xz", ".lz4", ".zip", ".7z"}) {
     if (!path.ends_with(ending)) continue;
     throw DataError(
-        "{}: a {} file isn't read as text; give plain text, .jsonl, or either packed as .gz or "
-        ".zst.",
+        "{}: a {} file isn't read as text; give plain text, .jsonl, either packed as .gz or .zst, "
+        "or .parquet or .arrow.",
         path, ending);
   }
 }
@@ -31,6 +35,7 @@ void refuse_other_packings(const std::string& path) {
 struct FileTexts {
   MappedFiles texts{};
   bool is_binary = false;
+  std::int64_t num_null = 0;
 };
 
 FileTexts unpacked(const std::string& path, bool may_be_binary) {
@@ -41,16 +46,18 @@ FileTexts unpacked(const std::string& path, bool may_be_binary) {
   return {{std::make_shared<const MappedFile>(path, memory, *memory)}};
 }
 
-/// The texts of lines; each knows its line.
-MappedFiles texts_of_lines(const std::string& path, const std::string& field) {
-  DocumentReader reader({.files = {path}});
-  MappedFiles texts;
+/// The texts of lines or rows; each knows its own.
+FileTexts texts_of_lines(const std::string& path, const std::string& field) {
+  DocumentReader reader({.files = {path}, .column = field});
+  FileTexts texts;
   for (auto lines = reader.next(kBatchBytes); !lines.empty(); lines = reader.next(kBatchBytes)) {
     std::string all;
     std::vector<std::pair<std::int64_t, std::size_t>> ends;  // line, end
-    for (const RawDocument& line : lines) {
+    for (RawDocument& line : lines) {
       try {
-        all += field_of_line(line.text, field);
+        const std::optional<std::string> text = take_text(line, field);
+        if (!text) ++texts.num_null;
+        all += text.value_or("");
       } catch (const DataError& error) {
         throw DataError(
             "{}:{}: {}; data.field names the string that is a line's text, and data.format: chat "
@@ -63,7 +70,7 @@ MappedFiles texts_of_lines(const std::string& path, const std::string& field) {
     std::size_t begin = 0;
     for (const auto& [line, end] : ends) {
       if (end == begin) continue;
-      texts.push_back(
+      texts.texts.push_back(
           std::make_shared<const MappedFile>(fmt::format("{}:{}", path, line), memory,
                                              std::string_view(*memory).substr(begin, end - begin)));
       begin = end;
@@ -74,7 +81,10 @@ MappedFiles texts_of_lines(const std::string& path, const std::string& field) {
 
 FileTexts texts_of(const std::shared_ptr<const MappedFile>& file, const std::string& field,
                    bool may_be_binary) {
-  if (is_jsonl(file->path())) return {texts_of_lines(file->path(), field)};
+  if (is_table(file->path())) {
+    return file->bytes().empty() ? FileTexts() : texts_of_lines(file->path(), field);
+  }
+  if (is_jsonl(file->path())) return texts_of_lines(file->path(), field);
   if (is_packed(file->path())) return unpacked(file->path(), may_be_binary);
   if (file->bytes().empty()) return {};
   if (!may_be_binary && is_binary(file->bytes())) return {.is_binary = true};
@@ -93,6 +103,7 @@ Texts open_texts(const std::string& path, std::string_view key, const std::strin
       throw DataError("{}: is a file of tokens; set data.format: bin.", name);
     }
     FileTexts of_file = texts_of(file, field, found.named);
+    texts.num_null += of_file.num_null;
     if (of_file.is_binary) {
       ++texts.num_binary;
     } else if (!of_file.texts.empty()) {
@@ -110,11 +121,14 @@ Texts open_texts(const std::string& path, std::string_view key, const std::strin
 }
 
 void require_tokens(const std::string& path) {
-  if (!is_packed(path) && !is_jsonl(path)) return;
+  if (!is_packed(path) && !is_jsonl(path) && !is_table(path)) return;
   throw DataError(
       "{}: data.format bin reads files of tokens, {}; make one with sherd tokenize, or set another "
       "data.format.",
-      path, is_packed(path) ? "unpacked" : "not lines of text");
+      path,
+      is_packed(path)  ? "unpacked"
+      : is_table(path) ? "not tables"
+                       : "not lines of text");
 }
 
 }  // namespace sherd::data

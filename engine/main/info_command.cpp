@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include "engine/data/arrow/arrow_rows.h"
 #include "engine/launch/system_info.h"
 #include "engine/main/commands.h"
 
@@ -9,7 +10,9 @@ namespace {
 // `sherd info`: has no options.
 struct InfoCommand {
   explicit InfoCommand(CLI::App&) {}
-  void run() const { fmt::print("{}", engine::system_info()); }
+  void run() const {
+    fmt::print("{}{:<10} {}\n", engine::system_info(), "tables", data::arrow_text());
+  }
 };
 
 }  // namespace

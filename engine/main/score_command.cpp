@@ -74,10 +74,10 @@ ScoreCommand::ScoreCommand(CLI::App& command) {
                   "{\"text\": ...} or {\"prompt\": ...} (default: standard input)")
       ->type_name("FILE.jsonl");
   command
-      .add_option(
-          "--text", texts_,
-          "Text file instead of questions, also .jsonl, .gz or .zst: prints loss, perplexity "
-          "and bits per byte")
+      .add_option("--text", texts_,
+                  "Text file instead of questions, also .jsonl, .gz, .zst, .parquet or .arrow: "
+                  "prints loss, "
+                  "perplexity and bits per byte")
       ->type_name("FILE")
       ->allow_extra_args(false);
   command

@@ -54,15 +54,16 @@ class TokenizeCommand {
 TokenizeCommand::TokenizeCommand(CLI::App& command) {
   command
       .add_option("texts", options_.texts,
-                  "Files, folders or globs. .jsonl has one document per line; other files are "
-                  "one document each; .gz and .zst are unpacked; - is standard input")
+                  "Files, folders or globs. .jsonl has one document per line, .parquet and .arrow "
+                  "one per row; other files are one document each; .gz and .zst are unpacked; - is "
+                  "standard input")
       ->required();
   command
       .add_option("--tokenizer", options_.tokenizer, "A folder with a Hugging Face tokenizer.json")
       ->required();
   command.add_option("--to", options_.to, "The file to write; must not exist")->required();
   command.add_option("--field", options_.field,
-                     "Key of the text in a line of .jsonl (default text)");
+                     "Key of the text in a line of .jsonl, or its column (default text)");
   command.add_flag("--jsonl", options_.stdin_is_jsonl, "Standard input is .jsonl");
   command.add_flag("--bos", options_.bos, "Put the beginning-of-text token before every document");
   command.add_flag("--eos", options_.eos, "Put the end-of-text token after every document");

@@ -103,6 +103,9 @@ const std::vector<Row> kTable = {
      kSmall + " --set training.max_steps=20 --set run.name=quickstart_divided"},
     {"./dev sherd plan recipes/quickstart.yaml --ranks 4 --ranks-per-machine 2", How::kRun, ""},
     {"./dev bundle", How::kShown, "needs the CUDA Toolkit"},
+    // docs/parquet.md
+    {"./dev deps arrow", How::kShown, "downloads 55 MB"},
+    {"./dev build", How::kShown, "compiles"},
     // docs/memory.md
     {"./dev sherd plan recipes/llama_7b_8xh200.yaml --device-memory 80GB --set "
      "model.num_layers=60 --set model.hidden_size=6656 --set model.num_attention_heads=52 --set "

@@ -59,12 +59,16 @@ const std::vector<Layer> kLayers = {
     {"engine/schedule", {"core"}},
     {"engine/model", {"core", "kernels"}},
     {"engine/data/tokenizer", {"core", "engine/data"}},
-    {"engine/data/files", {"core", "engine/data", "engine/data/tokenizer"}},
+    {"engine/data/arrow", {"core", "engine/data"}},
+    {"engine/data/arrow/module", {"engine/data/arrow"}},
+    {"engine/data/files", {"core", "engine/data", "engine/data/arrow", "engine/data/tokenizer"}},
     {"engine/data/template", {"core", "engine/data"}},
     {"engine/data/chat",
      {"core", "engine/data/files", "engine/data/template", "engine/data/tokenize",
       "engine/data/tokenizer"}},
-    {"engine/data", {"core", "engine/data/chat", "engine/data/files", "engine/data/tokenizer"}},
+    {"engine/data",
+     {"core", "engine/data/arrow", "engine/data/chat", "engine/data/files",
+      "engine/data/tokenizer"}},
     {"engine/data/tokenize", {"core", "engine/data", "engine/data/files", "engine/data/tokenizer"}},
     {"engine/huggingface",
      {"core", "sharding/state", "checkpoint/format", "checkpoint/store", "checkpoint/interchange"}},
@@ -130,9 +134,9 @@ const std::vector<Layer> kLayers = {
       "engine/train/units"}},
     {"engine/main",
      {"core", "checkpoint", "checkpoint/store", "checkpoint/interchange", "engine/data",
-      "engine/data/tokenize", "engine/data/tokenizer", "engine/report", "engine/recipe",
-      "engine/schedule", "engine/saving", "engine/generate", "engine/launch", "engine/plan",
-      "engine/plan/ledger", "engine/run", "engine/inference", "sharding/processes"}},
+      "engine/data/arrow", "engine/data/tokenize", "engine/data/tokenizer", "engine/report",
+      "engine/recipe", "engine/schedule", "engine/saving", "engine/generate", "engine/launch",
+      "engine/plan", "engine/plan/ledger", "engine/run", "engine/inference", "sharding/processes"}},
 };
 
 struct Home {
@@ -155,6 +159,7 @@ const std::vector<Home> kHomes = {
      "checkpoint/.*|engine/data/tokenizer/tokenizer\\.cpp|engine/huggingface/"
      "(export|stretch_writer)\\.cpp|engine/"
      "train/units/frozen_weights\\.cpp"},
+    {"(arrow|parquet)/.*", "engine/data/arrow/module/.*"},
     {"pcre2\\.h", "engine/data/tokenizer/pattern/split_pattern\\.cpp"},
     {"unicode/.*", "engine/data/tokenizer/normal_form\\.cpp"},
     {"(zlib|zstd)\\.h", "engine/data/files/text_stream\\.cpp"},

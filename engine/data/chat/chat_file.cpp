@@ -176,7 +176,10 @@ std::unique_ptr<const TokenFile> open_chat_file(
     const std::vector<RawDocument> lines = documents.next(kBatchBytes);
     if (lines.empty()) break;
     if (lines[0].line == 0) {
-      throw DataError("{}: data.format chat reads .jsonl files, also .gz or .zst.", path);
+      throw DataError(
+          "{}: data.format chat reads .jsonl files, also .gz or .zst, and .parquet and .arrow "
+          "files.",
+          path);
     }
     reader.read(lines, *file);
   }

@@ -12,7 +12,7 @@
 
 namespace sherd::data {
 
-/// Reads a .jsonl file, also .gz or .zst, on all cores. Ids stay in memory, 5 bytes a token. Rows
+/// Reads a .jsonl file, also .gz or .zst, or the rows of a table as such lines, on all cores. Ids stay in memory, 5 bytes a token. Rows
 /// longer than `seq_length` are unfit, as are rows with any other problem (unfit_row.h). `counts`
 /// gets the dropped rows by reason, with the first row of each.
 /// Errors   DataError with file and line: an unfit row with kError; no template

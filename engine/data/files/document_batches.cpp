@@ -27,11 +27,15 @@ bool is_binary(std::span<const std::uint8_t> bytes) {
   return std::ranges::find(head, 0) != head.end();
 }
 
-std::string field_of_line(const std::string& line, const std::string& field) {
+std::optional<std::string> take_text(RawDocument& document, const std::string& field) {
+  if (document.is_null) return std::nullopt;
+  if (!document.is_json) return std::move(document.text);
+  const std::string line = std::move(document.text);
   check_json_bounds(line, "the line");
   const nlohmann::json json = nlohmann::json::parse(line, nullptr, false);
   if (json.is_discarded()) throw DataError("isn't JSON");
   if (!json.is_object() || !json.contains(field)) throw DataError("has no \"{}\"", field);
+  if (json[field].is_null()) return std::nullopt;
   if (!json[field].is_string()) throw DataError("\"{}\" isn't a string", field);
   return json[field].get<std::string>();
 }
@@ -50,8 +54,12 @@ std::vector<RawDocument> DocumentReader::next(std::size_t bytes) {
 }
 
 bool DocumentReader::next_document(RawDocument& document) {
-  for (; file_ < sources_.files.size(); ++file_, stream_.reset()) {
+  for (; file_ < sources_.files.size(); ++file_, stream_.reset(), rows_.reset()) {
     const std::string& path = sources_.files[file_];
+    if (is_table(path)) {
+      if (next_row(document)) return true;
+      continue;
+    }
     const bool is_new = stream_ == nullptr;
     if (is_new) {
       stream_ = open_text_stream(path);
@@ -62,6 +70,7 @@ bool DocumentReader::next_document(RawDocument& document) {
     if (path == "-" ? sources_.stdin_is_jsonl : is_jsonl(path)) {
       while (next_line(document.text)) {
         document.line = ++line_;
+        document.is_json = true;
         if (document.text.find_first_not_of(" \t\r") != std::string::npos) return true;
       }
     } else if (is_new) {
@@ -71,6 +80,23 @@ bool DocumentReader::next_document(RawDocument& document) {
     }
   }
   return false;
+}
+
+/// False at the end of the file.
+bool DocumentReader::next_row(RawDocument& document) {
+  if (!rows_) {
+    rows_ = std::make_unique<ArrowRows>(sources_.files[file_], sources_.column);
+    line_ = 0;
+  }
+  ArrowRows::Row row;
+  if (!rows_->next(row)) return false;
+  check_size(row.text.size());
+  document = {.text = std::string(row.text),
+              .line = ++line_,
+              .file = static_cast<std::int64_t>(file_),
+              .is_json = sources_.column.empty(),
+              .is_null = row.is_null};
+  return true;
 }
 
 bool DocumentReader::refill() {

@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <iterator>
 #include <system_error>
 
 #include "core/error.h"
 #include "engine/data/files/run_files.h"
+#include "engine/data/files/saved_dataset.h"
 
 namespace sherd::data {
 namespace {
@@ -15,6 +17,11 @@ namespace {
 namespace fs = std::filesystem;
 
 void collect(const fs::path& folder, TextFiles& found) {
+  refuse_dataset_dict(folder);
+  if (is_saved_dataset(folder)) {
+    std::ranges::move(files_of_saved_dataset(folder), std::back_inserter(found.paths));
+    return;
+  }
   const bool in_run_folder = is_run_folder(folder);
   std::error_code error;
   fs::directory_iterator entries(folder, error);
@@ -74,6 +81,9 @@ TextFiles find_text_files(const std::string& path, std::string_view ending, std:
     found.paths = match(path);
     found.num_of_runs = static_cast<int>(std::erase_if(
         found.paths, [](const std::string& file) { return is_run_file(fs::path(file)); }));
+    std::erase_if(found.paths, [](const std::string& file) {
+      return file.ends_with(".json") && is_saved_dataset(fs::path(file).parent_path());
+    });
     place = "glob matches";
   } else {
     throw DataError(
@@ -87,7 +97,7 @@ TextFiles find_text_files(const std::string& path, std::string_view ending, std:
                     path, place, ending.empty() ? "visible" : ending,
                     found.num_of_runs > 0 ? " but those of training runs" : "", key);
   }
-  std::sort(found.paths.begin(), found.paths.end());
+  if (!is_saved_dataset(path)) std::ranges::sort(found.paths);
   return found;
 }
 

@@ -5,8 +5,10 @@
 ///             dot); linked files count, linked folders don't
 ///   a glob    the files (not folders) that match, as glob(3) with {a,b} and ~
 ///
-/// Folders and globs leave out files written by training runs (run_files.h). A path that exists is
-/// never read as a glob. Files are sorted by path, byte by byte.
+/// Folders and globs leave out files written by training runs (run_files.h). In a folder that
+/// Hugging Face `datasets` has saved, only the data files count (saved_dataset.h). A path that
+/// exists is never read as a glob. Files are sorted by path, byte by byte; those of a saved dataset
+/// keep its order.
 #pragma once
 
 #include <string>
@@ -23,7 +25,8 @@ struct TextFiles {
 
 /// `ending`: folders and globs select only files whose names end with it ("" selects all).
 /// `key` is the recipe's name for `path`, for messages.
-/// Errors   DataError: the path doesn't exist, has no files, or is a folder that can't be read.
+/// Errors   DataError: the path doesn't exist, has no files, is a folder that can't be read, or has
+///          a Hugging Face DatasetDict.
 TextFiles find_text_files(const std::string& path, std::string_view ending, std::string_view key);
 
 }  // namespace sherd::data

@@ -104,9 +104,9 @@ class BatchEncoder {
       EncodedDocument document;
       const std::size_t size_before = batch.ids.size();
       try {
-        if (raw.line > 0) raw.text = field_of_line(raw.text, options_.field);
-        document.is_empty = raw.text.empty();
-        if (!document.is_empty) encode(raw.text, batch.ids);
+        const std::string text = take_text(raw, options_.field).value_or("");
+        document.is_empty = text.empty();
+        if (!document.is_empty) encode(text, batch.ids);
       } catch (const DataError& error) {
         batch.ids.resize(size_before);
         document.why_bad = error.what();
@@ -153,8 +153,8 @@ class Run {
 
   TokenizeResult run() {
     result_.documents_before = shards_.totals().documents;
-    const auto reader = std::make_shared<DocumentReader>(
-        DocumentSources{files_.paths, options_.stdin_is_jsonl, files_.pass_over_binary});
+    const auto reader = std::make_shared<DocumentReader>(DocumentSources{
+        files_.paths, options_.stdin_is_jsonl, files_.pass_over_binary, options_.field});
     const int num_workers =
         options_.num_threads > 0
             ? options_.num_threads

@@ -27,7 +27,7 @@ struct TokenizeOptions {
   /// input.
   std::vector<std::string> texts{};
   std::string to{};            ///< see token_shards.h
-  std::string field = "text";  ///< key of the text in .jsonl lines
+  std::string field = "text";  ///< key of the text in .jsonl lines, column of tables
   bool stdin_is_jsonl = false;
   bool bos = false;  ///< add the token of tokenizer_config.json before every document
   bool eos = false;  ///< add it after every document
@@ -47,7 +47,7 @@ struct TokenizeResult {
   std::int64_t tokens = 0;
   std::int64_t files = 0;             ///< written
   std::int64_t bad_documents = 0;     ///< skipped in this run
-  std::int64_t empty_documents = 0;   ///< lines with empty text, skipped in this run
+  std::int64_t empty_documents = 0;   ///< lines or rows without text, skipped in this run
   std::int64_t binary_files = 0;      ///< in folders and globs, skipped in this run
   std::int64_t files_of_runs = 0;     ///< training runs' own files in folders and globs, left out
   std::int64_t documents_before = 0;  ///< written by an earlier run

@@ -203,6 +203,16 @@ TEST_F(SameTextsTest, SayHowManyDocumentsAFileHas) {
             "training: joined the text of 2 documents, each shorter than a sequence, 17 tokens");
 }
 
+TEST_F(SameTextsTest, AreSkippedAndCountedWhereTheyAreNull) {
+  DataOptions options = this->options(Format::kBytes, 0, true);
+  options.path = folder_.write(
+      "a.jsonl", "{\"text\": null}\n{\"text\": \"abc\"}\n{\"text\": \"\"}\n{\"text\": null}\n");
+  const auto data = open_dataset(options);
+  EXPECT_EQ(documents(*data, Split::kTrain), (Documents{{'a', 'b', 'c'}}));
+  EXPECT_EQ(data->summary(),
+            "1 file, 3 tokens train, 0 tokens validation\nskipped 2 documents whose text is null");
+}
+
 TEST_F(SameTextsTest, HaveTheirTextUnderAnotherKeyIfTheRecipeSaysSo) {
   DataOptions options = this->options(Format::kBytes, 0, true);
   options.path = folder_.write("a.jsonl", as_lines({"ab", "cd"}, "body"));
@@ -230,8 +240,8 @@ TEST_F(SameTextsTest, AreRefusedWhereAnotherFormatOrCommandReadsThem) {
   const std::string xz = folder_.write("a.txt.xz",
                                        "\xfd"
                                        "7zXZ");
-  EXPECT_EQ(error(bytes, xz), xz + ": a .xz file isn't read as text; give plain text, .jsonl, or "
-                                   "either packed as .gz or .zst.");
+  EXPECT_EQ(error(bytes, xz), xz + ": a .xz file isn't read as text; give plain text, .jsonl, "
+                                   "either packed as .gz or .zst, or .parquet or .arrow.");
   const std::string damaged = folder_.write("b.txt.gz", "not packed");
   EXPECT_NE(error(bytes, damaged).find("damaged or cut short"), std::string::npos);
 }

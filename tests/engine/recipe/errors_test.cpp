@@ -143,8 +143,9 @@ TEST(RecipeErrors, MissingKeys) {
       error_of(text),
       "recipes/tiny.yaml: data.path is missing: a file, a folder (the text files below it) or "
       "a glob such as texts/*.txt. Files written by training runs are skipped. With formats "
-      "bytes, chars and text, each line of a .jsonl file is one text, and so is any other file; "
-      ".gz and .zst are unpacked. Texts shorter than a sequence are joined in the order of their "
+      "bytes, chars and text, each line of a .jsonl file and each row of a .parquet or .arrow file "
+      "is one text, and so is any other file; .gz and .zst are unpacked. Texts shorter than a "
+      "sequence are joined in the order of their "
       "names, and the run prints how many. Write it "
       "below \"data:\" or pass --set data.path=VALUE.");
   EXPECT_EQ(error_of("run:\n  seed: 1\n"),
