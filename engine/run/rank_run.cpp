@@ -62,6 +62,7 @@ class RankRun {
     return {.training = context_.run.options,
             .batches = context_.run.batches,
             .checkpoints = context_.checkpoints,
+            .weight_hash_interval = recipe_.training.weight_hash_interval,
             .evaluates_average =
                 recipe_.averages.evaluate && recipe_.averages.type != AverageType::kNone,
             .asked_to_stop = [this] { return asked_to_stop(); },

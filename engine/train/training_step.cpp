@@ -13,6 +13,7 @@
 #include "engine/train/training_step.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <iterator>
 
@@ -39,6 +40,7 @@ TrainingStep::TrainingStep(const TrainingOptions& options, ShardedModel& model)
       norm_(rank_, model.units()),
       stats_(rank_, kStepStats),
       diagnosis_reports_(rank_, "diagnosis"),
+      weight_check_(model_),
       scaler_(options.loss_scaling),
       bad_steps_(options.bad_steps) {
   if (options.average.active()) {
@@ -62,6 +64,7 @@ void TrainingStep::restore(const Counters& counters) {
 StepResult TrainingStep::run(std::int64_t step, const NextBatch& next_batch,
                              const StepRequests& asked) {
   accumulate_gradients(step, next_batch);
+  if (weight_hash_interval > 0 && (step + 1) % weight_hash_interval == 0) compare_weights(step);
   const StepStats stats = reduce_step_stats(step, asked);
   StepResult result = stats.result;
   result.lr = optim::learning_rate(options_.lr_schedule, step);
@@ -79,6 +82,23 @@ StepResult TrainingStep::run(std::int64_t step, const NextBatch& next_batch,
     explain_non_finite(step, next_batch, stats);
   }
   return result;
+}
+
+// The statistics' exchange carries the hashes, so they need no memory of their own.
+void TrainingStep::compare_weights(std::int64_t step) {
+  constexpr int kCount = sharding::Agreement<RankStats>::kCount;
+  using Numbers = std::array<double, kCount>;
+  weight_check_.run(step, kCount, [this](std::span<const double> mine) {
+    Numbers numbers;
+    std::ranges::copy(mine, numbers.begin());
+    std::vector<std::vector<double>> rows;
+    for (const RankStats& row :
+         stats_.all_gather("weight hashes", std::bit_cast<RankStats>(numbers))) {
+      const auto of_rank = std::bit_cast<Numbers>(row);
+      rows.emplace_back(of_rank.begin(), of_rank.end());
+    }
+    return rows;
+  });
 }
 
 // Every rank decides alike, since all have the same statistics. A step that isn't applied leaves

@@ -13,6 +13,7 @@
 #include "engine/train/diagnosis.h"
 #include "engine/train/sharded_model.h"
 #include "engine/train/stop_request.h"
+#include "engine/train/weight_check.h"
 #include "kernels/documents.h"
 #include "optim/average.h"
 #include "optim/clip.h"
@@ -69,7 +70,8 @@ class TrainingStep {
 
   /// Runs step `step` (from 0). `asked` is what this rank is asked for after the step. With loss
   /// scaling, a step whose gradient isn't finite is skipped by all ranks.
-  /// Errors   TrainingError if the loss or the gradient is not finite without loss scaling: the
+  /// Errors   TrainingError if copies of the weights differ (engine/train/weight_check.h).
+  ///          TrainingError if the loss or the gradient is not finite without loss scaling: the
   ///          parameters are then as before the step, which is replayed once to find where the
   ///          first such value arose. TrainingError if the scaler gives up (optim/loss_scaler.h),
   ///          or after too many bad steps in a row (optim/bad_steps.h).
@@ -79,6 +81,9 @@ class TrainingStep {
   /// divided by it. It is known before the step and the same on every rank. If unset, all tokens
   /// have a target. A step without targets updates nothing.
   std::function<std::int64_t(std::int64_t step)> num_targets;
+
+  /// Steps between comparisons of copies of the weights (engine/train/weight_check.h); 0: never.
+  std::int64_t weight_hash_interval = 0;
 
   /// Called before the parameters and moments of a step change (not if it is skipped).
   /// Checkpointing waits there until its snapshot is taken.
@@ -131,6 +136,7 @@ class TrainingStep {
   RankStats own_stats(const StepRequests& asked);
   StepStats reduce_step_stats(std::int64_t step, const StepRequests& asked);
   void update(std::int64_t step, float gradient_scale, const ExpertReport* experts);
+  void compare_weights(std::int64_t step);
   void skip(StepResult& result);
   bool is_bad(StepResult& result);
   [[noreturn]] void explain_non_finite(std::int64_t step, const NextBatch& next_batch,
@@ -145,6 +151,7 @@ class TrainingStep {
   optim::GradientNorm norm_;
   sharding::Agreement<RankStats> stats_;
   Diagnosis::Reports diagnosis_reports_;
+  WeightCheck weight_check_;
   optim::LossScaler scaler_;
   optim::BadSteps bad_steps_;
   std::int64_t num_updates_ = 0, num_without_targets_ = 0;

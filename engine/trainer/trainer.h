@@ -57,7 +57,8 @@ struct TrainerOptions {
   /// Where training begins, and when and where it saves. Without `saves` it only loads.
   CheckpointOptions checkpoints{};
 
-  bool evaluates_average = false;  ///< evaluations also compute the average's loss
+  std::int64_t weight_hash_interval = 0;  ///< TrainingStep::weight_hash_interval
+  bool evaluates_average = false;         ///< evaluations also compute the average's loss
   AskedToStop
       asked_to_stop{};  ///< called by each rank once per step, and before each evaluation pass
   AskedToSave asked_to_save{};  ///< called by each rank once per step
