@@ -117,6 +117,9 @@ std::vector<std::string> remarks(const std::vector<ReportedRun>& runs) {
                                   run.summary.folder, bad.size(), bad.size() == 1 ? "" : "s",
                                   bad.back()));
     }
+    if (!run.history.slowest.empty()) {
+      lines.push_back(fmt::format("{}: {}", run.summary.folder, run.history.slowest));
+    }
     if (run.history.dropped_lines > 0) {
       lines.push_back(
           fmt::format("{}: {} step{} trained again after a restart; the last values are shown",

@@ -7,6 +7,7 @@
 
 #include "engine/report/event_file.h"
 #include "engine/report/metrics.h"
+#include "engine/report/slowest_counts.h"
 #include "engine/report/time_left.h"
 #include "engine/run/rank_run.h"
 #include "engine/trainer/trainer.h"
@@ -62,6 +63,7 @@ class RunReporter {
   double matmul_peak_ = 0.0;
   std::map<std::string, double> exposed_by_axis_;
   std::int64_t steps_since_report_ = 0;
+  SlowestCounts slowest_;
   std::int64_t lost_steps_ = 0;  // done before, in steps after first_step_
   double moved_seconds_ = 0.0;
 };

@@ -21,6 +21,15 @@
 
 namespace sherd::engine {
 
+/// How evenly ranks worked: a rank's own time is the time of its step without waits for others.
+struct SlowestRank {
+  int rank = 0;
+  double own_ms = 0.0;     ///< of that rank, the longest
+  double median_ms = 0.0;  ///< of all ranks; for an even number the mean of the two in the middle
+};
+/// Of every rank's own time; of equal ones, the lowest rank.
+SlowestRank slowest_of(const std::vector<double>& own_ms);
+
 /// Result of a step, the same on all ranks.
 struct StepResult {
   double loss = 0.0;       ///< mean over the tokens of the whole step that have a target
@@ -32,6 +41,9 @@ struct StepResult {
   /// among ranks of several axes.
   std::vector<std::pair<std::string, double>> exposed_by_axis;
   double comm_cpu_ms = 0.0;  ///< of the rank whose communication workers used most CPU time
+  /// From the previous step's statistics to this step's, without evaluations and saves between
+  /// steps. None in a world of one rank.
+  std::optional<SlowestRank> slowest{};
   /// Sent by all ranks, from the previous step's statistics to this step's; none if bytes aren't
   /// counted.
   std::optional<LinkBytes> sent{};
@@ -119,6 +131,7 @@ class TrainingStep {
     double exposed_comm_ms = 0.0;
     std::array<double, Event::kMostKinds> exposed_by_axis{};  ///< as in ShardedModel::Waits
     double comm_cpu_ms = 0.0;
+    double own_ms = 0.0;                          ///< SlowestRank
     double sent_within = 0.0, sent_across = 0.0;  ///< bytes, if they are known
     double stop_request = 0.0, save_request = 0.0;
   };
@@ -134,6 +147,8 @@ class TrainingStep {
   std::int64_t targets_of(std::int64_t step) const;
   void accumulate_gradients(std::int64_t step, const NextBatch& next_batch);
   RankStats own_stats(const StepRequests& asked);
+  void begin_own_time();
+  void end_own_time();
   StepStats reduce_step_stats(std::int64_t step, const StepRequests& asked);
   void update(std::int64_t step, float gradient_scale, const ExpertReport* experts);
   void compare_weights(std::int64_t step);
@@ -158,6 +173,10 @@ class TrainingStep {
   ShardedModel::Waits waited_before_;
   LinkBytes sent_before_;
   std::chrono::nanoseconds cpu_before_{0};
+  // Of this rank's own time: what has been counted, and since when and which waits it goes on.
+  using Clock = std::chrono::steady_clock;
+  std::chrono::nanoseconds own_time_{0}, waited_at_begin_{0};
+  Clock::time_point begin_{};
 };
 
 }  // namespace sherd::engine
