@@ -11,61 +11,19 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "checkpoint/store/block_reader.h"
 #include "core/error.h"
 #include "core/thread.h"
+#include "engine/huggingface/checkpoint_elements.h"
 #include "engine/huggingface/model_files.h"
 #include "engine/huggingface/stretch_writer.h"
 
 namespace sherd::huggingface {
 namespace {
 
-using checkpoint::BlockReader;
 using checkpoint::Checkpoint;
 using checkpoint::Disk;
 using checkpoint::File;
 using checkpoint::SafetensorsPlan;
-using checkpoint::StoredRun;
-
-/// Any elements of a checkpoint's parameters.
-class ParameterReader {
- public:
-  ParameterReader(const Checkpoint& checkpoint, const std::vector<NamedShape>& parameters,
-                  int num_ranks)
-      : elements_(checkpoint.manifest()),
-        bytes_(std::max(in_order_buffer_bytes(checkpoint.manifest()) / num_ranks,
-                        16 * checkpoint::kBlockBytes)),
-        memory_(std::make_unique_for_overwrite<char[]>(static_cast<std::size_t>(bytes_))),
-        reader_(checkpoint, {memory_.get(), DType::kU8, bytes_}) {
-    const auto& tensors = checkpoint.manifest().tensors;
-    for (const NamedShape& parameter : parameters) {
-      const auto found = std::find_if(tensors.begin(), tensors.end(), [&](const auto& tensor) {
-        return tensor.kind == "param" && tensor.name == parameter.name;
-      });
-      SHERD_CHECK(
-          found != tensors.end() && found->shape == parameter.shape && found->dtype == DType::kF32,
-          "{} isn't the checkpoint's", parameter.name);
-      numbers_.push_back(static_cast<int>(found - tensors.begin()));
-    }
-  }
-
-  void read(int parameter, std::int64_t first, std::int64_t count, float* to) {
-    const int number = numbers_[static_cast<std::size_t>(parameter)];
-    elements_.visit(number, {}, first, count, [&](const StoredRun& run) {
-      reader_.each(run, [&](std::string_view bytes) {
-        std::memcpy(to, bytes.data(), bytes.size());
-        to += bytes.size() / sizeof(float);
-      });
-    });
-  }
-
- private:
-  checkpoint::StoredElements elements_;
-  std::int64_t bytes_;
-  std::unique_ptr<char[]> memory_;
-  BlockReader reader_;
-  std::vector<int> numbers_;
-};
 
 std::string hex(std::uint64_t checksum) {
   return fmt::format("{:016x}", checksum);
@@ -183,11 +141,7 @@ class WeightFiles {
 
   ReadElements reader() const {
     if (folder_.make_reader) return folder_.make_reader();
-    const auto parameters =
-        std::make_shared<ParameterReader>(*checkpoint_, map_.ours, folder_.num_ranks);
-    return [parameters](int ours, std::int64_t from, std::int64_t count, float* to) {
-      parameters->read(ours, from, count, to);
-    };
+    return elements_of_checkpoint(*checkpoint_, map_.ours, folder_.num_ranks);
   }
 
   void read_all_back() const {

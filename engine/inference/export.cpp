@@ -11,6 +11,7 @@
 #include "engine/huggingface/special_tokens.h"
 #include "engine/huggingface/text_part.h"
 #include "engine/inference/adapter_export.h"
+#include "engine/inference/elements.h"
 #include "engine/inference/end_of_text.h"
 #include "engine/inference/trained_model.h"
 #include "engine/launch/stop_signals.h"
@@ -133,35 +134,21 @@ huggingface::WeightMap map_with_biases(const ModelConfig& config,
                                   own.parameters);
 }
 
-/// The elements of a folder's weights, for each rank.
-std::function<huggingface::ReadElements()> elements_of_folder(
-    const TrainedModel& trained, const std::vector<huggingface::NamedShape>& parameters) {
-  return [folder = trained.folder, parameters] {
-    const auto bytes = static_cast<std::size_t>(checkpoint::kBlockBytes);
-    const auto buffer = std::make_shared<std::vector<char>>(bytes);
-    return huggingface::ReadElements(
-        [=](int parameter, std::int64_t first, std::int64_t count, float* to) {
-          const huggingface::NamedShape& ours = parameters[static_cast<std::size_t>(parameter)];
-          folder->load({{{ours.name, "param", ours.shape, DType::kF32}},
-                        {{0, first, count, {to, DType::kF32, count}}}},
-                       {buffer->data(), DType::kU8, std::ssize(*buffer)});
-        });
-  };
+// Where the files are that a model's folder has besides weights.
+std::string folder_of_files(const TrainedModel& trained) {
+  if (trained.checkpoint) return kept_beside(*trained.checkpoint);
+  return trained.base.empty() ? trained.path : trained.base;
 }
 
 class Export {
  public:
-  explicit Export(const ExportRequest& request)
+  Export(const ExportRequest& request, const TrainedModel& trained)
       : request_(request),
-        trained_(trained_model({request.checkpoint, {}, 1, {}, request.average})),
-        kept_(trained_.checkpoint ? kept_beside(*trained_.checkpoint) : trained_.base),
-        has_kept_(checkpoint::exists(checkpoint::posix_disk(), kept_ + "/" + kConfigName)) {
-    if (!request.merge) return;
-    if (has_adapter() || trained_.overlay) return;
-    throw UsageError("{}: holds a whole model, so there is nothing to merge", request.checkpoint);
-  }
+        trained_(trained),
+        kept_(folder_of_files(trained)),
+        has_kept_(checkpoint::exists(checkpoint::posix_disk(), kept_ + "/" + kConfigName)) {}
 
-  ExportSummary write() {
+  huggingface::FolderToWrite folder() {
     config_ = has_kept_ ? kept_config(request_, trained_, kept_ + "/" + kConfigName)
                         : made_config(request_, trained_);
     folder_.to = request_.to;
@@ -169,20 +156,10 @@ class Export {
     folder_.dtype = config_.dtype;
     folder_.shard_bytes = request_.shard_bytes;
     folder_.model = model_weights(trained_.options);
+    folder_.num_ranks = num_ranks(request_.ranks);
     add_other_files();
     add_weights();
-    folder_.num_ranks = num_ranks(request_.ranks);
-    folder_.check = [] {
-      if (const StopRequest asked = stop_request(); asked != StopRequest::kNone) {
-        throw_stopped(asked, "during the export; its files are removed");
-      }
-    };
-    install_stop_handlers();
-    ExportSummary summary;
-    summary.dtype = folder_.dtype;
-    summary.written =
-        huggingface::export_folder(checkpoint::posix_disk(), trained_.checkpoint.get(), folder_);
-    return summary;
+    return std::move(folder_);
   }
 
  private:
@@ -216,7 +193,7 @@ class Export {
       folder_.make_reader = merged_elements(trained_, folder_.map->ours, folder_.dtype);
     } else {
       trained_.overlay->rounds_to_odd = folder_.dtype != DType::kF32;
-      folder_.make_reader = elements_of_folder(trained_, folder_.map->ours);
+      folder_.make_reader = elements_of(trained_, folder_.map->ours, folder_.num_ranks);
     }
   }
 
@@ -231,7 +208,7 @@ class Export {
   }
 
   const ExportRequest& request_;
-  TrainedModel trained_;
+  const TrainedModel& trained_;
   std::string kept_;  ///< the folder whose config.json the model's is, if there is one
   bool has_kept_;
   ExportedConfig config_;
@@ -239,6 +216,22 @@ class Export {
 };
 
 }  // namespace
+
+huggingface::FolderToWrite exported_folder(const ExportRequest& request,
+                                           const TrainedModel& trained) {
+  return Export(request, trained).folder();
+}
+
+ExportSummary write_exported(huggingface::FolderToWrite folder,
+                             const checkpoint::Checkpoint* checkpoint, const char* command) {
+  folder.check = [command] {
+    if (const StopRequest asked = stop_request(); asked != StopRequest::kNone) {
+      throw_stopped(asked, fmt::format("during the {}; its files are removed", command));
+    }
+  };
+  install_stop_handlers();
+  return {huggingface::export_folder(checkpoint::posix_disk(), checkpoint, folder), folder.dtype};
+}
 
 ExportSummary export_checkpoint(const ExportRequest& request) {
   auto& disk = checkpoint::posix_disk();
@@ -250,7 +243,11 @@ ExportSummary export_checkpoint(const ExportRequest& request) {
   } else if (checkpoint::is_model_folder(disk, request.checkpoint)) {
     throw UsageError("{}: is a model's folder already; expected a checkpoint", request.checkpoint);
   }
-  return Export(request).write();
+  const TrainedModel trained = trained_model({request.checkpoint, {}, 1, {}, request.average});
+  if (request.merge && !trained.options.model.adapter.active() && !trained.overlay) {
+    throw UsageError("{}: holds a whole model, so there is nothing to merge", request.checkpoint);
+  }
+  return write_exported(exported_folder(request, trained), trained.checkpoint.get(), "export");
 }
 
 }  // namespace sherd::engine

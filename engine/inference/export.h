@@ -39,4 +39,14 @@ struct ExportSummary {
 ///          DataError; Interrupted by Ctrl-C, which leaves no file.
 ExportSummary export_checkpoint(const ExportRequest& request);
 
+struct TrainedModel;
+/// The folder that the export of a model writes. `trained`, which outlives it, is of
+/// request.checkpoint, which may be a Hugging Face folder too: the files are then that folder's.
+huggingface::FolderToWrite exported_folder(const ExportRequest& request,
+                                           const TrainedModel& trained);
+/// Writes it, and removes it if Ctrl-C interrupts `command` ("export"). `checkpoint`: as in
+/// huggingface::export_folder.
+ExportSummary write_exported(huggingface::FolderToWrite folder,
+                             const checkpoint::Checkpoint* checkpoint, const char* command);
+
 }  // namespace sherd::engine

@@ -136,7 +136,8 @@ TrainedModel model_of_checkpoint(const Checkpoint& checkpoint, const TrainedMode
   recipe.path = "the recipe in " + checkpoint.path();
   recipe.text = without_traced_steps(stored_recipe(checkpoint));
   recipe.is_kept = true;
-  recipe.sets = {"memory.device_memory=", "memory.on_exceed=abort", "model.from="};
+  recipe.sets = {"memory.device_memory=", "memory.on_exceed=abort",
+                 "model.from=", "training.weight_hash_interval=0"};  // for training only
   // What the recipe names may be the adapter that the run began with.
   if (const std::string base = stored_base(checkpoint); !base.empty()) {
     recipe.sets.push_back("checkpoint.init_from=" + base);

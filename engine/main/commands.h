@@ -27,6 +27,7 @@ Command data_command(CLI::App& program);
 Command inspect_command(CLI::App& program);
 Command verify_command(CLI::App& program);
 Command export_command(CLI::App& program);
+Command merge_command(CLI::App& program);
 Command eval_command(CLI::App& program);
 Command sample_command(CLI::App& program);
 Command chat_command(CLI::App& program);

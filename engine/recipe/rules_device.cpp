@@ -35,6 +35,13 @@ std::vector<Refusal> refusals_of_gpus(const Recipe& recipe) {
                                       "only; set run.device: cpu.",
                                       recipe.moe.num_experts));
   }
+  if (recipe.training.weight_hash_interval > 0) {
+    refusals.emplace_back(
+        "training.weight_hash_interval",
+        fmt::format("training.weight_hash_interval is {}, but weights aren't compared on GPUs yet; "
+                    "use 0, or set run.device: cpu.",
+                    recipe.training.weight_hash_interval));
+  }
   // Graphs can't contain exchanges between ranks inside layers.
   if (recipe.run.cuda_graphs &&
       degrees.tensor_parallel_degree * degrees.context_parallel_degree > 1) {

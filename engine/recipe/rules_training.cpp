@@ -110,6 +110,26 @@ void check_evaluations(Resolution& recipe) {
   }
 }
 
+// What only one rank holds has nothing to be compared with.
+void check_weight_hashes(Resolution& recipe) {
+  const Recipe& values = recipe.values();
+  const Recipe::Parallelism& degrees = values.parallelism;
+  if (values.training.weight_hash_interval == 0) return;
+  const bool has_tied_ends = values.model.tie_embeddings && degrees.pipeline_parallel_degree > 1;
+  const bool has_copies = values.zero_optimization.stage < 3
+                              ? values.world_size() > 1
+                              : degrees.data_parallel_replicate_degree > 1 || has_tied_ends ||
+                                    degrees.tensor_parallel_degree > 1 ||
+                                    degrees.expert_parallel_degree > 1;
+  if (has_copies) return;
+  recipe.refuse(
+      {"training.weight_hash_interval", "zero_optimization.stage"},
+      "training.weight_hash_interval is {}, but with {} rank{} at stage {} each weight is "
+      "held once, so nothing can be compared. Use 0.",
+      values.training.weight_hash_interval, values.world_size(),
+      values.world_size() == 1 ? "" : "s", values.zero_optimization.stage);
+}
+
 void check_checkpoints(Resolution& recipe) {
   const Recipe& values = recipe.values();
   const auto& checkpoint = values.checkpoint;
@@ -245,6 +265,7 @@ void check_training(Resolution& recipe) {
   check_no_decay(recipe);
   check_groups(recipe);
   check_evaluations(recipe);
+  check_weight_hashes(recipe);
   check_checkpoints(recipe);
   check_rewinds(recipe);
   check_data(recipe);

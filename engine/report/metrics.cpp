@@ -57,6 +57,11 @@ std::string to_json(const StepMetrics& metrics) {
     line["exposed_comm_ms_by_axis"][axis] = milliseconds;
   }
   put(line, "comm_cpu_ms", metrics.comm_cpu_ms);
+  if (metrics.slowest) {
+    line["slowest_rank"] = metrics.slowest->rank;
+    put(line, "slowest_rank_ms", metrics.slowest->own_ms);
+    put(line, "median_rank_ms", metrics.slowest->median_ms);
+  }
   if (metrics.sent) {
     line["sent_bytes"] = {{"within_machines", metrics.sent->within},
                           {"to_other_machines", metrics.sent->across}};

@@ -40,6 +40,13 @@
 /// together. If shard and context both have several ranks, all time of the ZeRO group is under
 /// "shard".
 ///
+/// and names the slowest rank:
+///
+///    "slowest_rank":3,"slowest_rank_ms":90.5,"median_rank_ms":50.25
+///
+/// Its own time is the longest: the time of the step without waits for other ranks, evaluations and
+/// saves. The median is that of all ranks.
+///
 /// On a GPU with a table of measured matmul algorithms, a step's line has "matmul_table":"34
 /// measured matmul algorithms of ..." instead of "isa".
 ///
@@ -106,7 +113,13 @@ struct StepMetrics {
   double exposed_comm_ms = 0;  ///< the compute stream waited for communication
   /// The same by mesh axis, for axes with several ranks.
   std::vector<std::pair<std::string, double>> exposed_by_axis{};
-  double comm_cpu_ms = 0;            ///< processor time that communication took from computing
+  double comm_cpu_ms = 0;  ///< processor time that communication took from computing
+  /// With several ranks: the one with the longest own time, and the median of all.
+  struct Slowest {
+    int rank = 0;
+    double own_ms = 0, median_ms = 0;
+  };
+  std::optional<Slowest> slowest{};
   std::optional<LinkBytes> sent{};   ///< over MPI: bytes of tensors, by all ranks
   std::optional<double> loss_scale;  ///< with loss scaling: this step's
   bool skipped = false;              ///< with loss scaling: the gradient overflowed, no update

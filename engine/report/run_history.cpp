@@ -8,6 +8,7 @@
 #include "checkpoint/store/disk.h"
 #include "core/error.h"
 #include "engine/report/metrics.h"
+#include "engine/report/slowest_counts.h"
 
 namespace sherd::engine {
 namespace {
@@ -63,7 +64,12 @@ class Reader {
     if (line.contains("stopped_early")) history_.early_end = step;
     if (line.contains("goodput")) add_end(number_of(line, "moved_s"), number_of(line, "wall_s"));
   }
-  RunHistory take() { return std::move(history_); }
+  RunHistory take() {
+    SlowestCounts counts;
+    for (const auto& [step, slowest] : slowest_) counts.add(slowest);
+    history_.slowest = counts.text();
+    return std::move(history_);
+  }
 
  private:
   void add_sets(std::int64_t step, const json& line) {
@@ -98,8 +104,17 @@ class Reader {
     }
     const json peak = line.value("peak_bytes", json::object());
     if (peak.is_object()) history_.memory.push_back({step, number_of(peak, "total")});
+    add_slowest(step, line);
     const double tokens = number_of(line, "tokens");
     if (tokens >= 0.0 && tokens < 0x1p62) history_.tokens = static_cast<std::int64_t>(tokens);
+  }
+
+  void add_slowest(std::int64_t step, const json& line) {
+    slowest_.erase(slowest_.lower_bound(step), slowest_.end());
+    const double rank = number_of(line, "slowest_rank"), own = number_of(line, "slowest_rank_ms");
+    const double median = number_of(line, "median_rank_ms");
+    if (!(rank >= 0.0 && rank < 0x1p30 && own >= 0.0 && median >= 0.0)) return;
+    slowest_[step] = {static_cast<int>(rank), own, median};
   }
 
   void add_end(double moved_s, double wall_s) {
@@ -118,7 +133,8 @@ class Reader {
   const std::string& path_;
   std::int64_t first_step_ = 0;  // a file without the version's line counts from 0
   RunHistory history_;
-  double moved_s_ = 0.0, wall_s_ = 0.0;  // of all ends
+  std::map<std::int64_t, StepMetrics::Slowest> slowest_;  // by step
+  double moved_s_ = 0.0, wall_s_ = 0.0;                   // of all ends
 };
 
 std::vector<double> numbers_of(const Curve& curve) {

@@ -36,6 +36,7 @@ struct RunHistory {
   std::int64_t dropped_lines = 0;           ///< of steps that occur again
   /// Share of the time of all programs that reported it which moved the model.
   std::optional<double> goodput{};
+  std::string slowest{};  ///< SlowestCounts::text
 };
 
 /// The history in the text of a metrics.jsonl. Torn lines and other kinds of lines are ignored.

@@ -79,6 +79,7 @@ class RankRun {
             .batches = context_.run.batches[context_.segment],
             .checkpoints = context_.checkpoints,
             .best_from_step = segment.cuts_anew ? segment.first_step : -1,
+            .weight_hash_interval = recipe_.training.weight_hash_interval,
             .evaluates_average =
                 recipe_.averages.evaluate && recipe_.averages.type != AverageType::kNone,
             .asked_to_stop = [this] { return asked_to_stop(); },

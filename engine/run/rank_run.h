@@ -10,6 +10,7 @@
 #include "engine/report/metrics.h"
 #include "engine/report/output_folder.h"
 #include "engine/report/progress.h"
+#include "engine/report/slowest_counts.h"
 #include "engine/run/prepare.h"
 #include "engine/saving/checkpointing.h"
 
@@ -22,6 +23,7 @@ struct RunTotals {
   std::int64_t lost_steps = 0;  ///< done before, in steps after first_step
   /// Of each step after first_step: the time in which it trained the model.
   std::vector<double> moved_seconds{};
+  SlowestCounts slowest{};                ///< of all steps
   std::optional<RewindMetrics> rewind{};  ///< that the next trainer begins with
 };
 

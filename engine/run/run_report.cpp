@@ -122,6 +122,9 @@ std::vector<std::string> remarks(const std::vector<ReportedRun>& runs) {
           "{}: {} rewind{} after bad steps, the last from step {} to {}", run.summary.folder,
           rewinds.size(), rewinds.size() == 1 ? "" : "s", rewinds.back().from, rewinds.back().to));
     }
+    if (!run.history.slowest.empty()) {
+      lines.push_back(fmt::format("{}: {}", run.summary.folder, run.history.slowest));
+    }
     if (run.history.dropped_lines > 0) {
       lines.push_back(
           fmt::format("{}: {} step{} trained again after a restart; the last values are shown",

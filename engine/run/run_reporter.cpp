@@ -137,6 +137,9 @@ StepMetrics RunReporter::metrics_of(std::int64_t step, const StepResult& result,
   line.exposed_comm_ms = result.exposed_comm_ms;
   line.exposed_by_axis = result.exposed_by_axis;
   line.comm_cpu_ms = result.comm_cpu_ms;
+  if (const auto& slowest = result.slowest) {
+    line.slowest = {slowest->rank, slowest->own_ms, slowest->median_ms};
+  }
   line.sent = result.sent;
   if (result.experts) line.experts = expert_metrics(*result.experts);
   if (recipe_.loss_scaling.mode != LossScaling::Mode::kNone) {
@@ -179,6 +182,7 @@ void RunReporter::step(std::int64_t step, const StepResult& result, Clock::durat
     exposed_by_axis_[axis] += milliseconds;
   }
   comm_cpu_ms_ += result.comm_cpu_ms;
+  if (line.slowest) context_.totals.slowest.add(*line.slowest);
   busy_seconds_ += seconds;
   ++steps_since_report_;
   time_left_.took({.steps = 1}, took);
@@ -283,6 +287,7 @@ void RunReporter::end(std::int64_t steps_done, bool continues) {
     const std::string repeated =
         end.repeated_steps > 0 ? fmt::format("; {} steps had been done before", end.repeated_steps)
                                : "";
+    if (const std::string slow = totals.slowest.text(); !slow.empty()) say(slow);
     say(fmt::format("goodput {:.1f} %: {:.1f} of {:.1f} s moved the model{}", end.goodput() * 100.0,
                     end.moved_s, end.wall_s, repeated));
   }

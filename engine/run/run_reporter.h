@@ -7,6 +7,7 @@
 
 #include "engine/report/event_file.h"
 #include "engine/report/metrics.h"
+#include "engine/report/slowest_counts.h"
 #include "engine/report/time_left.h"
 #include "engine/run/rank_run.h"
 #include "engine/trainer/trainer.h"

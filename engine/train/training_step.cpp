@@ -13,8 +13,10 @@
 #include "engine/train/training_step.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <iterator>
+#include <utility>
 
 namespace sherd::engine {
 std::vector<BufferSpec> TrainingStep::buffers(const TrainingOptions& options,
@@ -39,6 +41,7 @@ TrainingStep::TrainingStep(const TrainingOptions& options, ShardedModel& model)
       norm_(rank_, model.units()),
       stats_(rank_, kStepStats),
       diagnosis_reports_(rank_, "diagnosis"),
+      weight_check_(model_),
       scaler_(options.loss_scaling),
       bad_steps_(options.bad_steps) {
   if (options.average.active()) {
@@ -61,7 +64,9 @@ void TrainingStep::restore(const Counters& counters) {
 
 StepResult TrainingStep::run(std::int64_t step, const NextBatch& next_batch,
                              const StepRequests& asked) {
+  begin_own_time();
   accumulate_gradients(step, next_batch);
+  if (weight_hash_interval > 0 && (step + 1) % weight_hash_interval == 0) compare_weights(step);
   const StepStats stats = reduce_step_stats(step, asked);
   StepResult result = stats.result;
   result.lr = optim::learning_rate(options_.lr_schedule, step);
@@ -78,7 +83,25 @@ StepResult TrainingStep::run(std::int64_t step, const NextBatch& next_batch,
   } else {
     explain_non_finite(step, next_batch, stats);
   }
+  end_own_time();
   return result;
+}
+
+// The statistics' exchange carries the hashes, so they need no memory of their own.
+void TrainingStep::compare_weights(std::int64_t step) {
+  constexpr int kCount = sharding::Agreement<RankStats>::kCount;
+  using Numbers = std::array<double, kCount>;
+  weight_check_.run(step, kCount, [this](std::span<const double> mine) {
+    Numbers numbers;
+    std::ranges::copy(mine, numbers.begin());
+    std::vector<std::vector<double>> rows;
+    for (const RankStats& row :
+         stats_.all_gather("weight hashes", std::bit_cast<RankStats>(numbers))) {
+      const auto of_rank = std::bit_cast<Numbers>(row);
+      rows.emplace_back(of_rank.begin(), of_rank.end());
+    }
+    return rows;
+  });
 }
 
 // Every rank decides alike, since all have the same statistics. A step that isn't applied leaves
@@ -141,6 +164,8 @@ TrainingStep::RankStats TrainingStep::own_stats(const StepRequests& asked) {
                   .stop_request = static_cast<double>(asked.stop),
                   .save_request = asked.save ? 1.0 : 0.0};
   if (!rank_.contributes_tokens()) stats.loss_sum = {};
+  end_own_time();
+  stats.own_ms = std::chrono::duration<double, std::milli>(std::exchange(own_time_, {})).count();
   // Read when the step's work is done: a GPU knows only then how long it waited.
   const ShardedModel::Waits waited = model_.waits();
   const auto cpu =
@@ -174,17 +199,21 @@ TrainingStep::StepStats TrainingStep::reduce_step_stats(std::int64_t step,
   StepResult& result = stats.result;
   LinkBytes sent;
   RankStats longest;  // who waited so
+  std::vector<double> own_ms;
   for (const RankStats& of_rank : stats_.all_gather(kStepStats, own_stats(asked))) {
     sum_of_squares.add(of_rank.sum_of_squares);
     total_loss.add(of_rank.loss_sum);
     if (of_rank.exposed_comm_ms >= longest.exposed_comm_ms) longest = of_rank;
     result.comm_cpu_ms = std::max(result.comm_cpu_ms, of_rank.comm_cpu_ms);
+    own_ms.push_back(of_rank.own_ms);
     sent += {static_cast<std::int64_t>(of_rank.sent_within),
              static_cast<std::int64_t>(of_rank.sent_across)};
     result.stop =
         std::max(result.stop, static_cast<StopRequest>(static_cast<int>(of_rank.stop_request)));
     result.save_asked |= of_rank.save_request != 0.0;
   }
+  begin_own_time();  // of the next step's statistics
+  if (own_ms.size() > 1) result.slowest = slowest_of(own_ms);
   if (rank_.groups->sent()) result.sent = sent;
   result.exposed_comm_ms = longest.exposed_comm_ms;
   for (const auto& [axis, waited] : waited_before_.by_axis) {
@@ -202,6 +231,26 @@ TrainingStep::StepStats TrainingStep::reduce_step_stats(std::int64_t step,
   result.loss = stats.loss;
   result.grad_norm = stats.norm;
   return stats;
+}
+
+SlowestRank slowest_of(const std::vector<double>& own_ms) {
+  std::vector<double> sorted = own_ms;
+  std::ranges::sort(sorted);
+  const std::size_t half = sorted.size() / 2;
+  const double median =
+      sorted.size() % 2 == 1 ? sorted[half] : (sorted[half - 1] + sorted[half]) / 2.0;
+  const auto slowest = std::ranges::max_element(own_ms);
+  return {static_cast<int>(slowest - own_ms.begin()), *slowest, median};
+}
+
+void TrainingStep::begin_own_time() {
+  begin_ = Clock::now();
+  waited_at_begin_ = model_.waits().all;
+}
+
+void TrainingStep::end_own_time() {
+  const std::chrono::nanoseconds waited = model_.waits().all - waited_at_begin_;
+  own_time_ += std::max(Clock::now() - begin_ - waited, std::chrono::nanoseconds(0));
 }
 
 void TrainingStep::update(std::int64_t step, float gradient_scale, const ExpertReport* experts) {

@@ -13,12 +13,22 @@
 #include "engine/train/diagnosis.h"
 #include "engine/train/sharded_model.h"
 #include "engine/train/stop_request.h"
+#include "engine/train/weight_check.h"
 #include "kernels/documents.h"
 #include "optim/average.h"
 #include "optim/clip.h"
 #include "sharding/mesh/exchange.h"
 
 namespace sherd::engine {
+
+/// How evenly ranks worked: a rank's own time is the time of its step without waits for others.
+struct SlowestRank {
+  int rank = 0;
+  double own_ms = 0.0;     ///< of that rank, the longest
+  double median_ms = 0.0;  ///< of all ranks; for an even number the mean of the two in the middle
+};
+/// Of every rank's own time; of equal ones, the lowest rank.
+SlowestRank slowest_of(const std::vector<double>& own_ms);
 
 /// Result of a step, the same on all ranks.
 struct StepResult {
@@ -31,6 +41,9 @@ struct StepResult {
   /// among ranks of several axes.
   std::vector<std::pair<std::string, double>> exposed_by_axis;
   double comm_cpu_ms = 0.0;  ///< of the rank whose communication workers used most CPU time
+  /// From the previous step's statistics to this step's, without evaluations and saves between
+  /// steps. None in a world of one rank.
+  std::optional<SlowestRank> slowest{};
   /// Sent by all ranks, from the previous step's statistics to this step's; none if bytes aren't
   /// counted.
   std::optional<LinkBytes> sent{};
@@ -69,7 +82,8 @@ class TrainingStep {
 
   /// Runs step `step` (from 0). `asked` is what this rank is asked for after the step. With loss
   /// scaling, a step whose gradient isn't finite is skipped by all ranks.
-  /// Errors   TrainingError if the loss or the gradient is not finite without loss scaling: the
+  /// Errors   TrainingError if copies of the weights differ (engine/train/weight_check.h).
+  ///          TrainingError if the loss or the gradient is not finite without loss scaling: the
   ///          parameters are then as before the step, which is replayed once to find where the
   ///          first such value arose. TrainingError if the scaler gives up (optim/loss_scaler.h),
   ///          or after too many bad steps in a row (optim/bad_steps.h).
@@ -79,6 +93,9 @@ class TrainingStep {
   /// divided by it. It is known before the step and the same on every rank. If unset, all tokens
   /// have a target. A step without targets updates nothing.
   std::function<std::int64_t(std::int64_t step)> num_targets;
+
+  /// Steps between comparisons of copies of the weights (engine/train/weight_check.h); 0: never.
+  std::int64_t weight_hash_interval = 0;
 
   /// Called before the parameters and moments of a step change (not if it is skipped).
   /// Checkpointing waits there until its snapshot is taken.
@@ -114,6 +131,7 @@ class TrainingStep {
     double exposed_comm_ms = 0.0;
     std::array<double, Event::kMostKinds> exposed_by_axis{};  ///< as in ShardedModel::Waits
     double comm_cpu_ms = 0.0;
+    double own_ms = 0.0;                          ///< SlowestRank
     double sent_within = 0.0, sent_across = 0.0;  ///< bytes, if they are known
     double stop_request = 0.0, save_request = 0.0;
   };
@@ -129,8 +147,11 @@ class TrainingStep {
   std::int64_t targets_of(std::int64_t step) const;
   void accumulate_gradients(std::int64_t step, const NextBatch& next_batch);
   RankStats own_stats(const StepRequests& asked);
+  void begin_own_time();
+  void end_own_time();
   StepStats reduce_step_stats(std::int64_t step, const StepRequests& asked);
   void update(std::int64_t step, float gradient_scale, const ExpertReport* experts);
+  void compare_weights(std::int64_t step);
   void skip(StepResult& result);
   bool is_bad(StepResult& result);
   [[noreturn]] void explain_non_finite(std::int64_t step, const NextBatch& next_batch,
@@ -145,12 +166,17 @@ class TrainingStep {
   optim::GradientNorm norm_;
   sharding::Agreement<RankStats> stats_;
   Diagnosis::Reports diagnosis_reports_;
+  WeightCheck weight_check_;
   optim::LossScaler scaler_;
   optim::BadSteps bad_steps_;
   std::int64_t num_updates_ = 0, num_without_targets_ = 0;
   ShardedModel::Waits waited_before_;
   LinkBytes sent_before_;
   std::chrono::nanoseconds cpu_before_{0};
+  // Of this rank's own time: what has been counted, and since when and which waits it goes on.
+  using Clock = std::chrono::steady_clock;
+  std::chrono::nanoseconds own_time_{0}, waited_at_begin_{0};
+  Clock::time_point begin_{};
 };
 
 }  // namespace sherd::engine

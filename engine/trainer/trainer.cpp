@@ -16,6 +16,7 @@ Trainer::Trainer(const TrainerOptions& options, const sharding::Rank& rank)
             [this](std::int64_t step, std::int64_t micro_step, const data::Batch& batch) {
               options_.batches->fill(batch_of(step), micro_step, rank_.data_index(), batch);
             }) {
+  training_step_.weight_hash_interval = options_.weight_hash_interval;
   training_step_.num_targets = [this](std::int64_t step) {
     return options_.batches->num_targets(batch_of(step));
   };

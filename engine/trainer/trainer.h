@@ -60,7 +60,8 @@ struct TrainerOptions {
   /// The best evaluation counts from here on if training begins with these steps done: the
   /// sequences before have another length. -1: nowhere.
   std::int64_t best_from_step = -1;
-  bool evaluates_average = false;  ///< evaluations also compute the average's loss
+  std::int64_t weight_hash_interval = 0;  ///< TrainingStep::weight_hash_interval
+  bool evaluates_average = false;         ///< evaluations also compute the average's loss
   AskedToStop
       asked_to_stop{};  ///< called by each rank once per step, and before each evaluation pass
   AskedToSave asked_to_save{};  ///< called by each rank once per step

@@ -356,6 +356,30 @@ TEST_F(CheckpointCliTest, CommandsReadARunThatSavesAndRemoves) {
   EXPECT_EQ(calls, 20);
 }
 
+// What a merge computes: tests/engine/inference/merge_test.cpp.
+TEST_F(CheckpointCliTest, MergeTakesRunsAndSaysWhatItHasWritten) {
+  ASSERT_EQ(train("a").exit_code, 0);
+  ASSERT_EQ(train("b", {"--set", "run.seed=5", "--ranks", "2"}).exit_code, 0);
+  const std::string a = folder_.file("a"), b = folder_.file("b"), out = folder_.file("out");
+  const test::ProgramOutcome merged =
+      sherd({"merge", "--weights", "3,1", a, b, "--output", out, "--dtype", "bf16"});
+  ASSERT_EQ(merged.exit_code, 0) << merged.err;
+  EXPECT_NE(merged.out.find("tensors as bf16 in 1 file, "), std::string::npos) << merged.out;
+  const std::string step = "/checkpoints/step-0000000006\n";
+  EXPECT_NE(merged.out.find("the sum of\n  0.75 x " + a + step + "  0.25 x " + b + step),
+            std::string::npos)
+      << merged.out;
+  EXPECT_EQ(sherd({"merge", out, a, "--output", folder_.file("again")}).exit_code, 0);
+  for (const Strings& refused :
+       {Strings{"merge", a, b, "--output", out}, Strings{"merge", a, "--output", out + "2"},
+        Strings{"merge", a, b, "--weights", "1,x", "--output", out + "2"},
+        Strings{"merge", a, b, "--weights", "1", "--output", out + "2"}}) {
+    const test::ProgramOutcome outcome = sherd(refused);
+    EXPECT_EQ(outcome.exit_code, 2) << outcome.err;
+    EXPECT_EQ(lines_of(outcome.err).size(), 1u) << outcome.err;
+  }
+}
+
 TEST_F(CheckpointCliTest, AStepThatItsRunHasRemovedIsSaidToBe) {
   ASSERT_EQ(
       train("run", {"--set", "checkpoint.interval=2", "--set", "checkpoint.keep_last=1"}).exit_code,

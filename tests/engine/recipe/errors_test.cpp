@@ -242,6 +242,21 @@ TEST(RecipeErrors, Ranks) {
       "--ranks 2: parallelism.data_parallel_shard_degree is also given with --set. Keep one.");
 }
 
+TEST(RecipeErrors, WeightsThatAreHeldOnceHaveNothingToBeComparedWith) {
+  const std::string key = "training.weight_hash_interval=9";
+  EXPECT_EQ(error_of(kTinyRecipe, {key}),
+            "--set " + key +
+                ": training.weight_hash_interval is 9, but with 1 rank at stage 0 each weight is "
+                "held once, so nothing can be compared. Use 0.");
+  const std::string two = "parallelism.data_parallel_shard_degree=2";
+  EXPECT_NE(error_of(kTinyRecipe, {key, two, "zero_optimization.stage=3"})
+                .find("with 2 ranks at stage 3 each weight is held once"),
+            std::string::npos);
+  EXPECT_NO_THROW(resolve(kTinyRecipe, {key, two, "zero_optimization.stage=2"}));
+  EXPECT_NO_THROW(resolve(kTinyRecipe, {key, "parallelism.data_parallel_replicate_degree=2",
+                                        "zero_optimization.stage=3"}));
+}
+
 TEST(RecipeErrors, BatchGroups) {
   EXPECT_EQ(
       error_of(kTinyRecipe,

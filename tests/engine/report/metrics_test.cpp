@@ -57,6 +57,15 @@ TEST(Metrics, OnSeveralRanksAStepSaysForWhichAxesItWaited) {
             R"("peak_bytes":{"parameters":4096,"data":64,"total":4160}})");
 }
 
+TEST(Metrics, OnSeveralRanksAStepNamesTheSlowest) {
+  StepMetrics metrics = example();
+  metrics.slowest = {3, 90.5, 50.25};
+  EXPECT_EQ(to_json(metrics), R"({"step":12,"loss":4.25,"grad_norm":1.5,"lr":0.001,"tokens":9984,)"
+                              R"("tokens_per_s":81234.5,"exposed_comm_ms":0.25,"comm_cpu_ms":1.5,)"
+                              R"("slowest_rank":3,"slowest_rank_ms":90.5,"median_rank_ms":50.25,)"
+                              R"("peak_bytes":{"parameters":4096,"data":64,"total":4160}})");
+}
+
 TEST(Metrics, OfAModelWithExpertsAStepSaysHowEvenlyTokensAreDealt) {
   StepMetrics metrics = example();
   metrics.experts = {.balance_loss = 0.0125, .z_loss = 0.0, .layers = {{1, 96, 160, 128.0, 0}}};

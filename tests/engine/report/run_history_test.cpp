@@ -51,6 +51,25 @@ TEST(RunHistory, OfAStepThatStandsThereAgainTheLastLineCountsAndLaterOnesGo) {
   EXPECT_EQ(found.early_end, std::nullopt) << "it continued";
 }
 
+std::string slow_line(int step, int rank, double own_ms) {
+  return fmt::format(
+      "{{\"step\":{},\"loss\":4,\"tokens_per_s\":8,\"slowest_rank\":{},"
+      "\"slowest_rank_ms\":{},\"median_rank_ms\":50}}\n",
+      step, rank, own_ms);
+}
+
+TEST(RunHistory, NamesTheRankThatWasTheSlowestInMostSteps) {
+  EXPECT_EQ(history(kVersion2 + step_line(1, 4)).slowest, "") << "one rank";
+  const std::string most =
+      slow_line(1, 3, 80) + slow_line(2, 0, 60) + slow_line(3, 3, 90) + slow_line(4, 3, 500);
+  EXPECT_EQ(history(kVersion2 + most).slowest,
+            "rank 3 was the slowest in 3 of 4 steps, at the median 1.80 times the median rank");
+  EXPECT_EQ(history(kVersion2 + most + slow_line(2, 0, 60)).slowest, "") << "1 of 2";
+  EXPECT_EQ(history(kVersion2 + slow_line(1, 3, 54) + slow_line(2, 3, 54)).slowest, "")
+      << "of equal ranks one is always the slowest";
+  EXPECT_EQ(history(kVersion2 + slow_line(1, -1, 80)).slowest, "");
+}
+
 TEST(RunHistory, AFileOfTheFirstVersionCountsStepsFrom0) {
   const RunHistory found =
       history(step_line(0, 4) + "{\"step\":0,\"val_loss\":3.5}\n" + step_line(1, 3));

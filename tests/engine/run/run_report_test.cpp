@@ -77,6 +77,16 @@ TEST_F(RunReport, ATableHasLastLossBestValidationAndMedians) {
             std::string::npos);
 }
 
+TEST_F(RunReport, SaysWhichRankWasSlow) {
+  folder_.write("slow/metrics.jsonl",
+                "{\"metrics_version\":2}\n{\"step\":1,\"loss\":4,\"tokens_per_s\":8,"
+                "\"slowest_rank\":1,\"slowest_rank_ms\":80,\"median_rank_ms\":40}\n");
+  const std::string line =
+      "rank 1 was the slowest in 1 of 1 steps, at the median 2.00 times the median rank";
+  EXPECT_NE(engine::report_text(runs({"slow"})).find(line), std::string::npos);
+  EXPECT_NE(engine::report_page(runs({"slow"})).find(line), std::string::npos);
+}
+
 TEST_F(RunReport, GoodputIsOverAllStartsOfARun) {
   folder_.write("twice/metrics.jsonl",
                 "{\"metrics_version\":2}\n{\"step\":1,\"loss\":2,\"tokens_per_s\":1}\n"

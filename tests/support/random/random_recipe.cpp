@@ -24,9 +24,15 @@ std::string quoted(const std::string& text) {
 
 constexpr std::string_view kOverReplicas = "zero_optimization.shard_optimizer_over_replicas";
 
-// Where nothing of the optimizer's is sharded, replicas have nothing to divide.
-void leave_copies_at_stage_0(Settings& settings) {
-  if (whole(settings, "zero_optimization.stage") == 0) settings.erase(std::string(kOverReplicas));
+// Where nothing of the optimizer's is sharded, replicas have nothing to divide; where all is, they
+// alone have copies to compare.
+void leave_what_the_stage_lacks(Settings& settings) {
+  const std::int64_t stage = whole(settings, "zero_optimization.stage");
+  const std::int64_t replicas = whole(settings, "parallelism.data_parallel_replicate_degree");
+  const std::int64_t shards = whole(settings, "parallelism.data_parallel_shard_degree");
+  if (stage == 0) settings.erase(std::string(kOverReplicas));
+  const bool has_copies = replicas > 1 || (stage < 3 && shards > 1);
+  if (!has_copies) settings.erase("training.weight_hash_interval");
 }
 
 // Ranks that divide the experts, of a recipe with its data ranks.
@@ -251,7 +257,8 @@ class LegalRecipe {
     set("training.micro_batch_size", micro);
     maybe("training.gradient_accumulation_steps", steps);
     set("zero_optimization.stage", random_.whole(0, 3));
-    leave_copies_at_stage_0(settings_);
+    maybe("training.weight_hash_interval", random_.whole(0, 2));
+    leave_what_the_stage_lacks(settings_);
     const auto optimizer = settings_.find("optimizer.type");
     if (optimizer != settings_.end() && optimizer->second == "muon") leave(kOverReplicas);
   }
@@ -509,7 +516,7 @@ Settings elsewhere(const Settings& settings, Random& random) {
       std::to_string(random.chance(0.5) ? std::int64_t{1} : batch / ranks);
   changed.erase("training.gradient_accumulation_steps");
   changed["zero_optimization.stage"] = std::to_string(random.whole(0, 3));
-  leave_copies_at_stage_0(changed);
+  leave_what_the_stage_lacks(changed);
   choose_expert_ranks(changed, random);
   return changed;
 }
@@ -518,7 +525,7 @@ Settings at_another_stage(const Settings& settings, Random& random) {
   Settings changed = settings;
   const std::int64_t stage = whole(settings, "zero_optimization.stage");
   changed["zero_optimization.stage"] = std::to_string((stage + random.whole(1, 3)) % 4);
-  leave_copies_at_stage_0(changed);
+  leave_what_the_stage_lacks(changed);
   return changed;
 }
 

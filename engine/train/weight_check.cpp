@@ -1,0 +1,206 @@
+#include "engine/train/weight_check.h"
+
+#include <xxhash.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+
+#include "core/error.h"
+#include "engine/model/parameters.h"
+#include "engine/model/transformer.h"
+#include "sharding/zero/unit.h"
+
+namespace sherd::engine {
+namespace {
+
+using sharding::Piece;
+using sharding::UnitState;
+
+constexpr int kNumbersOfEntry = 4;
+
+std::uint64_t hash_of(const Tensor& values) {
+  return XXH3_64bits(values.data, static_cast<std::size_t>(values.bytes()));
+}
+
+double hash_of_place(const std::array<std::int64_t, 7>& place) {
+  return static_cast<double>(XXH3_64bits(place.data(), sizeof place) >> 12);
+}
+
+std::string list_of(const std::vector<int>& ranks) {
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    const char* before = i == 0 ? "" : i + 1 == ranks.size() ? " and " : ", ";
+    text += fmt::format("{}{}", before, ranks[i]);
+  }
+  return text;
+}
+
+}  // namespace
+
+std::vector<WeightCheck::Entry> WeightCheck::own_entries() const {
+  std::vector<Entry> entries;
+  const auto add_stretch = [&](const ParameterSpec& parameter, Kind kind, const Box& box,
+                               std::int64_t first, const Tensor& values) {
+    const std::uint64_t hash = hash_of(values);
+    entries.push_back(
+        {4.0 * parameter.index + static_cast<double>(kind),
+         hash_of_place({box.first_row, box.num_rows, box.first_column, box.num_columns, first,
+                        values.numel, static_cast<std::int64_t>(values.dtype)}),
+         static_cast<double>(hash & 0xffffffff), static_cast<double>(hash >> 32)});
+  };
+  // The elements of a piece, which `held` begins with.
+  const auto add = [&](const ParameterSpec& parameter, Kind kind, const Piece& piece,
+                       const Tensor& held) {
+    if (!parameter.cut) {
+      return add_stretch(parameter, kind, {}, piece.first_element, held.part(0, piece.count));
+    }
+    std::int64_t before = 0;
+    for (const HeldBox& each : parameter.cut->held) {
+      const std::int64_t begin = std::max(piece.first_element, before);
+      const std::int64_t end =
+          std::min(piece.first_element + piece.count, before + each.box.numel());
+      if (begin < end) {
+        add_stretch(parameter, kind, each.box, begin - before,
+                    held.part(begin - piece.first_element, end - begin));
+      }
+      before += each.box.numel();
+    }
+  };
+  const auto add_slice = [&](const std::vector<ParameterSpec>& parameters, Kind kind,
+                             const std::vector<Piece>& pieces, const Tensor& slice) {
+    for (const Piece& piece : pieces) {
+      add(parameters[static_cast<std::size_t>(piece.parameter)], kind, piece,
+          slice.part(piece.position, piece.count));
+    }
+  };
+  for (const UnitState& unit : model_.units()) {
+    const sharding::UnitPlan& plan = unit.plan();
+    const Tensor& full = unit.resident_parameters();
+    if (unit.trains() && full.numel == unit.layout().numel()) {
+      for (int i = 0; i < std::ssize(plan.spec.parameters); ++i) {
+        const ParameterSpec& parameter = plan.spec.parameters[static_cast<std::size_t>(i)];
+        const std::int64_t numel = parameter.numel();
+        add(parameter, Kind::kFull, {i, 0, numel, 0}, full.part(unit.layout().offset(i), numel));
+      }
+    }
+    if (unit.trains() && full.numel > 0 && full.numel < unit.layout().numel()) {
+      const std::int64_t numel = unit.layout().slice_numel();
+      for (int i = 0; i < plan.slices_per_part(); ++i) {
+        add_slice(plan.spec.parameters, Kind::kFull,
+                  unit.layout().pieces(unit.own_part() * plan.slices_per_part() + i),
+                  full.part(i * numel, numel));
+      }
+    }
+    // f32 slices of full parameters in f32 are the same memory.
+    for (const int slice : unit.trains() ? unit.updated_slices() : std::vector<int>()) {
+      const bool is_apart = full.numel == 0 || unit.rounded_slice(slice).numel > 0;
+      if (!is_apart) continue;
+      add_slice(plan.spec.parameters, Kind::kMaster, unit.layout().pieces(slice),
+                unit.fp32_slice(slice));
+    }
+    if (plan.has_frozen()) {
+      for (const int slice : unit.frozen_slices()) {
+        add_slice(plan.frozen, Kind::kFrozen, plan.frozen_layout.pieces(slice),
+                  unit.frozen_slice(slice));
+      }
+    }
+    if (plan.quantised.empty()) continue;
+    for (const int slice : unit.frozen_slices()) {
+      for (const Piece& piece : plan.quantised_layout.pieces(slice)) {
+        const ParameterSpec& parameter = plan.quantised[static_cast<std::size_t>(piece.parameter)];
+        const Box first = parameter.cut ? parameter.cut->held.front().box : Box{};
+        const auto [codes, scales] = sharding::quantised_piece(unit.quantised_slice(slice), piece);
+        add_stretch(parameter, Kind::kQuantised, first, 2 * piece.first_element, codes);
+        add_stretch(parameter, Kind::kQuantised, first, 2 * piece.first_element + 1, scales);
+      }
+    }
+  }
+  return entries;
+}
+
+// The first number of a row is the number of entries in all.
+std::vector<std::vector<WeightCheck::Entry>> WeightCheck::all_entries(const std::vector<Entry>& own,
+                                                                      int count,
+                                                                      const Exchange& exchange) {
+  const auto at_once = static_cast<std::size_t>((count - 1) / kNumbersOfEntry);
+  std::vector<std::vector<Entry>> entries;
+  std::size_t most = own.size();
+  for (std::size_t begin = 0; begin == 0 || begin < most; begin += at_once) {
+    std::vector<double> row(static_cast<std::size_t>(count));
+    row[0] = static_cast<double>(own.size());
+    for (std::size_t i = begin; i < std::min(begin + at_once, own.size()); ++i) {
+      double* to = row.data() + 1 + (i - begin) * kNumbersOfEntry;
+      to[0] = own[i].what, to[1] = own[i].place, to[2] = own[i].low, to[3] = own[i].high;
+    }
+    const std::vector<std::vector<double>> rows = exchange(row);
+    entries.resize(rows.size());
+    for (std::size_t rank = 0; rank < rows.size(); ++rank) {
+      const auto of_rank = static_cast<std::size_t>(rows[rank][0]);
+      most = std::max(most, of_rank);
+      for (std::size_t i = begin; i < std::min(begin + at_once, of_rank); ++i) {
+        const double* from = rows[rank].data() + 1 + (i - begin) * kNumbersOfEntry;
+        entries[rank].push_back({from[0], from[1], from[2], from[3]});
+      }
+    }
+  }
+  return entries;
+}
+
+std::string WeightCheck::name_of(double what) const {
+  const auto index = static_cast<std::uint32_t>(what / 4.0);
+  for (const UnitSpec& unit : model::parameter_table(model_.transformer().shape())) {
+    for (const ParameterSpec& parameter : unit.parameters) {
+      if (parameter.index == index) return parameter.name;
+    }
+  }
+  return "a parameter";
+}
+
+// Every rank sees the same entries, so every rank says the same.
+void WeightCheck::run(std::int64_t step, int count, const Exchange& exchange) {
+  const sharding::Rank& rank = model_.rank();
+  SHERD_CHECK(!rank.separate_memory(), "hashes of weights that the host can't read");
+  rank.gather().synchronize();
+  rank.compute().synchronize();
+  const std::vector<std::vector<Entry>> entries = all_entries(own_entries(), count, exchange);
+  std::map<std::pair<double, double>, std::map<std::pair<double, double>, std::vector<int>>> held;
+  for (std::size_t r = 0; r < entries.size(); ++r) {
+    for (const Entry& entry : entries[r]) {
+      held[{entry.what, entry.place}][{entry.low, entry.high}].push_back(static_cast<int>(r));
+    }
+  }
+  for (const auto& [key, values] : held) {
+    if (values.size() == 1) continue;
+    const auto most =
+        std::ranges::max_element(values, {}, [](const auto& each) { return each.second.size(); });
+    const auto num_largest = std::ranges::count_if(
+        values, [&](const auto& each) { return each.second.size() == most->second.size(); });
+    std::vector<int> ranks;
+    for (auto each = values.begin(); each != values.end(); ++each) {
+      if (num_largest == 1 && each == most) continue;
+      ranks.insert(ranks.end(), each->second.begin(), each->second.end());
+    }
+    std::ranges::sort(ranks);
+    const std::string who =
+        num_largest > 1 ? fmt::format(
+                              "the copies of {} on {} differ, and no majority says which "
+                              "are right",
+                              name_of(key.first), list_of(ranks))
+                        : fmt::format("the copy of {} on {} differs from that on {}",
+                                      name_of(key.first), list_of(ranks), list_of(most->second));
+    const std::string when =
+        last_agreed_ ? fmt::format(
+                           "All copies agreed at step {}; resume from the newest "
+                           "checkpoint up to that step",
+                           *last_agreed_)
+                     : "Nothing was compared before in this run; resume from its newest checkpoint";
+    throw TrainingError(
+        "step {}: {} (training.weight_hash_interval). {}, and suspect the memory of "
+        "the machine of {}.",
+        step + 1, who, when, list_of(ranks));
+  }
+  last_agreed_ = step + 1;
+}
+
+}  // namespace sherd::engine

@@ -1,0 +1,62 @@
+/// Compares copies of the weights, to find memory that has changed them (training.weight_hash_interval).
+///
+/// Ranks hash what they hold of each parameter and exchange the hashes. Where several ranks hold the
+/// same elements in the same form, their hashes must be equal:
+///
+///   stages 0-2       the full parameters in compute type, on all ranks of the ZeRO group; at stage 0
+///                    of 16-bit compute the f32 masters, too
+///   replicas         also their slices at stage 3, and f32 masters
+///   tensor ranks     norms, biases and key/value heads that several of them hold
+///   pipelines        a tied matrix at both ends
+///   adapters         the frozen base, quantised or not
+///
+/// What only one rank holds can't be compared: slices of stage 3 and masters of stages 1 and 2
+/// without replicas. Moments aren't compared. At stage 3, tensor ranks' copies are compared if they
+/// lie at the same place of their slices.
+///
+/// Hash     XXH3-64 of the elements' bytes, over each stretch that is contiguous in memory
+/// Order    after the backward of a step, before its update: so it covers the parameters that the
+///          step was computed with, before the next gather replaces them
+/// Cost     one pass over the weights that a rank holds, and 32 bytes for each stretch and rank
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/train/sharded_model.h"
+
+namespace sherd::engine {
+
+class WeightCheck {
+ public:
+  explicit WeightCheck(ShardedModel& model) : model_(model) {}
+
+  /// Sends a row of numbers to all ranks, and returns every rank's.
+  using Exchange = std::function<std::vector<std::vector<double>>(std::span<const double> mine)>;
+  /// A collective. `step` counts from 0; a row has `count` numbers, at least 5. Reads memory on the host (SHERD_CHECK: it can).
+  /// Errors   TrainingError on every rank, if copies differ: it names the step, the parameter, the
+  ///          ranks whose copies differ from most others, and the last step at which all agreed.
+  void run(std::int64_t step, int count, const Exchange& exchange);
+
+ private:
+  struct Entry {
+    double what = 0.0;             ///< 4 * index of the parameter + kind
+    double place = 0.0;            ///< hash of the elements' place in the whole parameter: 52 bits
+    double low = 0.0, high = 0.0;  ///< 32 bits of the elements' hash each
+  };
+  enum class Kind { kFull, kMaster, kFrozen, kQuantised };
+
+  std::vector<Entry> own_entries() const;
+  static std::vector<std::vector<Entry>> all_entries(const std::vector<Entry>& own, int count,
+                                                     const Exchange& exchange);
+  std::string name_of(double what) const;
+
+  ShardedModel& model_;
+  std::optional<std::int64_t> last_agreed_;  ///< step, counted from 1
+};
+
+}  // namespace sherd::engine
