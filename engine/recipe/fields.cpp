@@ -213,6 +213,7 @@ const std::vector<Field> kFields = {
     {MAY_CHANGE(optimizer.trust_coefficient), .fallback = value("0.001"), .range = kPositiveFloat, .help = "Size of a tensor's step relative to its norm."},
     {MAY_CHANGE(optimizer.adamw_lr), .fallback = value("0.0003"), .range = kFloatFromZero, .help = "Highest learning rate of the parameters that AdamW updates."},
     {MAY_CHANGE(optimizer.muon_scale), .fallback = value("original"), .choices = {"original", "match_rms_adamw"}, .help = "Factor on lr for a matrix. original: sqrt(max(1, rows / columns)). match_rms_adamw (Moonlight): 0.2 x sqrt(max(rows, columns)), so that AdamW's lr and decay fit."},
+    {MAY_CHANGE(optimizer.muon_coefficients), .fallback = value("jordan"), .choices = {"jordan", "polar_express"}, .help = "Polynomials of Newton-Schulz (equations: kernels/orthogonalise.h). jordan: the same in each of the five steps. polar_express: five different ones, which bring singular values nearer to 1 (arXiv:2505.16932)."},
     {MAY_CHANGE(optimizer.muon_dtype), .fallback = value("f32"), .choices = {"f32", "bf16"}, .help = "Type of the matrices that Newton-Schulz multiplies to orthogonalise an update. bf16 is muon's author's choice and fastest on GPUs (with allow_tf32, f32 is TF32 there)."},
 
     {MAY_CHANGE(lr_scheduler.type), .fallback = value("cosine"), .choices = {"constant", "linear", "cosine", "wsd", "inverse_sqrt"}, .help = "Shape after warm-up (equations: optim/lr_schedule.h). wsd holds the rate and decays it over the last wsd_decay_steps. inverse_sqrt never ends; decay_steps doesn't matter."},

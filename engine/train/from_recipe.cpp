@@ -90,6 +90,7 @@ TrainingOptions training_options(const Recipe& recipe) {
                                              ? static_cast<float>(optimizer.adamw_lr / optimizer.lr)
                                              : 0.0f,
                        .muon_scale = optimizer.muon_scale,
+                       .muon_coefficients = optimizer.muon_coefficients,
                        .muon_dtype = dtype_of(optimizer.muon_dtype),
                        .decay = {static_cast<float>(optimizer.weight_decay), optimizer.no_decay},
                        .groups = groups_of(optimizer),

@@ -212,11 +212,14 @@ TEST_F(CudaUpdate, ASliceWithoutSegmentsStaysAsItIs) {
 }
 
 void orthogonalise_in(DType dtype, Place& place, const Tensor& matrix, std::int64_t rows,
-                      std::int64_t columns) {
+                      std::int64_t columns, Polynomials polynomials = Polynomials::kJordan) {
   const std::int64_t floats = orthogonalise_workspace_numel(rows, columns, dtype);
-  orthogonalise(
-      place.stream(),
-      {matrix, rows, columns, dtype, {place.scratch(floats * 4).data, DType::kF32, floats}});
+  orthogonalise(place.stream(), {matrix,
+                                 rows,
+                                 columns,
+                                 dtype,
+                                 {place.scratch(floats * 4).data, DType::kF32, floats},
+                                 polynomials});
 }
 
 TEST_F(CudaUpdate, OrthogonalMatricesMatchTheOracle) {
@@ -234,6 +237,16 @@ TEST_F(CudaUpdate, OrthogonalMatricesMatchTheOracle) {
     // them.
     EXPECT_TRUE(test::close(out[0], oracle::orthogonalise(matrix.values(), rows, columns),
                             {1e-4, 1e-4, 0.0}));
+    const Outputs polar = test::on_gpu([&](Place& place) {
+      Outputs outputs{matrix};
+      orthogonalise_in(DType::kF32, place, place.out(outputs[0]), rows, columns,
+                       Polynomials::kPolarExpress);
+      place.finish();
+      return outputs;
+    });
+    EXPECT_TRUE(test::close(
+        polar[0], oracle::orthogonalise(matrix.values(), rows, columns, DType::kF64, true),
+        {2e-4, 2e-4, 0.0}));
   }
 }
 

@@ -260,6 +260,14 @@ TEST(RecipeOptimizer, MuonAtRateZeroWouldStopAdamWToo) {
   EXPECT_EQ(error_with({"optimizer.lr=0"}), "no error");
 }
 
+TEST(TrainingOptions, TakeMuonsCoefficientsOfARecipe) {
+  const auto of = [](const Sets& sets) { return training_options(tiny(sets)).optimizer; };
+  EXPECT_EQ(of({"optimizer.type=muon"}).muon_coefficients, optim::MuonCoefficients::kJordan);
+  EXPECT_EQ(
+      of({"optimizer.type=muon", "optimizer.muon_coefficients=polar_express"}).muon_coefficients,
+      optim::MuonCoefficients::kPolarExpress);
+}
+
 TEST(TrainingOptions, TakeThePrecisionOfARecipe) {
   const TrainingOptions options = training_options(
       tiny({"mixed_precision.param_dtype=bf16", "mixed_precision.grad_accum_dtype=bf16",
