@@ -1,10 +1,18 @@
-/// Approximates the nearest semi-orthogonal matrix: five Newton–Schulz steps with Muon's
-/// coefficients (Jordan et al. 2024, https://kellerjordan.github.io/posts/muon).
+/// Approximates the nearest semi-orthogonal matrix by five Newton–Schulz steps, for Muon (Jordan et
+/// al. 2024, https://kellerjordan.github.io/posts/muon).
 ///
-///   X = M / (|M| + 1e-7), transposed if it has more rows than columns
-///   five times:  A = X X^T,   X = a X + (b A + c A A) X       a, b, c = 3.4445, -4.7750, 2.0315
+///   X = M / (factor |M| + shift), transposed if it has more rows than columns
+///   five times:  A = X X^T,   X = a X + (b A + c A A) X
 ///
-/// Singular values end up between about 0.7 and 1.2: good enough for an update's direction.
+/// kJordan        the same a, b, c = 3.4445, -4.7750, 2.0315 in every step; factor 1, shift 1e-7.
+///                Singular values end up between about 0.7 and 1.2.
+/// kPolarExpress  each step has the polynomial that is best for where the steps before it leave
+///                singular values (Amsel et al. 2025, arXiv:2505.16932). The coefficients are those
+///                for five steps with a safety factor of 2e-2, as nanochat's optim.py has them. So
+///                factor 1.02, shift 1e-6: no rounding takes a singular value to where the
+///                polynomials grow. Singular values from 0.002 |M| on end up between 0.85 and 1.15.
+///
+/// Either is good enough for an update's direction.
 ///
 /// Shape      matrix [rows, columns], f32, in place.
 /// Types      `dtype`, f32 or bf16, is the type of all intermediate matrices: X, A, A A, b A + c A
@@ -23,11 +31,24 @@ namespace sherd::kernels {
 
 inline constexpr int kNewtonSchulzSteps = 5;
 
+enum class Polynomials { kJordan, kPolarExpress };
+
+/// The numbers of the equations above.
+struct NewtonSchulz {
+  struct Step {
+    float a, b, c;
+  };
+  Step steps[kNewtonSchulzSteps];
+  double norm_factor, norm_shift;
+};
+const NewtonSchulz& newton_schulz(Polynomials polynomials);
+
 struct Orthogonalise {
   Tensor matrix;
   std::int64_t rows = 0, columns = 0;
   DType dtype = DType::kF32;
   Tensor workspace;
+  Polynomials polynomials = Polynomials::kJordan;
 };
 void orthogonalise(Stream& stream, const Orthogonalise& args);
 std::int64_t orthogonalise_workspace_numel(std::int64_t rows, std::int64_t columns, DType dtype);

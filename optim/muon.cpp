@@ -175,9 +175,12 @@ class Muon final : public Optimizer {
       if (matrix.owner != state.own_slice()) continue;
       of_rank[static_cast<std::size_t>(matrix.tensor_owner)].push_back(&matrix);
     }
+    const auto polynomials = options_.muon_coefficients == MuonCoefficients::kPolarExpress
+                                 ? kernels::Polynomials::kPolarExpress
+                                 : kernels::Polynomials::kJordan;
     const auto compute = [&](const MatrixPart& part, const Tensor& whole) {
       kernels::orthogonalise(stream, {whole, part.whole_rows, part.whole_columns,
-                                      options_.muon_dtype, workspace_.tensor()});
+                                      options_.muon_dtype, workspace_.tensor(), polynomials});
     };
     const auto part_of = [&](const OwnedMatrix& matrix) {
       return full.part(matrix.offset, matrix.numel());

@@ -90,11 +90,13 @@ TrainingOptions training_options(const Recipe& recipe) {
                                              ? static_cast<float>(optimizer.adamw_lr / optimizer.lr)
                                              : 0.0f,
                        .muon_scale = optimizer.muon_scale,
+                       .muon_coefficients = optimizer.muon_coefficients,
                        .muon_dtype = dtype_of(optimizer.muon_dtype),
                        .decay = {static_cast<float>(optimizer.weight_decay), optimizer.no_decay},
                        .groups = groups_of(optimizer),
                        .moment_type = {dtype_of(precision.optimizer_state_dtype),
                                        precision.stochastic_rounding, recipe.run.seed}};
+  options.optimizer.moment_type.in_8_bits = optimizer.eight_bit_states;
   options.lr_schedule = recipe.lr_schedule();
   options.overfit_one_batch = recipe.training.overfit_one_batch;
   if (degrees.expert_parallel_degree > 1) options.divide_experts();

@@ -8,14 +8,12 @@
 namespace sherd::kernels::cuda {
 namespace {
 
-constexpr float kA = 3.4445f, kB = -4.7750f, kC = 2.0315f;
-
 // out [columns, rows] = scale * in [rows, columns]^T, or in the same shape; scale is 1 without sum.
 template <class In, class Out>
 __global__ void scaled_copy(const In* in, std::int64_t rows, std::int64_t columns, bool transpose,
-                            const double* sum_of_squares, Out* out) {
+                            const double* sum_of_squares, double factor, double shift, Out* out) {
   const float scale =
-      sum_of_squares ? static_cast<float>(1.0 / (sqrt(*sum_of_squares) + 1e-7)) : 1.0f;
+      sum_of_squares ? static_cast<float>(1.0 / (factor * sqrt(*sum_of_squares) + shift)) : 1.0f;
   const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * blockDim.x;
   for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
        i < rows * columns; i += step) {
@@ -58,17 +56,18 @@ void blend(Stream& stream, const Tensor& x, const Tensor& y, float a, float b) {
 
 template <class In, class Out>
 void copy_scaled(Stream& stream, const In* from, std::int64_t rows, std::int64_t columns,
-                 bool transpose, const double* sum, Out* to) {
+                 bool transpose, const double* sum, const NewtonSchulz& numbers, Out* to) {
   const auto blocks = static_cast<unsigned>(device_common::flat_blocks(rows * columns, 1));
-  scaled_copy<<<blocks, device_common::kThreads, 0, handle_of(stream)>>>(from, rows, columns,
-                                                                         transpose, sum, to);
+  scaled_copy<<<blocks, device_common::kThreads, 0, handle_of(stream)>>>(
+      from, rows, columns, transpose, sum, numbers.norm_factor, numbers.norm_shift, to);
   check_launch("orthogonalise");
 }
 
 }  // namespace
 
 void orthogonalise(Stream& stream, const Orthogonalise& args) {
-  const auto& [matrix, rows, columns, dtype, workspace] = args;
+  const auto& [matrix, rows, columns, dtype, workspace, polynomials] = args;
+  const NewtonSchulz& numbers = newton_schulz(polynomials);
   const std::int64_t small = rows < columns ? rows : columns;
   const std::int64_t large = rows < columns ? columns : rows;
   const auto [x, y, gram, gram2, rest] = newton_schulz_parts(args);
@@ -79,17 +78,17 @@ void orthogonalise(Stream& stream, const Orthogonalise& args) {
   const bool transpose = rows > columns;
   dispatch(dtype, [&, x = x, rows = rows, columns = columns]<class T>(T) {
     copy_scaled(stream, matrix.as<float>(), rows, columns, transpose, partials.as<double>(),
-                x.as<T>());
+                numbers, x.as<T>());
   });
-  for (int i = 0; i < kNewtonSchulzSteps; ++i) {
+  for (const auto& [a, b, c] : numbers.steps) {
     kernels::linear_forward(stream, {{small, large, small}, x, x, {}, gram, y});
     kernels::linear_forward(stream, {{small, small, small}, gram, gram, {}, gram2, y});
-    blend(stream, gram2, gram, kB, kC);
+    blend(stream, gram2, gram, b, c);
     kernels::linear_backward_input(stream, {{small, large, small}, gram, x, y, false, gram2});
-    blend(stream, y, x, kA, 1.0f);
+    blend(stream, y, x, a, 1.0f);
   }
   dispatch(dtype, [&, x = x]<class T>(T) {
-    copy_scaled(stream, x.as<T>(), small, large, transpose, nullptr, matrix.as<float>());
+    copy_scaled(stream, x.as<T>(), small, large, transpose, nullptr, numbers, matrix.as<float>());
   });
 }
 

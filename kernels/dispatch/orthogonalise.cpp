@@ -14,7 +14,17 @@ namespace {
 template <class T>
 using MatrixMap = Eigen::Map<Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>>;
 
-constexpr float kA = 3.4445f, kB = -4.7750f, kC = 2.0315f;
+constexpr NewtonSchulz::Step kJordanStep = {3.4445f, -4.7750f, 2.0315f};
+constexpr NewtonSchulz kJordan = {
+    {kJordanStep, kJordanStep, kJordanStep, kJordanStep, kJordanStep}, 1.0, 1e-7};
+constexpr NewtonSchulz kPolarExpress = {
+    {{8.156554524902461f, -22.48329292557795f, 15.878769915207462f},
+     {4.042929935166739f, -2.808917465908714f, 0.5000178451051316f},
+     {3.8916678022926607f, -2.772484153217685f, 0.5060648178503393f},
+     {3.285753657755655f, -2.3681294933425376f, 0.46449024233003106f},
+     {2.3465413258596377f, -1.7097828382687081f, 0.42323551169305323f}},
+    1.02,
+    1e-6};
 constexpr std::int64_t kPartBytes = 256;
 
 // `function` gets a value of the type that Eigen computes with.
@@ -64,27 +74,30 @@ std::int64_t matmul_bytes(std::int64_t small, std::int64_t large, DType dtype) {
 
 void compute(Stream& stream, const Orthogonalise& args) {
   const auto [x, y, gram, gram2, workspace] = newton_schulz_parts(args);
-  const auto [matrix, rows, columns, dtype, whole_workspace] = args;
+  const auto [matrix, rows, columns, dtype, whole_workspace, polynomials] = args;
+  const NewtonSchulz& numbers = newton_schulz(polynomials);
   const std::int64_t small = std::min(rows, columns), large = std::max(rows, columns);
-  stream.run("orthogonalise", [=, matrix = matrix, rows = rows, columns = columns, x = x] {
-    const float* values = matrix.as<float>();
-    double sum = 0.0;
-    for (std::int64_t i = 0; i < matrix.numel; ++i) {
-      sum += static_cast<double>(values[i]) * values[i];
-    }
-    const auto inverse = static_cast<float>(1.0 / (std::sqrt(sum) + 1e-7));
-    dispatch(x.dtype, [&]<class T>(T) {
-      copy_scaled(map_of<float>(matrix, rows, columns), inverse, rows > columns,
-                  map_of<T>(x, small, large));
-    });
-  });
-  for (int i = 0; i < kNewtonSchulzSteps; ++i) {
+  stream.run(
+      "orthogonalise", [=, &numbers, matrix = matrix, rows = rows, columns = columns, x = x] {
+        const float* values = matrix.as<float>();
+        double sum = 0.0;
+        for (std::int64_t i = 0; i < matrix.numel; ++i) {
+          sum += static_cast<double>(values[i]) * values[i];
+        }
+        const auto inverse =
+            static_cast<float>(1.0 / (numbers.norm_factor * std::sqrt(sum) + numbers.norm_shift));
+        dispatch(x.dtype, [&]<class T>(T) {
+          copy_scaled(map_of<float>(matrix, rows, columns), inverse, rows > columns,
+                      map_of<T>(x, small, large));
+        });
+      });
+  for (const auto& [a, b, c] : numbers.steps) {
     linear_forward(stream, {{small, large, small}, x, x, {}, gram, workspace});
     linear_forward(stream, {{small, small, small}, gram, gram, {}, gram2, workspace});
-    blend(stream, gram2, gram, kB, kC);
+    blend(stream, gram2, gram, b, c);
     // y [small, large] = polynomial [small, small] times x [small, large].
     linear_backward_input(stream, {{small, large, small}, gram, x, y, false, workspace});
-    blend(stream, y, x, kA, 1.0f);
+    blend(stream, y, x, a, 1.0f);
   }
   stream.run("orthogonalise", [=, matrix = matrix, rows = rows, columns = columns, x = x] {
     dispatch(x.dtype, [&]<class T>(T) {
@@ -95,6 +108,10 @@ void compute(Stream& stream, const Orthogonalise& args) {
 }
 
 }  // namespace
+
+const NewtonSchulz& newton_schulz(Polynomials polynomials) {
+  return polynomials == Polynomials::kPolarExpress ? kPolarExpress : kJordan;
+}
 
 std::int64_t orthogonalise_workspace_numel(std::int64_t rows, std::int64_t columns, DType dtype) {
   const std::int64_t small = std::min(rows, columns), large = std::max(rows, columns);

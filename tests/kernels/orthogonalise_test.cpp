@@ -17,10 +17,11 @@ using test::OwnedTensor;
 using test::Values;
 
 OwnedTensor orthogonalised(Stream& stream, const OwnedTensor& matrix, std::int64_t rows,
-                           std::int64_t columns, DType dtype = DType::kF32) {
+                           std::int64_t columns, DType dtype = DType::kF32,
+                           Polynomials polynomials = Polynomials::kJordan) {
   OwnedTensor out = matrix;
   OwnedTensor workspace(DType::kF32, orthogonalise_workspace_numel(rows, columns, dtype));
-  orthogonalise(stream, {out, rows, columns, dtype, workspace});
+  orthogonalise(stream, {out, rows, columns, dtype, workspace, polynomials});
   return out;
 }
 
@@ -73,6 +74,40 @@ TEST(Orthogonalise, KeepsSingularVectorsAndBringsSingularValuesNearOne) {
     const Eigen::VectorXd found = singular_values(result, rows, columns);
     EXPECT_GT(found.minCoeff(), 0.6);
     EXPECT_LT(found.maxCoeff(), 1.3);
+  }
+}
+
+TEST(Orthogonalise, PolarExpressMatchesTheOracleOnAnyNumberOfThreads) {
+  for (const auto& [rows, columns] :
+       {std::pair{1, 1}, {1, 7}, {13, 31}, {31, 13}, {64, 64}, {96, 200}, {200, 96}}) {
+    SCOPED_TRACE(fmt::format("{} x {}", rows, columns));
+    const OwnedTensor matrix(DType::kF32, test::random_values(rows * columns, 1));
+    const Outputs out = test::on_any_number_of_threads([&](Stream& stream) {
+      return Outputs{
+          orthogonalised(stream, matrix, rows, columns, DType::kF32, Polynomials::kPolarExpress)};
+    });
+    // As above, with factors whose product is 990.
+    EXPECT_TRUE(test::close(
+        out[0], oracle::orthogonalise(matrix.values(), rows, columns, DType::kF64, true),
+        {2e-4, 2e-4, 0.0}));
+    // The paper's polynomials, evaluated in f64, are between 0.858 and 1.142 on [0.002, 1] / 1.02.
+    const Eigen::VectorXd found = singular_values(out[0].values(), rows, columns);
+    EXPECT_GT(found.minCoeff(), 0.85);
+    EXPECT_LT(found.maxCoeff(), 1.15);
+  }
+}
+
+// Without the factor 1.02, bf16 would take a singular value of 1 to where the first polynomial grows.
+TEST(Orthogonalise, PolarExpressInBf16StaysNearOneFromALoneRowOn) {
+  for (const auto& [rows, columns] : {std::pair{1, 200}, {200, 1}, {24, 24}, {96, 200}}) {
+    SCOPED_TRACE(fmt::format("{} x {}", rows, columns));
+    const OwnedTensor matrix(DType::kF32, test::random_values(rows * columns, 2));
+    const Values result = orthogonalised(*test::compute_stream(2), matrix, rows, columns,
+                                         DType::kBF16, Polynomials::kPolarExpress)
+                              .values();
+    const Eigen::VectorXd found = singular_values(result, rows, columns);
+    EXPECT_GT(found.minCoeff(), 0.8);
+    EXPECT_LT(found.maxCoeff(), 1.2);
   }
 }
 

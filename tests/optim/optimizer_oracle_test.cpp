@@ -20,7 +20,8 @@ constexpr int kSteps = 50;
 // errors add up over the steps but don't grow: each step rounds the parameter (2^-24 of it) and the
 // update of about 0.02, which errs by some 10 * 2^-24 of itself: 50 * (2 * 6e-8 + 0.02 * 6e-7) is
 // 6.6e-6 if all were of one sign. LARS's momentum repeats an error some ten times. Muon's five
-// steps multiply the rounding of a matrix's small singular values by up to 3.4445^5 = 485.
+// steps multiply the rounding of a matrix's small singular values by up to 3.4445^5 = 485, those of
+// Polar Express by up to 990.
 // Roundings are of both signs: the largest deviation that we saw is 2e-6 (lars), muon's is 1e-6.
 constexpr double kTolerance = 1e-5;
 // Lion jumps where its direction is 0. In f32 the moment errs by at most about 1.2 * 2^-24 in each
@@ -33,6 +34,7 @@ struct Case {
   OptimizerType type;
   float lr = 0.02f;
   float momentum = 0.0f;
+  MuonCoefficients muon_coefficients = MuonCoefficients::kJordan;
 };
 
 const Case kCases[] = {
@@ -44,6 +46,7 @@ const Case kCases[] = {
     {"lamb", OptimizerType::kLamb},
     {"lars", OptimizerType::kLars, 1.0f, 0.9f},
     {"muon", OptimizerType::kMuon, 0.02f, 0.95f},
+    {"muon_polar_express", OptimizerType::kMuon, 0.02f, 0.95f, MuonCoefficients::kPolarExpress},
 };
 
 OptimizerOptions options_of(const Case& c) {
@@ -51,6 +54,7 @@ OptimizerOptions options_of(const Case& c) {
   options.type = c.type;
   options.beta2 = 0.98f;
   options.momentum = c.momentum;
+  options.muon_coefficients = c.muon_coefficients;
   options.trust_coefficient = 0.02f;
   options.adamw_lr_ratio = 0.5f;
   options.decay.rate = 0.1f;

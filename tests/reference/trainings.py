@@ -6,7 +6,8 @@
 
 Models, weights and tokens are generate.py's. AdamW, Adam and SGD are PyTorch's own. Lion, LAMB, LARS and
 Muon are written here from their papers: arXiv:2302.06675 Alg. 2, arXiv:1904.00962v3 Alg. 2,
-arXiv:1708.03888 Alg. 1, and https://kellerjordan.github.io/posts/muon.
+arXiv:1708.03888 Alg. 1, and https://kellerjordan.github.io/posts/muon. Polar Express has the coefficients
+of arXiv:2505.16932 for five steps and a safety factor of 2e-2, by which the norm is multiplied as well.
 """
 
 import argparse
@@ -32,6 +33,8 @@ OPTIMIZERS = {
     "lars": {"lr": 1.0, "momentum": 0.9, "trust_coefficient": 0.02, "weight_decay": 0.05},
     "muon": {"lr": 2e-2, "momentum": 0.95, "weight_decay": 0.1,
              "adamw_lr": 3e-3, "beta1": 0.9, "beta2": 0.95, "eps": 1e-8},
+    "muon_polar_express": {"lr": 2e-2, "momentum": 0.95, "weight_decay": 0.1,
+                           "adamw_lr": 3e-3, "beta1": 0.9, "beta2": 0.95, "eps": 1e-8},
 }
 
 # --- optimizers from their papers -------------------------------------------------------------------
@@ -94,8 +97,28 @@ def newton_schulz(m):
     return x.T if m.shape[0] > m.shape[1] else x
 
 
+POLAR_EXPRESS = [
+    (8.156554524902461, -22.48329292557795, 15.878769915207462),
+    (4.042929935166739, -2.808917465908714, 0.5000178451051316),
+    (3.8916678022926607, -2.772484153217685, 0.5060648178503393),
+    (3.285753657755655, -2.3681294933425376, 0.46449024233003106),
+    (2.3465413258596377, -1.7097828382687081, 0.42323551169305323)]
+
+
+def polar_express(m):
+    x = m / (m.norm() * 1.02 + 1e-6)
+    tall = x.shape[0] > x.shape[1]
+    for a, b, c in POLAR_EXPRESS:
+        s = x.T @ x if tall else x @ x.T
+        p = b * s + c * s @ s
+        x = a * x + (x @ p if tall else p @ x)
+    return x
+
+
 class Muon:
     """Matrices of blocks by Muon, query, key, value, gate and up each by itself; the rest by AdamW."""
+
+    orthogonalise = staticmethod(newton_schulz)
 
     def __init__(self, c, o, w):
         self.c, self.o = c, o
@@ -119,11 +142,15 @@ class Muon:
             self.m[k] = mu * self.m[k] + (1 - mu) * x.grad
             u = (1 - mu) * x.grad + mu * self.m[k]
             parts = u.split(self.stacked(k) or [u.shape[0]])
-            direction = torch.cat([newton_schulz(p) * max(1.0, p.shape[0] / p.shape[1])**0.5 for p in parts])
+            direction = torch.cat([self.orthogonalise(p) * max(1.0, p.shape[0] / p.shape[1])**0.5 for p in parts])
             x -= lr * self.o["weight_decay"] * x + lr * direction
         for group in self.adamw.param_groups:
             group["lr"] = lr * self.o["adamw_lr"] / self.o["lr"]
         self.adamw.step()
+
+
+class MuonPolarExpress(Muon):
+    orthogonalise = staticmethod(polar_express)
 
 
 def torch_optimizer(kind, o, w, lr, **options):
@@ -148,7 +175,8 @@ def make(name, c, o, w):
         return Torch(torch_optimizer(kind, o, w, o["lr"], betas=(o["beta1"], o["beta2"]), eps=o["eps"]))
     if name == "sgd":
         return Torch(torch_optimizer(torch.optim.SGD, o, w, o["lr"], momentum=o["momentum"]))
-    return {"lion": Lion, "lamb": Lamb, "lars": Lars, "muon": Muon}[name](c, o, w)
+    return {"lion": Lion, "lamb": Lamb, "lars": Lars, "muon": Muon,
+            "muon_polar_express": MuonPolarExpress}[name](c, o, w)
 
 
 # --- training ---------------------------------------------------------------------------------------
@@ -239,6 +267,14 @@ def check_optimizers():
     values = stretched.diagonal()
     close(stretched, torch.diag(values), rtol=0, atol=1e-9)
     assert 0.65 < values.min() and values.max() < 1.25, values
+    # As the paper's polynomials act on singular values alone.
+    first = (1 - o["momentum"]) * (1 + o["momentum"]) * grad  # u of a first step
+    expected = torch.linalg.svdvals(first) / (1.02 * first.norm() + 1e-6)
+    for a, b, c in POLAR_EXPRESS:
+        expected = a * expected + b * expected**3 + c * expected**5
+    stretched = u.T @ (one_step(MuonPolarExpress, o, x, grad, 0.1) / (-0.1 * math.sqrt(2.4))) @ v.T
+    close(stretched, torch.diag(expected), rtol=0, atol=1e-9)
+    assert 0.8 < expected.min() and expected.max() < 1.2, expected
 
 
 def report_float32(data):

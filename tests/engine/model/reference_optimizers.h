@@ -16,7 +16,7 @@ inline optim::OptimizerOptions optimizer_options(const std::string& name, const 
       {"adamw", OptimizerType::kAdamW}, {"adam", OptimizerType::kAdam},
       {"sgd", OptimizerType::kSgd},     {"lion", OptimizerType::kLion},
       {"lamb", OptimizerType::kLamb},   {"lars", OptimizerType::kLars},
-      {"muon", OptimizerType::kMuon}};
+      {"muon", OptimizerType::kMuon},   {"muon_polar_express", OptimizerType::kMuon}};
   optim::OptimizerOptions options;
   options.type = kTypes.at(name);
   options.beta1 = o.value("beta1", 0.0f);
@@ -25,6 +25,9 @@ inline optim::OptimizerOptions optimizer_options(const std::string& name, const 
   options.momentum = o.value("momentum", 0.0f);
   options.trust_coefficient = o.value("trust_coefficient", 0.0f);
   options.adamw_lr_ratio = static_cast<float>(o.value("adamw_lr", 0.0) / o.at("lr").get<double>());
+  if (name == "muon_polar_express") {
+    options.muon_coefficients = optim::MuonCoefficients::kPolarExpress;
+  }
   options.decay.rate = o.at("weight_decay");
   return options;
 }

@@ -200,19 +200,30 @@ Matrix combined(double a, const Matrix& x, double b, const Matrix& y) {
 
 }  // namespace
 
-Values orthogonalise(const Values& matrix, std::int64_t rows, std::int64_t columns, DType dtype) {
+Values orthogonalise(const Values& matrix, std::int64_t rows, std::int64_t columns, DType dtype,
+                     bool polar_express) {
   const auto round = [&](Matrix x) {
     if (dtype == DType::kBF16) x.values = test::rounded(dtype, x.values);
     return x;
   };
   Matrix x{static_cast<std::size_t>(rows), static_cast<std::size_t>(columns), matrix};
-  const double norm = std::sqrt(dot(matrix, matrix)) + 1e-7;
+  const double norm = polar_express ? 1.02 * std::sqrt(dot(matrix, matrix)) + 1e-6
+                                    : std::sqrt(dot(matrix, matrix)) + 1e-7;
   for (double& value : x.values) value /= norm;
   x = round(rows > columns ? transposed(x) : x);
-  for (int step = 0; step < 5; ++step) {
+  // arXiv:2505.16932, for five steps with a safety factor of 2e-2.
+  constexpr double kPolarExpress[5][3] = {
+      {8.156554524902461, -22.48329292557795, 15.878769915207462},
+      {4.042929935166739, -2.808917465908714, 0.5000178451051316},
+      {3.8916678022926607, -2.772484153217685, 0.5060648178503393},
+      {3.285753657755655, -2.3681294933425376, 0.46449024233003106},
+      {2.3465413258596377, -1.7097828382687081, 0.42323551169305323}};
+  constexpr double kJordan[3] = {3.4445, -4.7750, 2.0315};
+  for (const auto& of_step : kPolarExpress) {
+    const double* numbers = polar_express ? of_step : kJordan;
     const Matrix a = round(times(x, transposed(x)));
-    const Matrix polynomial = round(combined(-4.7750, a, 2.0315, round(times(a, a))));
-    x = round(combined(3.4445, x, 1.0, round(times(polynomial, x))));
+    const Matrix polynomial = round(combined(numbers[1], a, numbers[2], round(times(a, a))));
+    x = round(combined(numbers[0], x, 1.0, round(times(polynomial, x))));
   }
   return rows > columns ? transposed(x).values : x.values;
 }

@@ -40,6 +40,6 @@ void muon_apply(UpdateState& state, const Values& update, const kernels::MuonUpd
 
 /// With the roundings to `dtype` that kernels/orthogonalise.h states; everything else is exact.
 Values orthogonalise(const Values& matrix, std::int64_t rows, std::int64_t columns,
-                     DType dtype = DType::kF64);
+                     DType dtype = DType::kF64, bool polar_express = false);
 
 }  // namespace sherd::oracle

@@ -64,6 +64,7 @@ class LegalRecipe {
     saves();
     parts_of_models();
     experts();
+    eight_bits();
     if (has_adapter_) adapter();
     return std::move(settings_);
   }
@@ -387,6 +388,7 @@ class LegalRecipe {
     maybe("model.init_std", random_.one_of({"1e-6", "0.02", "0.5"}));
     maybe("optimizer.lr", random_.one_of({"1e-12", "1e-3", "0.01"}));
     maybe("optimizer.adamw_lr", random_.one_of({"0", "1e-3"}));
+    maybe("optimizer.muon_coefficients", random_.one_of({"jordan", "polar_express"}));
     maybe("optimizer.muon_dtype", random_.one_of({"f32", "bf16"}));
     maybe("optimizer.eps", random_.one_of({"1e-12", "1e-8", "1"}));
     maybe("optimizer.weight_decay", random_.one_of({"0", "0.1", "1"}));
@@ -442,6 +444,20 @@ class LegalRecipe {
                                    : random_.one_of({"none", "static", "dynamic"}));
     maybe("loss_scaling.initial_scale_power", random_.whole(0, 12));
     maybe("loss_scaling.min_scale", random_.one_of({"1e-3", "1"}));
+  }
+
+  // Parts of small matrices on tensor or expert ranks aren't whole blocks of 64.
+  void eight_bits() {
+    const auto is = [this](std::string_view key, std::initializer_list<std::string_view> values) {
+      const auto found = settings_.find(std::string(key));
+      return found == settings_.end() || std::ranges::find(values, found->second) != values.end();
+    };
+    if (!is("optimizer.type", {"adamw", "adam", "lion"}) ||
+        !is("mixed_precision.optimizer_state_dtype", {"f32"}) ||
+        !is("parallelism.tensor_parallel_degree", {"1"}) ||
+        !is("parallelism.expert_parallel_degree", {"1"})) {
+      leave("optimizer.eight_bit_states");
+    }
   }
 
   void saves() {
@@ -518,6 +534,9 @@ Settings elsewhere(const Settings& settings, Random& random) {
   changed["zero_optimization.stage"] = std::to_string(random.whole(0, 3));
   leave_what_the_stage_lacks(changed);
   choose_expert_ranks(changed, random);
+  if (changed.contains("optimizer.eight_bit_states")) {
+    changed["parallelism.expert_parallel_degree"] = "1";
+  }
   return changed;
 }
 

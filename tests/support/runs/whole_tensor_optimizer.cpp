@@ -20,14 +20,15 @@ Values filled(const ParameterSpec& spec, const ElementValue& value) {
 }
 
 // The matrices stacked in one tensor, each orthogonalised and scaled by itself.
-Values muon_direction(const ParameterSpec& spec, const Values& update) {
+Values muon_direction(const ParameterSpec& spec, const Values& update, bool polar_express) {
   const std::int64_t columns = spec.shape[1];
   const std::vector<std::int64_t> all_rows =
       spec.matrix_rows.empty() ? std::vector{spec.shape[0]} : spec.matrix_rows;
   Values direction;
   for (const std::int64_t rows : all_rows) {
     const auto first = update.begin() + static_cast<std::ptrdiff_t>(direction.size());
-    const Values matrix = orthogonalise({first, first + rows * columns}, rows, columns);
+    const Values matrix =
+        orthogonalise({first, first + rows * columns}, rows, columns, DType::kF64, polar_express);
     const double ratio =
         std::sqrt(std::max(1.0, static_cast<double>(rows) / static_cast<double>(columns)));
     for (const double value : matrix) direction.push_back(ratio * value);
@@ -153,7 +154,8 @@ void WholeTensorOptimizer::step_muon(Tensor& tensor, const Values& gradient,
                                      const kernels::UpdateCommon& common) const {
   const kernels::MuonUpdate args{common, {}, {}, options_.momentum};
   const Values update = muon_momentum(tensor.state, gradient, args);
-  muon_apply(tensor.state, muon_direction(tensor.spec, update), args, {1.0});
+  const bool polar_express = options_.muon_coefficients == optim::MuonCoefficients::kPolarExpress;
+  muon_apply(tensor.state, muon_direction(tensor.spec, update, polar_express), args, {1.0});
 }
 
 }  // namespace sherd::oracle
