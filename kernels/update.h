@@ -2,7 +2,8 @@
 /// once (LAMB and LARS read them once more for whole-tensor norms).
 ///
 /// A slice is cut into segments, each inside one parameter tensor; padding belongs to none.
-/// Parameters are f32, gradients f32, bf16 or f16, moments f32 or bf16; arithmetic is f32, but
+/// Parameters are f32, gradients f32, bf16 or f16, moments f32 or bf16 (Adam and Lion: also 8 bits,
+/// kernels/eight_bits.h); arithmetic is f32, but
 /// values common to all elements are computed in f64 and rounded once. `gradient_scale` (clip
 /// factor / loss scale) multiplies the gradient first: g = gradient_scale * grad. t =
 /// `update_number` >= 1.
@@ -51,6 +52,9 @@ struct UpdateCommon {
   /// bf16 or f16; may be empty. Also receives the updated parameters, rounded to nearest. Only
   /// Adam, SGD and Lion write it.
   Tensor rounded{};
+  /// Of moments in 8 bits (u8), the first and the second: f32, one for each 64 elements of the
+  /// slice. Segments then begin at multiples of 64, both in the slice and in their tensors.
+  Tensor scales{}, second_scales{};
 };
 
 /// Adam (Kingma & Ba 2015, Alg. 1) and AdamW (Loshchilov & Hutter 2019, Alg. 2):

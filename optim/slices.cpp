@@ -4,6 +4,9 @@
 
 #include <algorithm>
 
+#include "kernels/eight_bits.h"
+#include "optim/eight_bits.h"
+
 namespace sherd::optim {
 namespace {
 
@@ -32,14 +35,16 @@ std::int64_t end_of_run(const ParameterSpec& parameter, std::int64_t element, bo
   return end;
 }
 
-// `drawn`: random bits are.
+// Random bits are drawn if rounding is stochastic. In 8 bits, matrices don't cut blocks, since no
+// update needs them.
 void add_segments(const sharding::Piece& piece, const ParameterSpec& parameter, float weight_decay,
-                  bool drawn, std::vector<kernels::UpdateSegment>& segments) {
+                  const MomentType& moments, std::vector<kernels::UpdateSegment>& segments) {
   std::int64_t done = 0;
   while (done < piece.count) {
     const std::int64_t element = piece.first_element + done;
-    const std::int64_t count = std::min(
-        {piece.count - done, kLongestSegment, end_of_run(parameter, element, drawn) - element});
+    const std::int64_t end =
+        moments.in_8_bits ? parameter.numel() : end_of_run(parameter, element, moments.stochastic);
+    const std::int64_t count = std::min({piece.count - done, kLongestSegment, end - element});
     segments.push_back({piece.position + done, count, weight_decay, parameter.index, element,
                         parameter.element_of_whole(element) - element});
     done += count;
@@ -106,7 +111,7 @@ std::vector<std::vector<UpdatedSlice>> updated_slices(const std::vector<sharding
                          {}};
       for (const sharding::Piece& piece : unit.layout().pieces(slice_index)) {
         const ParameterSpec& parameter = unit.spec().parameters[piece.parameter];
-        add_segments(piece, parameter, options.decay_of(parameter), options.moment_type.stochastic,
+        add_segments(piece, parameter, options.decay_of(parameter), options.moment_type,
                      slice.segments);
       }
       add_groups(slice, options, unit.spec());
@@ -118,7 +123,9 @@ std::vector<std::vector<UpdatedSlice>> updated_slices(const std::vector<sharding
 
 BufferSpec moment_buffer(const sharding::UnitPlan& unit, const std::string& kind,
                          const MomentType& type) {
-  return {unit.spec.name + "." + kind, Category::kOptimizer, type.dtype, unit.updated_numel()};
+  const MomentForm form = form_of(kind, type);
+  return {unit.spec.name + "." + kind, Category::kOptimizer, form.dtype,
+          unit.updated_numel() / form.elements};
 }
 
 std::vector<BufferSpec> moment_buffers(const sharding::ShardingPlan& plan,
@@ -160,11 +167,12 @@ void add_moment_piece(MomentPiece piece, std::vector<MomentPiece>& pieces) {
 }
 
 void add_moment_pieces(const UpdatedSlice& slice, const std::string& kind, const Tensor& moments,
-                       std::vector<MomentPiece>& pieces) {
+                       std::vector<MomentPiece>& pieces, std::int64_t elements) {
   for (const kernels::UpdateSegment& segment : slice.segments) {
-    add_moment_piece({kind, slice.slice_index, segment.parameter, segment.first_element,
-                      moments.part(segment.first, segment.count)},
-                     pieces);
+    add_moment_piece(
+        {kind, slice.slice_index, segment.parameter, segment.first_element / elements,
+         moments.part(segment.first / elements, (segment.count + elements - 1) / elements)},
+        pieces);
   }
 }
 

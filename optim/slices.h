@@ -12,7 +12,8 @@ namespace sherd::optim {
 /// One slice: its parameters, its gradient and its segments. A segment lies inside one parameter;
 /// if that is split over ranks, inside one of its boxes; otherwise inside one of its matrices.
 /// Segments are short enough that threads can share a slice. If random bits are drawn, each segment
-/// is also consecutive in the whole tensor.
+/// is also consecutive in the whole tensor. With moments in 8 bits, a segment begins with a block of
+/// 64 and may be in several boxes or matrices.
 struct UpdatedSlice {
   int slice_index = 0;
   Tensor parameter;  ///< f32
@@ -28,8 +29,10 @@ struct UpdatedSlice {
   std::vector<Group> groups{};
 
   /// This slice's part of a buffer of `acquire_moments`.
-  Tensor part_of(const Buffer& moments) const {
-    return moments ? moments.tensor().part(first_element, parameter.numel) : Tensor{};
+  /// `elements`: of each number in it, 64 for scales.
+  Tensor part_of(const Buffer& moments, std::int64_t elements = 1) const {
+    return moments ? moments.tensor().part(first_element / elements, parameter.numel / elements)
+                   : Tensor{};
   }
 };
 
@@ -51,9 +54,9 @@ std::vector<Buffer> acquire_moments(const sharding::Rank& rank,
 /// Adds a piece, or extends the last one if the piece continues it.
 void add_moment_piece(MomentPiece piece, std::vector<MomentPiece>& pieces);
 /// Adds the pieces of one kind of moment for a slice's `segments`. `moments` begins with the
-/// slice's first element.
+/// slice's first element. `elements`: of each number; pieces are counted in numbers.
 void add_moment_pieces(const UpdatedSlice& slice, const std::string& kind, const Tensor& moments,
-                       std::vector<MomentPiece>& pieces);
+                       std::vector<MomentPiece>& pieces, std::int64_t elements = 1);
 /// The largest number of segments in any rank's slice of the unit.
 std::int64_t most_segments(const sharding::UnitPlan& unit, const MomentType& moments);
 /// The unit's parameter with this index in the model's table.

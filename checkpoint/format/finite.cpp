@@ -27,6 +27,7 @@ std::int64_t first_of(std::string_view bytes) {
 }  // namespace
 
 std::int64_t first_not_finite(std::string_view bytes, DType dtype) {
+  if (dtype == DType::kU8) return -1;
   return dtype == DType::kF32 ? first_of<std::uint32_t, 0x7f800000u>(bytes)
                               : first_of<std::uint16_t, std::uint16_t{0x7f80}>(bytes);
 }

@@ -9,7 +9,7 @@
 
 namespace sherd::checkpoint {
 
-/// Index of the first NaN or infinity in `bytes` (whole elements, f32 or bf16); -1: none.
+/// Index of the first NaN or infinity in `bytes` (whole elements, f32 or bf16; u8 has none); -1: none.
 /// Cost   one pass at the speed of memory.
 std::int64_t first_not_finite(std::string_view bytes, DType dtype);
 

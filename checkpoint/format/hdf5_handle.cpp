@@ -22,6 +22,7 @@ void write_attribute(hid_t where, const char* name, hid_t type, const void* valu
 }  // namespace
 
 Hdf5Handle hdf5_element_type(DType dtype) {
+  if (dtype == DType::kU8) return {H5Tcopy(H5T_STD_U8LE), "H5Tcopy", H5Tclose};
   SHERD_CHECK(dtype == DType::kF32 || dtype == DType::kBF16, "state of type {}", name_of(dtype));
   Hdf5Handle type(H5Tcopy(H5T_IEEE_F32LE), "H5Tcopy", H5Tclose);
   if (dtype == DType::kBF16) {

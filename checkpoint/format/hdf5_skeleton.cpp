@@ -70,14 +70,14 @@ void write_pieces(hid_t file, const ShardInfo& shard,
   const Hdf5Handle group = hdf5_group(file, "piece-table");
   for (const ShardDataset& dataset : shard.datasets) {
     std::vector<std::int64_t> table;
-    const bool has_bands = format_version(shard) > 1;
-    const std::size_t width = has_bands ? 6 : 4;
+    const bool with_bands = has_bands(shard);
+    const std::size_t width = with_bands ? 6 : 4;
     for (const ShardPiece& piece : shard.pieces) {
       const sharding::StateTensor& tensor = tensors[static_cast<std::size_t>(piece.tensor)];
       if (tensor.kind != dataset.kind) continue;
       table.insert(table.end(),
                    {rows[tensor.name], piece.first_element, piece.count, piece.position});
-      if (has_bands) table.insert(table.end(), {piece.band.first, piece.band.columns});
+      if (with_bands) table.insert(table.end(), {piece.band.first, piece.band.columns});
     }
     write_dataset(group, dataset.kind, H5T_STD_I64LE, {table.size() / width, width}, table.data());
   }

@@ -106,11 +106,12 @@ void check_survives(const json& value, int depth) {
 
 // ------------------------------------------------------------------------------ reading
 
-DType read_dtype(const JsonNode& node) {
-  for (const DType dtype : {DType::kF32, DType::kBF16}) {
-    if (node.text() == name_of(dtype)) return dtype;
+DType read_dtype(const JsonNode& node, int version) {
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kU8}) {
+    if (node.text() == name_of(dtype) && (dtype != DType::kU8 || version >= 3)) return dtype;
   }
-  node.refuse(fmt::format("is \"{}\"; types are f32 and bf16", printable(node.text())));
+  node.refuse(fmt::format("is \"{}\"; types are {}", printable(node.text()),
+                          version >= 3 ? "f32, bf16 and u8" : "f32 and bf16"));
 }
 
 std::string read_kind(const JsonNode& node) {
@@ -121,11 +122,11 @@ std::string read_kind(const JsonNode& node) {
   return node.text();
 }
 
-ShardDataset read_dataset(const JsonNode& node) {
+ShardDataset read_dataset(const JsonNode& node, int version) {
   node.expect_members({"kind", "dtype", "numel", "offset", "checksums"});
   ShardDataset dataset;
   dataset.kind = read_kind(node.member("kind"));
-  dataset.dtype = read_dtype(node.member("dtype"));
+  dataset.dtype = read_dtype(node.member("dtype"), version);
   dataset.numel =
       node.member("numel").integer(1, kMaxJsonInteger / 4);  // so that bytes fit as well
   dataset.offset = node.member("offset").integer(kFileAlignment);
@@ -164,7 +165,7 @@ ShardInfo read_shard(const JsonNode& node, int version) {
   shard.metadata_checksum = node.member("metadata_checksum").checksum();
   const JsonNode datasets = node.member("datasets");
   for (std::size_t i = 0; i < datasets.size(); ++i) {
-    shard.datasets.push_back(read_dataset(datasets.element(i)));
+    shard.datasets.push_back(read_dataset(datasets.element(i), version));
   }
   const JsonNode pieces = node.member("pieces");
   shard.pieces.reserve(pieces.size());
@@ -173,7 +174,7 @@ ShardInfo read_shard(const JsonNode& node, int version) {
   return shard;
 }
 
-sharding::StateTensor read_tensor(const JsonNode& node) {
+sharding::StateTensor read_tensor(const JsonNode& node, int version) {
   node.expect_members({"name", "kind", "dtype", "shape"});
   sharding::StateTensor tensor;
   tensor.name = node.member("name").text();
@@ -184,7 +185,7 @@ sharding::StateTensor read_tensor(const JsonNode& node) {
                     printable(tensor.name), kMaxNameLength));
   }
   tensor.kind = read_kind(node.member("kind"));
-  tensor.dtype = read_dtype(node.member("dtype"));
+  tensor.dtype = read_dtype(node.member("dtype"), version);
   const JsonNode shape = node.member("shape");
   if (shape.size() < 1 || shape.size() > kMaxDimensions) {
     shape.refuse(fmt::format("has {} dimensions; expected 1 to {}", shape.size(), kMaxDimensions));
@@ -222,7 +223,7 @@ Manifest read_manifest(const JsonNode& root, int version) {
     tensors.refuse(fmt::format("has {} entries; expected 1 to {}", tensors.size(), kMaxTensors));
   }
   for (std::size_t i = 0; i < tensors.size(); ++i) {
-    manifest.tensors.push_back(read_tensor(tensors.element(i)));
+    manifest.tensors.push_back(read_tensor(tensors.element(i), version));
   }
   const JsonNode shards = root.member("shards");
   if (shards.size() < 1 || shards.size() > kMaxShards) {
@@ -239,10 +240,16 @@ Manifest read_manifest(const JsonNode& root, int version) {
 
 }  // namespace
 
+bool has_bands(const ShardInfo& shard) {
+  return std::any_of(shard.pieces.begin(), shard.pieces.end(),
+                     [](const auto& piece) { return !piece.band.is_whole(); });
+}
+
 int format_version(const ShardInfo& shard) {
-  const bool has_bands = std::any_of(shard.pieces.begin(), shard.pieces.end(),
-                                     [](const auto& piece) { return !piece.band.is_whole(); });
-  return has_bands ? 2 : 1;
+  const bool has_bytes =
+      std::any_of(shard.datasets.begin(), shard.datasets.end(),
+                  [](const auto& dataset) { return dataset.dtype == DType::kU8; });
+  return has_bytes ? 3 : has_bands(shard) ? 2 : 1;
 }
 
 int format_version(const Manifest& manifest) {

@@ -23,8 +23,9 @@
 namespace sherd::checkpoint {
 
 /// The newest version that is read. Version 1 is written unless a piece belongs to a band of
-/// columns, which needs version 2. Version 1 will always be readable.
-inline constexpr int kFormatVersion = 2;
+/// columns, which needs version 2, or a tensor is of u8, which needs version 3. Version 1 will always
+/// be readable.
+inline constexpr int kFormatVersion = 3;
 inline constexpr std::int64_t kBlockBytes = 4 << 20;  ///< per checksum, and per write
 inline constexpr std::int64_t kFileAlignment = 4096;  ///< of datasets in a shard, for direct writes
 
@@ -69,7 +70,8 @@ struct Manifest {
   std::uint64_t index_checksum = 0;
 };
 
-/// The format version that a shard or a manifest states: 2 if any of its pieces belongs to a band.
+/// The format version that a shard or a manifest states.
+bool has_bands(const ShardInfo& shard);
 int format_version(const ShardInfo& shard);
 int format_version(const Manifest& manifest);
 

@@ -26,6 +26,11 @@ struct Layout {
   std::vector<std::int64_t> offsets;  // of each tensor in `numbers`
 };
 
+// Bytes stay bytes.
+DType type_in_file(const sharding::StateTensor& tensor, DType dtype) {
+  return tensor.dtype == DType::kU8 ? DType::kU8 : dtype;
+}
+
 void lay_out(Layout& layout, const Manifest& manifest, const std::vector<int>& numbers,
              DType dtype) {
   const auto lock = hdf5_lock();
@@ -37,7 +42,6 @@ void lay_out(Layout& layout, const Manifest& manifest, const std::vector<int>& n
   hdf5_write_text(file, "save_uuid", manifest.save_uuid);
   {
     const Hdf5Handle root = hdf5_group(file, "tensors");
-    const Hdf5Handle type = hdf5_element_type(dtype);
     const Hdf5Handle list = hdf5_timeless_list(H5P_DATASET_CREATE);
     hdf5_checked(H5Pset_alloc_time(list, H5D_ALLOC_TIME_EARLY), "H5Pset_alloc_time");
     hdf5_checked(H5Pset_fill_time(list, H5D_FILL_TIME_NEVER), "H5Pset_fill_time");
@@ -52,6 +56,7 @@ void lay_out(Layout& layout, const Manifest& manifest, const std::vector<int>& n
       const Hdf5Handle space(
           H5Screate_simple(static_cast<int>(shape.size()), shape.data(), nullptr),
           "H5Screate_simple", H5Sclose);
+      const Hdf5Handle type = hdf5_element_type(type_in_file(tensor, dtype));
       const Hdf5Handle dataset(H5Dcreate2(group->second, tensor.kind.c_str(), type, space,
                                           H5P_DEFAULT, list, H5P_DEFAULT),
                                "H5Dcreate2", H5Dclose);
@@ -66,9 +71,12 @@ void lay_out(Layout& layout, const Manifest& manifest, const std::vector<int>& n
 // Gathers converted elements and writes them in chunks.
 class ElementWriter {
  public:
-  ElementWriter(const File& file, DType to) : file_(file), to_(to) { chunk_.reserve(kChunkBytes); }
+  explicit ElementWriter(const File& file) : file_(file) { chunk_.reserve(kChunkBytes); }
 
-  void begin(std::int64_t offset) { offset_ = offset; }
+  void begin(std::int64_t offset, DType to) {
+    offset_ = offset;
+    to_ = to;
+  }
   void add(std::string_view bytes, DType from) {
     // A block ends with a whole element: its size is a multiple of every element's.
     if (from == to_) {
@@ -103,7 +111,7 @@ class ElementWriter {
   }
 
   const File& file_;
-  DType to_;
+  DType to_ = DType::kF32;
   std::string chunk_;
   std::int64_t offset_ = 0;
 };
@@ -136,11 +144,11 @@ void write_data(const File& file, const Checkpoint& checkpoint, const Layout& la
   const std::int64_t bytes = in_order_buffer_bytes(manifest);
   const auto memory = std::make_unique_for_overwrite<char[]>(static_cast<std::size_t>(bytes));
   BlockReader reader(checkpoint, {memory.get(), DType::kU8, bytes});
-  ElementWriter writer(file, dtype);
+  ElementWriter writer(file);
   const StoredElements elements(manifest);
   for (std::size_t i = 0; i < numbers.size(); ++i) {
     const auto& tensor = manifest.tensors[static_cast<std::size_t>(numbers[i])];
-    writer.begin(layout.offsets[i]);
+    writer.begin(layout.offsets[i], type_in_file(tensor, dtype));
     elements.visit(numbers[i], [&](const StoredRun& run) {
       reader.each(run, [&](std::string_view part) { writer.add(part, tensor.dtype); });
     });
@@ -181,8 +189,9 @@ ExportResult export_file(Disk& disk, const Checkpoint& checkpoint, const ExportO
   lay_out(layout, manifest, numbers, options.dtype);
   std::vector<std::int64_t> data_bytes;
   for (const int number : numbers) {
-    data_bytes.push_back(manifest.tensors[static_cast<std::size_t>(number)].numel() *
-                         static_cast<std::int64_t>(size_of(options.dtype)));
+    const auto& tensor = manifest.tensors[static_cast<std::size_t>(number)];
+    data_bytes.push_back(tensor.numel() *
+                         static_cast<std::int64_t>(size_of(type_in_file(tensor, options.dtype))));
   }
   const std::string temporary = fmt::format("{}.tmp-{}", options.to, ::getpid());
   File file(disk, temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW);

@@ -3,7 +3,7 @@
 ///
 ///   /tensors/<name>/<kind>   as in index.h5, but the data is in this file
 ///
-/// Types    all f32 or all bf16. f32 to bf16 rounds to nearest, ties to even (in our code, since
+/// Types    all f32 or all bf16; u8 (codes of 8-bit moments) stays u8. f32 to bf16 rounds to nearest, ties to even (in our code, since
 ///          libhdf5 rounds differently); bf16 to f32 is exact.
 /// Memory   in_order_buffer_bytes() and a chunk; every byte read is checked.
 /// Atomic   written in the same folder under another name, made durable, then renamed: `to` is

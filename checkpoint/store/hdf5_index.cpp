@@ -19,8 +19,12 @@ Hdf5Handle simple_space(const std::vector<hsize_t>& shape) {
           "H5Screate_simple", H5Sclose};
 }
 
+// Bytes have no NaN, but the scales that belong to them have.
 void set_nan_fill(hid_t list, hid_t type, DType dtype) {
-  if (dtype == DType::kBF16) {
+  if (dtype == DType::kU8) {
+    const std::uint8_t most = 255;
+    hdf5_checked(H5Pset_fill_value(list, type, &most), "H5Pset_fill_value");
+  } else if (dtype == DType::kBF16) {
     const BFloat16 nan(std::numeric_limits<float>::quiet_NaN());
     hdf5_checked(H5Pset_fill_value(list, type, &nan.bits), "H5Pset_fill_value");
   } else {

@@ -76,6 +76,7 @@ constexpr ForeignKey kKeys[] = {
     {"optimizer.name optim optimizer_type", "optimizer.type"},
     {"weight_decay_exclude", "optimizer.no_decay"},
     {"sgd_momentum", "optimizer.momentum"},
+    {"use_8bit_optimizer use_8bit optim_bits optimizer_8bit", "optimizer.eight_bit_states", "it is true or false."},
     {"polar_express ns_coefficients muon_ns_coefficients orthogonalization_coefficients coefficient_type muon_coefficient_type", "optimizer.muon_coefficients"},
     {"min_lr", "lr_scheduler.min_lr_ratio", "it is a fraction of lr, not a rate."},
     {"warmup warmup_iters warmup_num_steps num_warmup_steps", "lr_scheduler.warmup_steps"},

@@ -41,6 +41,20 @@ void check_moments(Resolution& recipe) {
         "mixed_precision.optimizer_state_dtype is f16, in which squares of small gradients are "
         "0. Use f32, or bf16, which has the same range.");
   }
+  using enum optim::OptimizerType;
+  const auto& optimizer = recipe.values().optimizer;
+  if (optimizer.eight_bit_states && optimizer.type != kAdamW && optimizer.type != kAdam &&
+      optimizer.type != kLion) {
+    return recipe.refuse({"optimizer.eight_bit_states", "optimizer.type"},
+                         "optimizer.eight_bit_states is true, but only adamw, adam and lion keep "
+                         "moments in 8 bits. Use one of them, or leave it out.");
+  }
+  if (optimizer.eight_bit_states && precision.optimizer_state_dtype != FloatType::kF32) {
+    return recipe.refuse({"optimizer.eight_bit_states", "mixed_precision.optimizer_state_dtype"},
+                         "optimizer.eight_bit_states is true, and "
+                         "mixed_precision.optimizer_state_dtype is bf16. Leave "
+                         "one of them out.");
+  }
   if (precision.stochastic_rounding && precision.optimizer_state_dtype != FloatType::kBF16) {
     recipe.refuse(
         {"mixed_precision.stochastic_rounding", "mixed_precision.optimizer_state_dtype"},

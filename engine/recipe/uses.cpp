@@ -245,6 +245,7 @@ const Use kUses[] = {
     {"optimizer.trust_coefficient", "by lars", updates_by<kLars>},
     {"optimizer.adamw_lr", "by muon", updates_by<kMuon>},
     {"optimizer.muon_scale", "by muon", updates_by<kMuon>},
+    {"optimizer.eight_bit_states", "by adamw, adam, lion", updates_by<kAdamW, kAdam, kLion>},
     {"optimizer.muon_coefficients", "by muon", updates_by<kMuon>},
     {"optimizer.muon_dtype", "by muon", updates_by<kMuon>},
 

@@ -5,6 +5,7 @@
 
 #include "checkpoint/writer.h"
 #include "kernels/isa.h"
+#include "optim/eight_bits.h"
 
 namespace sherd::engine {
 namespace {
@@ -24,8 +25,10 @@ std::vector<std::int64_t> bytes_by_kind(const TrainingOptions& options,
     }
   }
   std::vector<std::int64_t> bytes = {slices * 4};
-  bytes.resize(1 + kinds.size(),
-               slices * static_cast<std::int64_t>(size_of(options.optimizer.moment_type.dtype)));
+  for (const std::string& kind : kinds) {
+    const optim::MomentForm form = optim::form_of(kind, options.optimizer.moment_type);
+    bytes.push_back(slices / form.elements * static_cast<std::int64_t>(size_of(form.dtype)));
+  }
   if (options.average.active()) bytes.push_back(slices * 4);
   return bytes;
 }

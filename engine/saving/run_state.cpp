@@ -7,6 +7,7 @@
 #include "engine/model/adapter.h"
 #include "engine/model/parameters.h"
 #include "engine/train/units/cut_pieces.h"
+#include "optim/eight_bits.h"
 #include "optim/slices.h"
 
 namespace sherd::engine {
@@ -39,34 +40,58 @@ sharding::Piece saved_part(const sharding::UnitState& unit, const sharding::Piec
   return {piece.parameter, piece.first_element + begin - piece.position, end - begin, begin};
 }
 
-// The same of a moment's piece, which knows its place in the parameter only.
-optim::MomentPiece saved_part(const sharding::UnitState& unit, const optim::MomentPiece& moment) {
-  const auto found =
-      std::ranges::find(unit.spec().parameters, moment.parameter, &ParameterSpec::index);
-  const auto parameter = found - unit.spec().parameters.begin();
-  const std::int64_t slice_begin = moment.slice_index * unit.layout().slice_numel();
-  const std::int64_t position =
-      unit.layout().offset(static_cast<int>(parameter)) + moment.first_element - slice_begin;
-  const sharding::Piece part = saved_part(
-      unit, {static_cast<int>(parameter), moment.first_element, moment.data.numel, position});
-  optim::MomentPiece saved = moment;
-  saved.first_element = part.first_element;
-  saved.data = moment.data.part(part.first_element - moment.first_element, part.count);
-  return saved;
+// Consecutive elements of a parameter in this rank's memory. A number of `data` is of `per`
+// elements, of which it has the first.
+struct Elements {
+  std::int64_t first = 0, count = 0;
+  Tensor data;
+  std::int64_t per = 1;
+
+  // Whole numbers: [begin, begin + size) is where blocks begin and end.
+  Elements part(std::int64_t begin, std::int64_t size) const {
+    SHERD_CHECK((begin - first) % per == 0 && (size % per == 0 || begin + size == first + count),
+                "elements [{}, +{}) of [{}, +{}) cut a block of {}", begin, size, first, count,
+                per);
+    return {begin, size, data.part((begin - first) / per, (size + per - 1) / per), per};
+  }
+};
+
+Elements elements_of(const optim::MomentPiece& moment, const ParameterSpec& parameter,
+                     std::int64_t per) {
+  const std::int64_t first = moment.first_element * per;
+  return {first, std::min(moment.data.numel * per, parameter.numel() - first), moment.data, per};
 }
 
-// What a rank has of a parameter, or of a moment of it, from `first_element` on: of one that is
-// cut, a piece for each box.
-void add_pieces(const ParameterSpec& parameter, int tensor, std::int64_t first_element,
-                const Tensor& data, Pieces which, std::vector<sharding::StatePiece>& pieces) {
+// What this rank saves of a moment's piece, which knows its place in the parameter only.
+Elements saved_part(const sharding::UnitState& unit, const optim::MomentPiece& moment,
+                    const Elements& elements) {
+  const auto found =
+      std::ranges::find(unit.spec().parameters, moment.parameter, &ParameterSpec::index);
+  const auto parameter = static_cast<int>(found - unit.spec().parameters.begin());
+  const std::int64_t position = unit.layout().offset(parameter) + elements.first -
+                                moment.slice_index * unit.layout().slice_numel();
+  const sharding::Piece part =
+      saved_part(unit, {parameter, elements.first, elements.count, position});
+  if (part.count == 0) return {};
+  return elements.part(part.first_element, part.count);
+}
+
+// What a rank has of a parameter, or of a moment of it: of one that is cut, a piece for each box.
+void add_pieces(const ParameterSpec& parameter, int tensor, const Elements& elements, Pieces which,
+                std::vector<sharding::StatePiece>& pieces) {
+  const std::int64_t per = elements.per;
   if (!parameter.cut) {
-    pieces.push_back({tensor, first_element, data.numel, data});
+    pieces.push_back({tensor, elements.first / per, elements.data.numel, elements.data});
     return;
   }
   const PiecesFor purpose = which == Pieces::kOwned ? PiecesFor::kSaving : PiecesFor::kLoading;
-  for (const CutPiece& piece : pieces_of(*parameter.cut, first_element, data.numel, purpose)) {
-    pieces.push_back({tensor, piece.first_element, piece.count,
-                      data.part(piece.in_part - first_element, piece.count), piece.band});
+  for (const CutPiece& piece : pieces_of(*parameter.cut, elements.first, elements.count, purpose)) {
+    const Tensor data = elements.part(piece.in_part, piece.count).data;
+    pieces.push_back({tensor,
+                      piece.first_element / per,
+                      data.numel,
+                      data,
+                      {piece.band.first / per, piece.band.columns / per}});
   }
 }
 
@@ -79,8 +104,9 @@ void add_weights(const ShardedModel& model, const Index& index, Pieces which,
         const sharding::Piece piece = which == Pieces::kOwned ? saved_part(unit, whole) : whole;
         if (piece.count == 0) continue;
         const ParameterSpec& parameter = unit.spec().parameters[piece.parameter];
-        add_pieces(parameter, index.at({parameter.index, kParam}), piece.first_element,
-                   unit.fp32_slice(slice_index).part(piece.position, piece.count), which, pieces);
+        const Elements elements = {piece.first_element, piece.count,
+                                   unit.fp32_slice(slice_index).part(piece.position, piece.count)};
+        add_pieces(parameter, index.at({parameter.index, kParam}), elements, which, pieces);
       }
     }
   }
@@ -96,8 +122,9 @@ std::vector<sharding::StateTensor> state_tensors(const TrainingOptions& options)
       if (!model::is_trained(options.model, parameter.name)) continue;
       tensors.push_back({parameter.name, kParam, parameter.shape, DType::kF32});
       for (const std::string& kind : kinds_of(options.optimizer, unit, parameter)) {
-        tensors.push_back(
-            {parameter.name, kind, parameter.shape, options.optimizer.moment_type.dtype});
+        const optim::MomentType& type = options.optimizer.moment_type;
+        tensors.push_back({parameter.name, kind, optim::shape_of_kind(kind, type, parameter.shape),
+                           optim::form_of(kind, type).dtype});
       }
       if (options.average.active()) {
         tensors.push_back({parameter.name, optim::kAverageKind, parameter.shape, DType::kF32});
@@ -120,15 +147,17 @@ sharding::State run_state(const TrainingOptions& options, const ShardedModel& mo
   if (const optim::WeightAverage* const average = training_step.average()) {
     std::ranges::move(average->pieces(), std::back_inserter(moments));
   }
-  for (optim::MomentPiece& moment : moments) {
+  for (const optim::MomentPiece& moment : moments) {
     const sharding::UnitState& unit = *unit_of.at(moment.parameter);
+    const ParameterSpec& parameter = optim::parameter_at(unit.spec(), moment.parameter);
+    Elements elements = elements_of(
+        moment, parameter, optim::form_of(moment.kind, options.optimizer.moment_type).elements);
     if (pieces == Pieces::kOwned) {
       if (moment.slice_index != unit.own_slice()) continue;
-      moment = saved_part(unit, moment);
-      if (moment.data.numel == 0) continue;
+      elements = saved_part(unit, moment, elements);
+      if (elements.count == 0) continue;
     }
-    add_pieces(optim::parameter_at(unit.spec(), moment.parameter),
-               index.at({moment.parameter, moment.kind}), moment.first_element, moment.data, pieces,
+    add_pieces(parameter, index.at({moment.parameter, moment.kind}), elements, pieces,
                state.pieces);
   }
   return state;

@@ -96,6 +96,7 @@ TrainingOptions training_options(const Recipe& recipe) {
                        .groups = groups_of(optimizer),
                        .moment_type = {dtype_of(precision.optimizer_state_dtype),
                                        precision.stochastic_rounding, recipe.run.seed}};
+  options.optimizer.moment_type.in_8_bits = optimizer.eight_bit_states;
   options.lr_schedule = recipe.lr_schedule();
   options.overfit_one_batch = recipe.training.overfit_one_batch;
   if (degrees.expert_parallel_degree > 1) options.divide_experts();

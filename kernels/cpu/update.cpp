@@ -13,23 +13,24 @@ void adam_update(ThreadTeam& team, const AdamUpdate& args) {
   const float beta1 = args.beta1, beta2 = args.beta2, eps = args.eps;
   const float fresh1 = constants.fresh1, fresh2 = constants.fresh2;
   const float root_correction = constants.root_correction2, scale = common.gradient_scale;
-  update_blocks<2>(team, common, {args.exp_avg, args.exp_avg_sq}, [&](const UpdateBlock<2>& block) {
-    const float decay = block.segment.weight_decay;
-    const float coupled = args.decoupled_decay ? 0.0f : decay;
-    const float shrink = args.decoupled_decay ? common.lr * decay : 0.0f;
-    const float* grad = block.gradient;
-    float *m = block.moment[0], *v = block.moment[1], *p = block.parameter;
+  update_blocks<2, true>(
+      team, common, {args.exp_avg, args.exp_avg_sq}, [&](const UpdateBlock<2>& block) {
+        const float decay = block.segment.weight_decay;
+        const float coupled = args.decoupled_decay ? 0.0f : decay;
+        const float shrink = args.decoupled_decay ? common.lr * decay : 0.0f;
+        const float* grad = block.gradient;
+        float *m = block.moment[0], *v = block.moment[1], *p = block.parameter;
 #pragma omp simd
-    for (int i = 0; i < block.count; ++i) {
-      const float g = scale * grad[i] + coupled * p[i];
-      const float m_new = beta1 * m[i] + fresh1 * g;
-      const float v_new = beta2 * v[i] + fresh2 * (g * g);
-      m[i] = m_new;
-      v[i] = v_new;
-      p[i] = (p[i] - shrink * p[i]) - rate * m_new / (std::sqrt(v_new) * root_correction + eps);
-    }
-    round_block(common, block.first, block.count);
-  });
+        for (int i = 0; i < block.count; ++i) {
+          const float g = scale * grad[i] + coupled * p[i];
+          const float m_new = beta1 * m[i] + fresh1 * g;
+          const float v_new = beta2 * v[i] + fresh2 * (g * g);
+          m[i] = m_new;
+          v[i] = v_new;
+          p[i] = (p[i] - shrink * p[i]) - rate * m_new / (std::sqrt(v_new) * root_correction + eps);
+        }
+        round_block(common, block.first, block.count);
+      });
 }
 
 namespace {
@@ -76,7 +77,7 @@ void lion_update(ThreadTeam& team, const LionUpdate& args) {
   const float beta1 = args.beta1, beta2 = args.beta2;
   const auto fresh1 = static_cast<float>(1.0 - static_cast<double>(beta1));
   const auto fresh2 = static_cast<float>(1.0 - static_cast<double>(beta2));
-  update_blocks<1>(team, common, {args.exp_avg}, [&](const UpdateBlock<1>& block) {
+  update_blocks<1, true>(team, common, {args.exp_avg}, [&](const UpdateBlock<1>& block) {
     const float weight_decay = block.segment.weight_decay;
     const float* grad = block.gradient;
     float *m = block.moment[0], *p = block.parameter;

@@ -11,6 +11,7 @@
 #include "kernels/cpu/blocks.h"
 #include "kernels/cpu/random.h"
 #include "kernels/dispatch_float.h"
+#include "kernels/eight_bits.h"
 #include "kernels/stochastic_rounding.h"
 #include "kernels/update.h"
 
@@ -125,10 +126,80 @@ class Moment {
   std::uint32_t kind_;
 };
 
-/// Calls `function(G{}, S{})` with the types of the gradient and of the moments.
-template <class Function>
+/// In 8 bits. Blocks of the update begin with a block of 64.
+template <>
+class Moment<std::uint8_t> {
+ public:
+  Moment(const Tensor& tensor, const UpdateCommon& common, std::uint32_t kind)
+      : codes_(tensor.as<std::uint8_t>()),
+        scales_((kind == 0 ? common.scales : common.second_scales).as<float>()),
+        map_(&eight_bit_map(kind == 0)) {}
+
+  float* open(std::int64_t first, int count, BlockScratch& scratch) const {
+    for (int begin = 0; begin < count; begin += kEightBitBlock) {
+      const float scale = scales_[(first + begin) / kEightBitBlock];
+      const int end = std::min<int>(count, begin + kEightBitBlock);
+#pragma omp simd
+      for (int i = begin; i < end; ++i) {
+        scratch.value[i] = map_->value[codes_[first + i]] * scale;
+      }
+    }
+    return scratch.value;
+  }
+  void close(const UpdateSegment& /*segment*/, std::int64_t first, int count,
+             const BlockScratch& scratch) const {
+    for (int begin = 0; begin < count; begin += kEightBitBlock) {
+      scales_[(first + begin) / kEightBitBlock] =
+          encode(scratch.value + begin, std::min<int>(kEightBitBlock, count - begin),
+                 codes_ + first + begin);
+    }
+  }
+
+ private:
+  // Returns the scale. Loops over elements inside, so that they vectorise.
+  float encode(const float* x, int count, std::uint8_t* codes) const {
+    std::int32_t most = 0;  // bits of the absolute value; NaN's are the largest
+#pragma omp simd reduction(max : most)
+    for (int i = 0; i < count; ++i) {
+      most = std::max(most, std::bit_cast<std::int32_t>(x[i]) & 0x7fffffff);
+    }
+    const auto scale = std::bit_cast<float>(most);
+    alignas(64) float ratio[kEightBitBlock];
+    alignas(64) std::int32_t below[kEightBitBlock];
+#pragma omp simd
+    for (int i = 0; i < count; ++i) {
+      ratio[i] = x[i] / scale;
+      below[i] = 0;
+    }
+    for (int step = 128; step > 0; step /= 2) {
+#pragma omp simd
+      for (int i = 0; i < count; ++i) {
+        below[i] += map_->middle[below[i] + step - 1] < ratio[i] ? step : 0;
+      }
+    }
+    const int positive = map_->keeps_positive ? 1 : 0;
+#pragma omp simd
+    for (int i = 0; i < count; ++i) {
+      const int code = below[i] == 0 && x[i] > 0.0f ? positive : below[i];
+      codes[i] = static_cast<std::uint8_t>(code - map_->zero);
+    }
+    if (most == 0) std::fill_n(codes, count, std::uint8_t{0});
+    return scale;
+  }
+
+  std::uint8_t* codes_;
+  float* scales_;
+  const EightBitMap* map_;
+};
+
+/// Calls `function(G{}, S{})` with the types of the gradient and of the moments. `kIn8Bits`: they
+/// may be in 8 bits.
+template <bool kIn8Bits = false, class Function>
 void dispatch_update(const UpdateCommon& common, DType moment, Function&& function) {
   dispatch_float(common.gradient.dtype, [&](auto gradient_type) {
+    if constexpr (kIn8Bits) {
+      if (moment == DType::kU8) return function(gradient_type, std::uint8_t{});
+    }
     if (moment == DType::kF32) {
       function(gradient_type, float{});
     } else {
@@ -136,6 +207,8 @@ void dispatch_update(const UpdateCommon& common, DType moment, Function&& functi
     }
   });
 }
+
+static_assert(kChunk % kEightBitBlock == 0 && kBlock % kEightBitBlock == 0);
 
 /// A block of a segment, with its gradient and moments as floats.
 template <std::size_t N>
@@ -150,11 +223,11 @@ struct UpdateBlock {
 };
 
 /// Calls `function(UpdateBlock<N>)` for all blocks of an update with N moments, and rounds what it
-/// leaves in them.
-template <std::size_t N, class Function>
+/// leaves in them. `kIn8Bits`: moments may be in 8 bits.
+template <std::size_t N, bool kIn8Bits = false, class Function>
 void update_blocks(ThreadTeam& team, const UpdateCommon& common,
                    const std::array<Tensor, N>& moments, Function&& function) {
-  dispatch_update(common, moments[0].dtype, [&](auto gradient_type, auto moment_type) {
+  dispatch_update<kIn8Bits>(common, moments[0].dtype, [&](auto gradient_type, auto moment_type) {
     using G = decltype(gradient_type);
     using S = decltype(moment_type);
     const G* gradient = common.gradient.as<G>();

@@ -5,6 +5,7 @@
 #include "core/exact_sum.h"
 #include "kernels/cuda/forms.h"
 #include "kernels/cuda/launch.cuh"
+#include "kernels/device_common/eight_bit_update.h"
 #include "kernels/device_common/layerwise_update.h"
 
 namespace sherd::kernels::cuda {
@@ -17,6 +18,28 @@ __global__ void __launch_bounds__(device_common::kThreads)
     segment_kernel(const __grid_constant__ SegmentTable table, const Body work) {
   device_common::walk_segments<N>(table, blockIdx.x, static_cast<int>(threadIdx.x),
                                   static_cast<int>(blockDim.x), work);
+}
+
+struct EightBitMaps {
+  EightBitMap of[2];  // first and second moments
+};
+
+template <class Body>
+__global__ void __launch_bounds__(device_common::kEightBitThreads)
+    eight_bit_kernel(const __grid_constant__ SegmentTable table,
+                     const __grid_constant__ EightBitMaps maps, const Body work) {
+  __shared__ EightBitMap shared[2];
+  for (int i = static_cast<int>(threadIdx.x); i < 512; i += static_cast<int>(blockDim.x)) {
+    const EightBitMap& from = maps.of[i / 256];
+    EightBitMap& to = shared[i / 256];
+    to.value[i % 256] = from.value[i % 256];
+    if (i % 256 < 255) to.middle[i % 256] = from.middle[i % 256];
+    if (i % 256 == 0) to.zero = from.zero;
+    if (i % 256 == 0) to.keeps_positive = from.keeps_positive;
+  }
+  __syncthreads();
+  device_common::walk_eight_bit_blocks(table, blockIdx.x, static_cast<int>(threadIdx.x),
+                                       static_cast<int>(blockDim.x), shared, work);
 }
 
 // One block for one segment: two f64 sums over fixed threads, then over threads in a fixed order.
@@ -81,6 +104,19 @@ void launch_segments(Stream& stream, const char* kernel, const UpdateCommon& com
 }
 
 template <class Body>
+void launch_in_8_bits(Stream& stream, const char* kernel, const UpdateCommon& common,
+                      const Body& work) {
+  const EightBitMaps maps = {{eight_bit_map(true), eight_bit_map(false)}};
+  const std::vector<UpdateSegment> joined = device_common::join_neighbours(common.segments);
+  for_each_table(joined, {}, [&](const SegmentTable& table, std::size_t) {
+    if (table.num_blocks() == 0) return;
+    eight_bit_kernel<<<grid_of(table.num_blocks()), device_common::kEightBitThreads, 0,
+                       handle_of(stream)>>>(table, maps, work);
+    check_launch(kernel);
+  });
+}
+
+template <class Body>
 void launch_sums(Stream& stream, const char* kernel, const UpdateCommon& common, const Body& work,
                  const Tensor& sums) {
   for_each_table(common.segments, {}, [&](const SegmentTable& table, std::size_t first) {
@@ -106,6 +142,11 @@ void dispatch_update(const UpdateCommon& common, DType moment, Function&& functi
 }  // namespace
 
 void adam_update(Stream& stream, const AdamUpdate& args) {
+  if (args.exp_avg.dtype == DType::kU8) {
+    return dispatch_float(args.common.gradient.dtype, [&]<class G>(G) {
+      launch_in_8_bits(stream, "adam_update", args.common, device_common::AdamIn8Bits<G>(args));
+    });
+  }
   dispatch_update(args.common, args.exp_avg.dtype, [&]<class G, class S>(G, S) {
     launch_segments<device_common::pack_of<G, S, float>()>(
         stream, "adam_update", args.common, {}, device_common::Adam<G, S>(args),
@@ -124,6 +165,11 @@ void sgd_update(Stream& stream, const SgdUpdate& args) {
 }
 
 void lion_update(Stream& stream, const LionUpdate& args) {
+  if (args.exp_avg.dtype == DType::kU8) {
+    return dispatch_float(args.common.gradient.dtype, [&]<class G>(G) {
+      launch_in_8_bits(stream, "lion_update", args.common, device_common::LionIn8Bits<G>(args));
+    });
+  }
   dispatch_update(args.common, args.exp_avg.dtype, [&]<class G, class S>(G, S) {
     launch_segments<device_common::pack_of<G, S, float>()>(
         stream, "lion_update", args.common, {}, device_common::Lion<G, S>(args),

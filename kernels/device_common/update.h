@@ -202,23 +202,24 @@ struct Adam {
 
   template <int N>
   SHERD_HOST_DEVICE void apply(const Segment& segment, std::int64_t first) const {
-    const float coupled = decoupled ? 0.0f : segment.weight_decay;
-    const float shrink = decoupled ? lr * segment.weight_decay : 0.0f;
     float p[N], g[N], m[N], v[N];
     load_wide<N>(parameter + first, p);
     load_wide<N>(gradient + first, g);
     exp_avg.template open<N>(first, m);
     exp_avg_sq.template open<N>(first, v);
-    for (int i = 0; i < N; ++i) {
-      const float grad = scale * g[i] + coupled * p[i];
-      m[i] = beta1 * m[i] + fresh1 * grad;
-      v[i] = beta2 * v[i] + fresh2 * (grad * grad);
-      p[i] = (p[i] - shrink * p[i]) - rate * m[i] / (sqrtf(v[i]) * root_correction2 + eps);
-    }
+    for (int i = 0; i < N; ++i) step(segment, g[i], p[i], m[i], v[i]);
     store<N>(parameter + first, p);
     rounded.store<N>(first, p);
     exp_avg.template close<N>(segment, first, m);
     exp_avg_sq.template close<N>(segment, first, v);
+  }
+  SHERD_HOST_DEVICE void step(const Segment& segment, float g, float& p, float& m, float& v) const {
+    const float coupled = decoupled ? 0.0f : segment.weight_decay;
+    const float shrink = decoupled ? lr * segment.weight_decay : 0.0f;
+    const float grad = scale * g + coupled * p;
+    m = beta1 * m + fresh1 * grad;
+    v = beta2 * v + fresh2 * (grad * grad);
+    p = (p - shrink * p) - rate * m / (sqrtf(v) * root_correction2 + eps);
   }
 };
 
@@ -286,17 +287,17 @@ struct Lion {
     load_wide<N>(parameter + first, p);
     load_wide<N>(gradient + first, g);
     exp_avg.template open<N>(first, m);
-    for (int i = 0; i < N; ++i) {
-      const float grad = scale * g[i];
-      const float direction = beta1 * m[i] + fresh1 * grad;
-      const float sign =
-          static_cast<float>(direction > 0.0f) - static_cast<float>(direction < 0.0f);
-      p[i] = p[i] - lr * (sign + segment.weight_decay * p[i]);
-      m[i] = beta2 * m[i] + fresh2 * grad;
-    }
+    for (int i = 0; i < N; ++i) step(segment, g[i], p[i], m[i]);
     store<N>(parameter + first, p);
     rounded.store<N>(first, p);
     exp_avg.template close<N>(segment, first, m);
+  }
+  SHERD_HOST_DEVICE void step(const Segment& segment, float g, float& p, float& m) const {
+    const float grad = scale * g;
+    const float direction = beta1 * m + fresh1 * grad;
+    const float sign = static_cast<float>(direction > 0.0f) - static_cast<float>(direction < 0.0f);
+    p = p - lr * (sign + segment.weight_decay * p);
+    m = beta2 * m + fresh2 * grad;
   }
 };
 

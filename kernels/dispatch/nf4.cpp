@@ -6,6 +6,7 @@
 #include "core/error.h"
 #include "kernels/cpu/nf4.h"
 #include "kernels/device.h"
+#include "kernels/eight_bits.h"
 #include "kernels/launches/on_gpu.h"
 #include "kernels/nf4_codes.h"
 
@@ -30,30 +31,6 @@ constexpr std::array<float, 16> kValues = {-1.0f,
                                            0.7229568362236023f,
                                            1.0f};
 
-// In f32, as bitsandbytes makes them: the last bits count where a scale is between two values.
-std::array<float, 256> make_dynamic_values() {
-  std::array<float, 256> values;
-  std::size_t count = 0;
-  for (int exponent = 0; exponent <= 6; ++exponent) {
-    const int parts = 1 << exponent;
-    const double power = std::pow(10.0, exponent - 6);
-    const float step = (1.0f - 0.1f) / static_cast<float>(parts);
-    const auto bound = [&](int i) {  // the second half is counted from the end
-      return i < (parts + 1) / 2 ? std::fma(step, static_cast<float>(i), 0.1f)
-                                 : std::fma(-step, static_cast<float>(parts - i), 1.0f);
-    };
-    for (int i = 0; i < parts; ++i) {
-      const float middle = (bound(i) + bound(i + 1)) / 2.0f;
-      const float value = static_cast<float>(power) * middle;
-      values[count++] = value;
-      values[count++] = -value;
-    }
-  }
-  values[count++] = 0.0f;
-  values[count++] = 1.0f;
-  std::sort(values.begin(), values.end());
-  return values;
-}
 Nf4Tables make_tables() {
   Nf4Tables tables;
   const auto fill = [](const auto& values, float* of_codes, float* middles) {
@@ -63,7 +40,7 @@ Nf4Tables make_tables() {
     }
   };
   fill(kValues, tables.value, tables.middle);
-  fill(make_dynamic_values(), tables.dynamic, tables.dynamic_middle);
+  fill(dynamic_values(true), tables.dynamic, tables.dynamic_middle);
   return tables;
 }
 

@@ -4,6 +4,7 @@
 #include "core/exact_sum.h"
 #include "kernels/cpu/update.h"
 #include "kernels/device.h"
+#include "kernels/eight_bits.h"
 #include "kernels/launches/on_gpu.h"
 
 namespace sherd::kernels {
@@ -32,6 +33,20 @@ void check_moment(const UpdateCommon& args, const Tensor& moment) {
                   (moment.dtype == DType::kF32 || moment.dtype == DType::kBF16),
               "a moment of {} elements of {} for {} parameters", moment.numel,
               name_of(moment.dtype), args.parameter.numel);
+}
+
+// Of Adam and Lion, which may have their moments in 8 bits.
+void check_moment(const UpdateCommon& args, const Tensor& moment, const Tensor& scales) {
+  if (moment.dtype != DType::kU8) return check_moment(args, moment);
+  SHERD_CHECK(moment.numel == args.parameter.numel && scales.dtype == DType::kF32 &&
+                  scales.numel == eight_bit_blocks(moment.numel),
+              "a moment of {} elements with {} scales for {} parameters", moment.numel,
+              scales.numel, args.parameter.numel);
+  for (const UpdateSegment& segment : args.segments) {
+    SHERD_CHECK(segment.first % kEightBitBlock == 0 && segment.first_element % kEightBitBlock == 0,
+                "element {} at {} isn't the first of a block", segment.first_element,
+                segment.first);
+  }
 }
 
 void check_sums(const UpdateCommon& args, const Tensor& sums) {
@@ -63,8 +78,10 @@ void check_lamb(const LambUpdate& args) {
 
 void adam_update(Stream& stream, const AdamUpdate& args) {
   check_common(args.common);
-  check_moment(args.common, args.exp_avg);
-  check_moment(args.common, args.exp_avg_sq);
+  check_moment(args.common, args.exp_avg, args.common.scales);
+  check_moment(args.common, args.exp_avg_sq, args.common.second_scales);
+  SHERD_CHECK(args.exp_avg.dtype == args.exp_avg_sq.dtype, "moments of {} and {}",
+              name_of(args.exp_avg.dtype), name_of(args.exp_avg_sq.dtype));
   SHERD_CHECK(args.update_number >= 1, "time step {}", args.update_number);
   if (is_cuda(stream)) return on_gpu(stream, cuda::adam_update, launches::adam_update, args);
   stream.run("adam_update", [=, &stream] { cpu::adam_update(stream.team(), args); });
@@ -81,7 +98,7 @@ void sgd_update(Stream& stream, const SgdUpdate& args) {
 
 void lion_update(Stream& stream, const LionUpdate& args) {
   check_common(args.common);
-  check_moment(args.common, args.exp_avg);
+  check_moment(args.common, args.exp_avg, args.common.scales);
   if (is_cuda(stream)) return on_gpu(stream, cuda::lion_update, launches::lion_update, args);
   stream.run("lion_update", [=, &stream] { cpu::lion_update(stream.team(), args); });
 }

@@ -1,37 +1,43 @@
 #include <algorithm>
 
 #include "kernels/device_common/update.h"
+#include "kernels/eight_bits.h"
 #include "kernels/launches/memory.h"
 
 namespace sherd::kernels::launches {
 
 namespace {
 
-// As many launches as carry all segments; each element of every buffer once.
+std::int64_t size(const ConstTensor& tensor) {
+  return tensor ? static_cast<std::int64_t>(size_of(tensor.dtype)) : 0;
+}
+
+// As many launches as carry all segments; each element of every buffer once. `of_a_block`: bytes of
+// scales that are read and written for each block of 64.
 Launches of_segments(std::string_view kernel, std::span<const UpdateSegment> all,
                      std::int64_t read_each, std::int64_t written_each,
-                     std::int64_t written_of_a_segment = 0) {
+                     std::int64_t written_of_a_segment = 0, std::int64_t of_a_block = 0) {
   Launches launches;
   for (std::size_t first = 0; first < all.size(); first += device_common::kMaxSegments) {
     const auto here =
         all.subspan(first, std::min<std::size_t>(device_common::kMaxSegments, all.size() - first));
-    std::int64_t count = 0;
-    for (const UpdateSegment& segment : here) count += segment.count;
+    std::int64_t count = 0, scales = 0;
+    for (const UpdateSegment& segment : here) {
+      count += segment.count;
+      scales += eight_bit_blocks(segment.count) * of_a_block;
+    }
     const auto segments = static_cast<std::int64_t>(here.size());
     if (count == 0 && written_of_a_segment == 0) continue;
-    launches.push_back(
-        memory(kernel, count * read_each, count * written_each + segments * written_of_a_segment));
+    launches.push_back(memory(kernel, count * read_each + scales,
+                              count * written_each + segments * written_of_a_segment + scales));
   }
   return launches;
 }
 Launches of_joined_segments(std::string_view kernel, const UpdateCommon& common,
                             std::int64_t read_each, std::int64_t written_each) {
+  const std::int64_t of_a_block = size(common.scales) + size(common.second_scales);
   return of_segments(kernel, device_common::join_neighbours(common.segments), read_each,
-                     written_each);
-}
-
-std::int64_t size(const ConstTensor& tensor) {
-  return tensor ? static_cast<std::int64_t>(size_of(tensor.dtype)) : 0;
+                     written_each, 0, of_a_block);
 }
 
 // The two sums of a segment.

@@ -19,7 +19,7 @@ struct StateTensor {
   std::string name;                 ///< the parameter's name, e.g. "block.3.up.weight"
   std::string kind;                 ///< "param" (the FP32 parameter), "exp_avg", "momentum", ...
   std::vector<std::int64_t> shape;  ///< row-major
-  DType dtype = DType::kF32;        ///< f32 or bf16
+  DType dtype = DType::kF32;        ///< f32, bf16 or u8
 
   std::int64_t numel() const {
     return std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());

@@ -145,6 +145,54 @@ TEST_F(CudaUpdate, AdamAndAdamWHaveTheCpusBits) {
   }
 }
 
+// Adam's and Lion's moments in 8 bits: parts of tensors, more of them than a launch carries.
+TEST_F(CudaUpdate, MomentsIn8BitsHaveTheCpusBits) {
+  constexpr std::int64_t kSize = 40000;
+  std::vector<UpdateSegment> few = {
+      {0, 128, 0.1f, 3, 64}, {128, 19999, 0.0f, 4, 0}, {20160, 19840, 0.1f, 5, 640}};
+  std::vector<UpdateSegment> many;
+  for (std::uint32_t i = 0; i < 150; ++i) many.push_back({256 * i, 251, 0.01f * i, i, 64});
+  for (const auto& segments : {few, many}) {
+    for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+      const test::Work work = [&](Place& place) {
+        const Values zeros(kSize, 0.0), no_scales(kSize / 64, 0.0);
+        Outputs out{{DType::kF32, random_values(kSize, 1)},
+                    {DType::kU8, zeros},
+                    {DType::kU8, zeros},
+                    {DType::kF32, no_scales},
+                    {DType::kF32, no_scales},
+                    {DType::kBF16, Values(kSize, 7.0)},
+                    {DType::kU8, zeros},
+                    {DType::kF32, no_scales}};
+        const OwnedTensor gradient(dtype, random_values(kSize, 2));
+        UpdateCommon common = {.parameter = place.out(out[0]),
+                               .gradient = place.in(gradient),
+                               .segments = segments,
+                               .lr = 0.01f,
+                               .gradient_scale = 0.3f};
+        common.rounded = place.out(out[5]);
+        UpdateCommon lion = common;
+        common.scales = place.out(out[3]);
+        common.second_scales = place.out(out[4]);
+        lion.scales = place.out(out[7]);
+        const Tensor first = place.out(out[1]), second = place.out(out[2]),
+                     of_lion = place.out(out[6]);
+        for (std::int64_t update_number : {1, 2, 3}) {
+          adam_update(place.stream(), {.common = common,
+                                       .exp_avg = first,
+                                       .exp_avg_sq = second,
+                                       .beta2 = 0.95f,
+                                       .update_number = update_number});
+          lion_update(place.stream(), {lion, of_lion});
+        }
+        place.finish();
+        return out;
+      };
+      EXPECT_TRUE(test::same_bits(test::on_gpu(work), test::on_cpu(work)));
+    }
+  }
+}
+
 TEST_F(CudaUpdate, SgdAndLionHaveTheCpusBits) {
   has_the_cpus_bits([](Stream& stream, const Slice& slice) {
     sgd_update(stream, {slice.rounds(), slice.first, 0.9f});

@@ -11,6 +11,7 @@
 #include "engine/model/parameters.h"
 #include "engine/model/sites.h"
 #include "engine/train/layout/pipeline_plan.h"
+#include "optim/eight_bits.h"
 
 namespace sherd::engine {
 namespace {
@@ -115,6 +116,7 @@ sharding::ShardingPlan sharding_plan(const TrainingOptions& options, const shard
           .push_back(parameter);
       return true;
     });
+    if (options.optimizer.moment_type.in_8_bits) optim::check_blocks(spec);
     const PartSharding how = options.sharding_of(id);
     plan.units.emplace_back(std::move(spec), how.placement, how.precision, mesh, std::move(frozen),
                             std::move(quantised));

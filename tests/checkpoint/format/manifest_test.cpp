@@ -123,8 +123,8 @@ TEST(Manifest, EveryCutIsRefused) {
 
 TEST(Manifest, ANewerVersionIsNamedAsSuch) {
   EXPECT_EQ(
-      refusal_with("/version", 3),
-      "m.json: is of format version 3; this program reads versions 1 to 2. Use the newer program "
+      refusal_with("/version", 4),
+      "m.json: is of format version 4; this program reads versions 1 to 3. Use the newer program "
       "that wrote it.");
 }
 
@@ -285,6 +285,18 @@ TEST(ManifestOfBands, IsRefusedInVersion1) {
   json["version"] = 1;
   EXPECT_NE(refusal(framed(json)).find("isn't [tensor, first element, count, position]"),
             std::string::npos);
+}
+
+// Codes of 8-bit moments.
+TEST(ManifestOfBytes, IsOfVersion3AndComesBackAsItWentOut) {
+  Manifest manifest = manifest_of_bands();
+  manifest.tensors[0].dtype = manifest.shards[0].datasets[0].dtype = DType::kU8;
+  const std::string text = manifest_to_json(manifest);
+  EXPECT_TRUE(text.starts_with(R"({"format":"sherd-checkpoint","version":3,)"));
+  EXPECT_EQ(manifest_to_json(parse_manifest(text, "m.json")), text);
+  ordered_json json = unframed(text);
+  json["version"] = 2;
+  EXPECT_NE(refusal(framed(json)).find("is \"u8\"; types are f32 and bf16"), std::string::npos);
 }
 
 TEST(ManifestOfBands, IsRefusedWithHolesAndOverlapsAndColumnsThatThereAreNot) {

@@ -260,6 +260,26 @@ TEST(RecipeOptimizer, MuonAtRateZeroWouldStopAdamWToo) {
   EXPECT_EQ(error_with({"optimizer.lr=0"}), "no error");
 }
 
+TEST(EightBitStates, AreForAdamWAdamAndLionInsteadOfAnotherType) {
+  const std::string states = "optimizer.eight_bit_states=true";
+  for (const char* type : {"adamw", "adam", "lion"}) {
+    const Sets sets = {states, std::string("optimizer.type=") + type};
+    EXPECT_EQ(error_with(sets), "no error");
+    EXPECT_TRUE(training_options(tiny(sets)).optimizer.moment_type.in_8_bits);
+  }
+  EXPECT_FALSE(training_options(tiny({})).optimizer.moment_type.in_8_bits);
+  EXPECT_EQ(error_with({states, "optimizer.type=muon"}),
+            "--set optimizer.eight_bit_states=true: optimizer.eight_bit_states is true, but only "
+            "adamw, adam and lion keep moments in 8 bits. Use one of them, or leave it out.");
+  EXPECT_EQ(error_with({states, "mixed_precision.optimizer_state_dtype=bf16"}),
+            "--set optimizer.eight_bit_states=true: optimizer.eight_bit_states is true, and "
+            "mixed_precision.optimizer_state_dtype is bf16. Leave one of them out.");
+  EXPECT_NE(error_with({states, "mixed_precision.stochastic_rounding=true"})
+                .find("is for "
+                      "optimizer_state_dtype: bf16"),
+            std::string::npos);
+}
+
 TEST(TrainingOptions, TakeMuonsCoefficientsOfARecipe) {
   const auto of = [](const Sets& sets) { return training_options(tiny(sets)).optimizer; };
   EXPECT_EQ(of({"optimizer.type=muon"}).muon_coefficients, optim::MuonCoefficients::kJordan);

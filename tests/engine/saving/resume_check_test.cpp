@@ -288,6 +288,8 @@ const std::map<std::string, Change> kChanges = {
     {"averages.interval", {{"averages.interval=5"}, {}, {"averages.interval"}}},
     {"optimizer.muon_scale",
      {{"optimizer.muon_scale=match_rms_adamw"}, {}, {"optimizer.muon_scale"}}},
+    {"optimizer.eight_bit_states",
+     {{"optimizer.eight_bit_states=true"}, {"optimizer.eight_bit_states"}, {}}},
     {"optimizer.muon_coefficients",
      {{"optimizer.muon_coefficients=polar_express"}, {}, {"optimizer.muon_coefficients"}}},
     {"optimizer.groups",

@@ -58,6 +58,7 @@ class LegalRecipe {
     saves();
     parts_of_models();
     experts();
+    eight_bits();
     if (has_adapter_) adapter();
     return std::move(settings_);
   }
@@ -438,6 +439,20 @@ class LegalRecipe {
     maybe("loss_scaling.min_scale", random_.one_of({"1e-3", "1"}));
   }
 
+  // Parts of small matrices on tensor or expert ranks aren't whole blocks of 64.
+  void eight_bits() {
+    const auto is = [this](std::string_view key, std::initializer_list<std::string_view> values) {
+      const auto found = settings_.find(std::string(key));
+      return found == settings_.end() || std::ranges::find(values, found->second) != values.end();
+    };
+    if (!is("optimizer.type", {"adamw", "adam", "lion"}) ||
+        !is("mixed_precision.optimizer_state_dtype", {"f32"}) ||
+        !is("parallelism.tensor_parallel_degree", {"1"}) ||
+        !is("parallelism.expert_parallel_degree", {"1"})) {
+      leave("optimizer.eight_bit_states");
+    }
+  }
+
   void saves() {
     set("checkpoint.interval", random_.chance(0.8) ? random_.whole(1, 2) : 0);
     maybe("checkpoint.keep_last", random_.whole(1, 3));
@@ -512,6 +527,9 @@ Settings elsewhere(const Settings& settings, Random& random) {
   changed["zero_optimization.stage"] = std::to_string(random.whole(0, 3));
   leave_copies_at_stage_0(changed);
   choose_expert_ranks(changed, random);
+  if (changed.contains("optimizer.eight_bit_states")) {
+    changed["parallelism.expert_parallel_degree"] = "1";
+  }
   return changed;
 }
 
