@@ -120,6 +120,7 @@ std::int64_t Evaluation::num_passes(std::int64_t num_batches) const {
 }
 
 std::int64_t Evaluation::num_main_passes(std::int64_t num_batches) const {
+  if (batcher_.num_validation_sets() == 0) return 0;
   return passes_over(num_windows(batcher_.main_validation(), num_batches));
 }
 
