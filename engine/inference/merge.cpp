@@ -55,7 +55,11 @@ TrainedModel open_whole_model(const std::string& input, bool average) {
 }
 
 std::string shape_text(const NamedShape& tensor) {
-  return fmt::format("[{}]", fmt::join(tensor.shape, ", "));
+  std::string sizes;
+  for (const std::int64_t size : tensor.shape) {
+    sizes += (sizes.empty() ? "" : ", ") + std::to_string(size);
+  }
+  return "[" + sizes + "]";
 }
 
 // The first tensor that one of two models lacks or has in another shape.

@@ -114,7 +114,9 @@ std::size_t PreparedRun::segment_after(std::int64_t steps_done) const {
 PreparedRun prepare(const ResolvedRecipe& written, const Machine& machine, checkpoint::Disk& disk) {
   const DeviceTraits device = machine.traits();
   require_possible_on(device.kind, written.values);
-  PreparedRun run{.resolved = written, .segments = segments_of(written)};
+  PreparedRun run;
+  run.resolved = written;
+  run.segments = segments_of(written);
   for (const Segment& segment : run.segments) {
     const Recipe& recipe = segment.recipe.values;
     run.prepared.push_back({options_on_device(recipe), plan_world({recipe, device})});

@@ -123,7 +123,7 @@ TEST(Manifest, EveryCutIsRefused) {
 
 TEST(Manifest, ANewerVersionIsNamedAsSuch) {
   EXPECT_EQ(
-      refusal_with("/version", 3),
+      refusal_with("/version", 4),
       "m.json: is of format version 4; this program reads versions 1 to 3. Use the newer program "
       "that wrote it.");
 }
