@@ -58,7 +58,11 @@ TrainedModel open_whole_model(const std::string& input, bool average) {
 }
 
 std::string shape_text(const NamedShape& tensor) {
-  return fmt::format("[{}]", fmt::join(tensor.shape, ", "));
+  std::string text;
+  for (const std::int64_t extent : tensor.shape) {
+    text += fmt::format("{}{}", text.empty() ? "" : ", ", extent);
+  }
+  return "[" + text + "]";
 }
 
 // The first tensor that one of two models lacks or has in another shape.
