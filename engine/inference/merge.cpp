@@ -22,9 +22,12 @@ namespace {
 using huggingface::NamedShape;
 using huggingface::ReadElements;
 
-constexpr const char* kNoAdapters =
-    "{}: holds an adapter. The average of A and of B isn't that of B A, so adapters aren't merged; "
-    "write whole models with `sherd export --merge` and merge those.";
+[[noreturn]] void refuse_adapter(const std::string& input) {
+  throw UsageError(
+      "{}: holds an adapter. The average of A and of B isn't that of B A, so adapters aren't "
+      "merged; write whole models with `sherd export --merge` and merge those.",
+      input);
+}
 
 std::vector<double> weights_of(const MergeRequest& request) {
   const std::size_t count = request.inputs.size();
@@ -48,18 +51,18 @@ std::vector<double> weights_of(const MergeRequest& request) {
 
 TrainedModel open_whole_model(const std::string& input, bool average) {
   const bool is_adapter = huggingface::is_adapter_folder(checkpoint::posix_disk(), input);
-  if (is_adapter) throw UsageError(fmt::runtime(kNoAdapters), input);
+  if (is_adapter) refuse_adapter(input);
   TrainedModel model = trained_model({input, {}, 1, {}, average});
-  if (model.options.model.adapter.active()) throw UsageError(fmt::runtime(kNoAdapters), input);
+  if (model.options.model.adapter.active()) refuse_adapter(input);
   return model;
 }
 
 std::string shape_text(const NamedShape& tensor) {
-  std::string sizes;
-  for (const std::int64_t size : tensor.shape) {
-    sizes += (sizes.empty() ? "" : ", ") + std::to_string(size);
+  std::string text;
+  for (const std::int64_t extent : tensor.shape) {
+    text += fmt::format("{}{}", text.empty() ? "" : ", ", extent);
   }
-  return "[" + sizes + "]";
+  return "[" + text + "]";
 }
 
 // The first tensor that one of two models lacks or has in another shape.

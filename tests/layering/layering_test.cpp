@@ -158,7 +158,7 @@ const std::vector<Home> kHomes = {
     {"xxhash\\.h",
      "checkpoint/.*|engine/data/tokenizer/tokenizer\\.cpp|engine/huggingface/"
      "(export|stretch_writer)\\.cpp|engine/"
-     "train/units/frozen_weights\\.cpp"},
+     "train/(units/frozen_weights|weight_check)\\.cpp"},
     {"(arrow|parquet)/.*", "engine/data/arrow/module/.*"},
     {"pcre2\\.h", "engine/data/tokenizer/pattern/split_pattern\\.cpp"},
     {"unicode/.*", "engine/data/tokenizer/normal_form\\.cpp"},
@@ -247,11 +247,11 @@ void add_closure(const std::string& file, std::set<std::string>& seen) {
 }
 
 // What a reader of a training step may have to look at, and what a change makes compile again.
-TEST(Layering, ATrainingStepKnowsAtMost38Headers) {
+TEST(Layering, ATrainingStepKnowsAtMost39Headers) {
   std::set<std::string> headers;
   add_closure("engine/train/training_step.cpp", headers);
   EXPECT_GT(headers.size(), 20u);
-  EXPECT_LE(headers.size(), 38u) << ::testing::PrintToString(headers);
+  EXPECT_LE(headers.size(), 39u) << ::testing::PrintToString(headers);
 }
 
 // A block described by data stays small.
