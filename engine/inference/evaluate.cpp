@@ -58,6 +58,8 @@ bool has_other_data(const TrainedModel& trained, const TrainedModelRequest& requ
       !trained.recipe.data.validation_sets.empty()) {
     return false;
   }
+  // What is held out doesn't depend on the stages' shapes, but their fingerprints do.
+  if (has_shapes(trained.recipe)) return false;
   return is_of_other_data(*trained.checkpoint->manifest().global, batcher.fingerprints());
 }
 

@@ -223,7 +223,7 @@ ResolvedRecipe resolve_recipe(const RecipeRequest& request) {
   derive_and_check(recipe);
   check_adapter_from(recipe);
   ResolvedRecipe resolved = recipe.take();
-  segments_of(resolved);  // each stage's shape is possible
+  if (!request.is_kept) segments_of(resolved);  // each stage's shape is possible
   return resolved;
 }
 

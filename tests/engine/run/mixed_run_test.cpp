@@ -146,6 +146,13 @@ TEST_F(MixedRun, StagesOfOtherShapesAreCrossedWithTheSameBits) {
   // 5 x 96, 7 x 192, 4 x 384, 5 x 192 and 7 x 48 tokens.
   EXPECT_EQ(whole[27][5]["english"].get<int>() + whole[27][5]["code"].get<int>(),
             480 + 1344 + 1536 + 960 + 336);
+  // On ranks whose number doesn't divide the stages' batches.
+  const auto loss =
+      engine::evaluate_checkpoint({.checkpoint = folder_.file("whole/checkpoints/step-0000000028"),
+                                   .ranks = 3,
+                                   .machine = engine::cpu_machine()});
+  EXPECT_TRUE(std::isfinite(loss.loss));
+  EXPECT_FALSE(loss.is_of_other_data);
 }
 
 // A run with one text, which begins with short sequences.
