@@ -408,6 +408,10 @@ class LegalRecipe {
     maybe("bad_steps.sigma", random_.one_of({"0", "6"}));
     maybe("bad_steps.window", random_.whole(2, 8));
     leave("bad_steps.max_in_a_row");  // it may end the run
+    for (const char* key : {"after", "steps"}) leave(fmt::format("bad_steps.rewind_{}", key));
+    leave("bad_steps.skip_data_steps");
+    leave("bad_steps.max_rewinds");
+    leave("lr_scheduler.batch_size_scaling");
     maybe("gradient_clipping.max_norm", random_.one_of({"0", "1e-3", "1", "100"}));
     maybe("lr_scheduler.warmup_steps", random_.whole(0, max_steps_));
     maybe("lr_scheduler.decay_steps", random_.whole(max_steps_, max_steps_ + 3));
