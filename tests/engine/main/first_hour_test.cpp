@@ -25,7 +25,8 @@ class FirstHourTest : public TrainCliTest {
 
 TEST_F(FirstHourTest, MisspeltCommandsAndOptionsAreGuessed) {
   const std::string commands =
-      " Commands are train, sweep, recipe, plan, data, inspect, verify, export, eval, sample, "
+      " Commands are train, sweep, recipe, plan, data, inspect, verify, export, merge, eval, "
+      "sample, "
       "chat, "
       "score, "
       "runs, report, schedule, "
