@@ -113,7 +113,7 @@ TEST_F(Merge, IsTheSumThatTorchForms) {
       const std::string file = merged(inputs, weights, dtype);
       for (const auto& [tensor, sums] : one["tensors"].items()) {
         EXPECT_EQ(fmt::format("{:016x}", checksum_of(file, tensor)),
-                  sums[std::string(name_of(dtype))])
+                  sums[std::string(name_of(dtype))].get<std::string>())
             << name << " " << tensor << " " << name_of(dtype);
       }
     }
