@@ -5,7 +5,7 @@
 ///   source    of several sources, mixture.h says which one each sequence is of. Source i > 0 draws
 ///             its order from a seed of its own.
 ///   segment   a batcher has the steps of one shape, from `begin.first_step` on. If its sequences are
-///             longer or shorter than those of the steps before, the sources are cut anew, from
+///             longer or shorter than those of the steps before, the sources are cut again, from
 ///             seeds of their own.
 ///   stage     a stage begins a mixture of its own, at the step that follows the previous stage's.
 ///             In it, each source continues where the previous stages left it.

@@ -42,7 +42,7 @@ const std::vector<ItemKey<DataStage>> kStages = {
     key(&DataStage::steps, {.key = "steps", .fallback = value("0"), .range = {.min = 0, .max = 1e12}, .help = "Steps of the stage."}),
     key(&DataStage::tokens, {.key = "tokens", .fallback = value("0"), .range = {.min = 0, .max = 1e18}, .help = "Tokens of the stage instead of steps, rounded up to whole steps. The last stage needs neither: it lasts to the end of the run."}),
     key(&DataStage::weights, {.key = "weights", .fallback = derived("those of data.sources"), .range = {.min = 0, .max = kMillion}, .help = "A weight for each source, in their order."}),
-    key(&DataStage::seq_length, {.key = "seq_length", .fallback = derived("training.seq_length"), .range = {.min = 0, .max = 1 << 24}, .help = "Tokens of a sequence in this stage. A change cuts the texts anew."}),
+    key(&DataStage::seq_length, {.key = "seq_length", .fallback = derived("training.seq_length"), .range = {.min = 0, .max = 1 << 24}, .help = "Tokens of a sequence in this stage. With another length, the texts are cut again."}),
     key(&DataStage::global_batch_size, {.key = "global_batch_size", .fallback = derived("training.global_batch_size"), .range = {.min = 0, .max = 1e9}, .help = "Sequences per step in this stage."}),
     key(&DataStage::micro_batch_size, {.key = "micro_batch_size", .fallback = derived("training.micro_batch_size"), .range = {.min = 0, .max = kMillion}, .help = "Sequences per rank in one pass in this stage; gradient_accumulation_steps follows."}),
 };

@@ -38,7 +38,7 @@ struct Segment {
   std::int64_t first_step = 0;
   std::int64_t end_step = 0;    ///< 0: unknown
   std::size_t first_stage = 0;  ///< index in data.stages
-  /// Its sequences are longer or shorter than the previous segment's, so texts are cut anew.
+  /// Its sequences are longer or shorter than the previous segment's, so texts are cut again.
   bool cuts_anew = false;
 
   /// "steps 201 to 400: 8 sequences of 512 tokens, lr x 1.41".

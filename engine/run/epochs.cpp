@@ -60,7 +60,7 @@ std::string source_line(const RunData& data, int source, std::int64_t max_steps)
                      last.num_windows(source));
 }
 
-// Of a segment whose texts are cut anew: "up to 512 of 1024 tokens of english were used before".
+// Of a segment whose texts are cut again: "up to 512 of 1024 tokens of english were used before".
 std::string repeats_line(const RunData& data, std::size_t index, int source,
                          std::int64_t max_steps) {
   const data::Batcher& batcher = *data.batches[index];

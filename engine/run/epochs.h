@@ -22,7 +22,7 @@ struct RunData {
 
 /// What each text has. Of several segments also the shape of each; of several sources, for each
 /// stage, their sequences in a block of 1,024, and for each source its tokens and epochs in the
-/// whole run, and how many tokens may be repeated because texts were cut anew.
+/// whole run, and how many tokens may be repeated because texts were cut again.
 std::string data_lines(const Recipe& recipe, const RunData& data);
 
 /// Errors   DataError if a source would be repeated more often than its max_epochs

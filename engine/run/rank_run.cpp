@@ -137,7 +137,7 @@ class RankRun {
     }
     trainer_.finish();
     if (reporter_) reporter_->end(done, /*continues=*/true);
-    return {done, /*is_saved=*/false, done - trainer_.bad_steps_in_a_row()};
+    return {done, /*is_saved=*/false, done - trainer_.bad_steps_in_a_row(), trainer_.skips()};
   }
 
   // The last step needs no reason to be the last.

@@ -55,6 +55,7 @@ struct Continuation {
   bool is_saved = false;  ///< false: nothing was trained, as the checkpoint is another segment's
   /// Steps done before the first of too many bad steps (bad_steps.rewind_after): the run goes back.
   std::optional<std::int64_t> before_bad_steps{};
+  std::vector<data::Skip> skips{};  ///< of the data, until then
 };
 
 /// Trains a segment of the run, from its checkpoint or from the beginning. Returns nothing if the

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "checkpoint/store/committed.h"
 #include "checkpoint/store/step_directory.h"
 
@@ -35,8 +37,12 @@ Rewind rewind_of(const Recipe& recipe, const Continuation& from, checkpoint::Dis
   }
   const std::int64_t own = recipe.bad_steps.skip_data_steps;
   const std::int64_t skipped = own > 0 ? own : from.steps_done - step;
+  std::vector<data::Skip> skips = from.skips;
+  for (data::Skip& skip : skips) skip.at_step = std::min(skip.at_step, step);
+  skips.push_back({step, skipped});
   return {.checkpoint = directory + "/" + checkpoint::step_directory_name(step),
-          .skip = {step, skipped},
+          .step = step,
+          .skips = std::move(skips),
           .metrics = {step, from.steps_done, skipped},
           .text = fmt::format("steps {} to {} were bad: back to step {}, without its next {} steps "
                               "of data",
@@ -47,13 +53,15 @@ void remove_later_checkpoints(const std::string& directory, std::int64_t step,
                               checkpoint::Disk& disk) {
   for (const std::int64_t later : checkpoint::committed_steps(disk, directory)) {
     if (later <= step) break;
-    const checkpoint::Checkpoint found(disk,
-                                       directory + "/" + checkpoint::step_directory_name(later));
-    if (found.claim()) {
-      checkpoint::remove_checkpoint(disk, directory, later, found.manifest().save_uuid);
-    } else {
-      checkpoint::set_aside(disk, directory, later, found.manifest().save_uuid);
+    const std::string path = directory + "/" + checkpoint::step_directory_name(later);
+    bool is_free = false;
+    try {
+      is_free = checkpoint::Checkpoint(disk, path).claim();
+    } catch (const DataError&) {  // damaged
     }
+    const std::string tag = fmt::format("before-{}", step);
+    is_free ? checkpoint::remove_checkpoint(disk, directory, later, tag)
+            : static_cast<void>(checkpoint::set_aside(disk, directory, later, tag));
   }
 }
 

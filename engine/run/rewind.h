@@ -11,7 +11,10 @@ namespace sherd::engine {
 
 struct Rewind {
   std::string checkpoint;  ///< folder
-  data::Skip skip;
+  std::int64_t step = 0;   ///< of the checkpoint
+  /// All that this run has skipped. Skips after the checkpoint count from it on, so that data that
+  /// were bad, or that an earlier rewind has passed, don't come again.
+  std::vector<data::Skip> skips;
   RewindMetrics metrics;
   std::string text;  ///< for the user
 };

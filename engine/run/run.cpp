@@ -314,12 +314,12 @@ void train_in(const OutputFolder& output, const PreparedRun& run,
         if (first) {
           progress.message(rewind.text);
           if (hooks) hooks->wait_for_saves();
-          remove_later_checkpoints(checkpoints.directory, rewind.skip.at_step, output.disk());
+          remove_later_checkpoints(checkpoints.directory, rewind.step, output.disk());
         }
         totals.rewind = rewind.metrics;
         checkpoints.resume = rewind.checkpoint;
-        checkpoints.new_skips = {rewind.skip};
-        steps_done = rewind.skip.at_step;
+        checkpoints.new_skips = rewind.skips;
+        steps_done = rewind.step;
       }
     } catch (const Requeue&) {
       calls.forget();

@@ -34,7 +34,7 @@ struct CheckpointOptions {
   std::shared_ptr<const nlohmann::json> fingerprint;
   std::string recipe;  ///< the resolved recipe, YAML
   std::string folder;  ///< base of its relative paths
-  /// Added to those that the loaded checkpoint has.
+  /// Not empty: the skipped data, instead of the loaded checkpoint's.
   std::vector<data::Skip> new_skips{};
   std::vector<char32_t> vocabulary{};  ///< of character data: what the ids mean
   checkpoint::Disk* disk = &checkpoint::posix_disk();

@@ -235,9 +235,7 @@ int Resuming::load(const std::string& path, bool weights_only, std::string& prob
     start_.from_checkpoint = true;
     start_.evaluated = validation_loss_of(checkpoint.manifest()).has_value();
     start_.best = best;
-    start_.skips = skips_of(checkpoint);
-    start_.skips.insert(start_.skips.end(), checkpoints_.new_skips.begin(),
-                        checkpoints_.new_skips.end());
+    start_.skips = checkpoints_.new_skips.empty() ? skips_of(checkpoint) : checkpoints_.new_skips;
   }
   publish();
   if (weights_only) shared_.training_step().begin_average();

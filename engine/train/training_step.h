@@ -173,7 +173,7 @@ class TrainingStep {
   ShardedModel::Waits waited_before_;
   LinkBytes sent_before_;
   std::chrono::nanoseconds cpu_before_{0};
-  // Of this rank's own time: what has been counted, and since when and which waits it goes on.
+  // Of this rank's own time: what has been counted, and its beginning, and the waits until then.
   using Clock = std::chrono::steady_clock;
   std::chrono::nanoseconds own_time_{0}, waited_at_begin_{0};
   Clock::time_point begin_{};

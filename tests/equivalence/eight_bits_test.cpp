@@ -141,8 +141,8 @@ Moments after_a_step(const engine::TrainingOptions& of, const Case& each) {
   return moments;
 }
 
-// Codes and scales of a whole tensor belong together, whoever saves them. Steps between values are
-// below 0.015.
+// A whole tensor's scales fit its codes, whichever ranks have saved them. The values of a code are
+// less than 0.015 apart.
 TEST(EightBits, TensorRanksSaveTheMomentsOfWholeTensors) {
   const engine::TrainingOptions options = in_8_bits(wide_model(), OptimizerType::kAdamW);
   const Moments one = after_a_step(options, {.micro_steps = 2});

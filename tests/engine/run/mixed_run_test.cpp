@@ -203,45 +203,53 @@ TEST_F(MixedRun, RefusesShapesThatItCantHave) {
             std::string::npos);
 }
 
-// With a rate of 0 the loss of a step is a function of its data alone.
+// With a rate of 0 the loss of a step is a function of its data alone. With rare checkpoints a run
+// goes back to the same one several times.
 TEST_F(MixedRun, GoesBackAfterBadStepsAndSkipsTheirData) {
   const std::string plain =
       fmt::format("path: {}, validation_fraction: 0", folder_.file("english.txt"));
-  const auto text = [&](const std::string& output, int max_steps, const std::string& bad) {
-    std::string recipe = recipe_text(output, plain, fmt::format("max_steps: {}", max_steps),
-                                     "checkpoint: {interval: 1, keep_last: 10}\n");
+  const auto text = [&](const std::string& output, int max_steps, int interval,
+                        const std::string& bad) {
+    std::string recipe =
+        recipe_text(output, plain, fmt::format("max_steps: {}", max_steps),
+                    fmt::format("checkpoint: {{interval: {}, keep_last: 10}}\n", interval));
     recipe.replace(recipe.find("lr: 0.01"), 8, "lr: 0");
     return recipe.replace(recipe.find("sigma: 2, window: 16"), 20, bad);
   };
-  train(text("plain", 60, "max_loss: 1000"));
+  train(text("plain", 90, 100, "max_loss: 1000"));
   std::vector<double> data;  // the losses of its steps
   for (const json& step : steps_of("plain")) data.push_back(step[1]);
   // Steps of data are bad above a limit that none of the first ten reaches.
   const double limit = *std::max_element(data.begin(), data.begin() + 10);
   const std::string bad = fmt::format(
       "max_loss: {:.17g}, rewind_after: 1, rewind_steps: 2, "
-      "max_rewinds: 20",
+      "max_rewinds: 30",
       limit);
-  // What the run has to do: a list of the data's steps, and where it goes back.
-  std::vector<std::size_t> used;
-  std::size_t next = 0, rewinds = 0;
-  while (used.size() < 24) {
-    used.push_back(next++);
-    if (data[used.back()] <= limit || used.size() == 24) continue;
-    const std::size_t back = used.size() - 3;  // two steps before the bad one
-    next = used[back] + 3;
-    used.resize(back);
-    ++rewinds;
+  for (const int interval : {1, 8}) {
+    // What the run has to do: the steps of data that its steps use, none of them twice.
+    std::vector<std::size_t> used;
+    std::size_t next = 0, rewinds = 0, again = 0, last_back = 0;
+    while (used.size() < 24) {
+      used.push_back(next++);
+      if (data.at(used.back()) <= limit || used.size() == 24) continue;
+      const std::size_t back = (used.size() - 3) / interval * interval;  // two steps before
+      used.resize(back);
+      again += rewinds > 0 && back == last_back ? 1 : 0;
+      last_back = back;
+      ++rewinds;
+    }
+    ASSERT_GT(rewinds, 1u);
+    ASSERT_EQ(again > 0, interval == 8);
+    const std::string name = fmt::format("every{}", interval);
+    const std::string said = train(text(name, 24, interval, bad));
+    EXPECT_NE(said.find(" were bad: back to step "), std::string::npos) << said;
+    const std::vector<json> whole = steps_of(name);
+    ASSERT_EQ(whole.size(), 24u);
+    for (std::size_t i = 0; i < 24; ++i) EXPECT_EQ(whole[i][1], data[used[i]]) << i;
   }
-  ASSERT_GT(rewinds, 1u);
-  const std::string said = train(text("whole", 24, bad));
-  EXPECT_NE(said.find(" were bad: back to step "), std::string::npos) << said;
-  const std::vector<json> whole = steps_of("whole");
-  ASSERT_EQ(whole.size(), 24u);
-  for (std::size_t i = 0; i < 24; ++i) EXPECT_EQ(whole[i][1], data[used[i]]) << i;
-  for (int step = 1; step <= 24; ++step) train(text("cut", step, bad), 1 + step % 3);
-  EXPECT_EQ(steps_of("cut"), whole) << "stopped after every step";
-  EXPECT_EQ(digests("cut", 24), digests("whole", 24));
+  for (int step = 1; step <= 24; ++step) train(text("cut", step, 1, bad), 1 + step % 3);
+  EXPECT_EQ(steps_of("cut"), steps_of("every1")) << "stopped after every step";
+  EXPECT_EQ(digests("cut", 24), digests("every1", 24));
 }
 
 TEST_F(MixedRun, EndsWhenItWouldGoBackOnceTooOften) {
