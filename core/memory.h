@@ -55,12 +55,13 @@ constexpr int phase_index(Phase phase) {
   return std::countr_zero(static_cast<unsigned>(phase));
 }
 
-/// Where a buffer is. On a CPU all homes are the same memory.
+/// Where a buffer is. On a CPU all homes but kDisk are the same memory.
 enum class Home : std::uint8_t {
   kDevice,    ///< the device's memory
   kHost,      ///< host memory that the device can copy from and to: only for host code and copies
   kMirrored,  ///< both: a buffer in the device's memory and its twin on the host, which host code
               ///< reads or writes (sharding/mesh/mirrored_buffer.h)
+  kDisk,      ///< a file: it has addresses but no memory (core/disk_home.h)
 };
 
 struct BufferSpec {
@@ -70,6 +71,7 @@ struct BufferSpec {
   std::int64_t numel;
   Phases phases = kAlways;
   Home home = Home::kDevice;
+  std::int64_t disk_block = 0;  ///< kDisk: elements of a block
 
   std::int64_t bytes() const { return numel * static_cast<std::int64_t>(size_of(dtype)); }
   bool operator==(const BufferSpec&) const = default;

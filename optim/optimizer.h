@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "sharding/mesh/traffic.h"
+#include "sharding/state/offload.h"
 #include "sharding/zero/unit.h"
 
 namespace sherd::optim {
@@ -64,6 +65,7 @@ struct ParameterGroup {
   float lr_factor = 1.0f;               ///< multiplies the learning rate
   std::optional<float> weight_decay{};  ///< also of vectors; none: WeightDecay decides
   float beta1 = 0.9f, beta2 = 0.999f, eps = 1e-8f;
+  bool adamw = false;  ///< muon: leaves them to AdamW
 
   bool has(const ParameterSpec& parameter) const;
 };
@@ -100,6 +102,7 @@ struct OptimizerOptions {
   WeightDecay decay{};
   std::vector<ParameterGroup> groups{};
   MomentType moment_type{};
+  sharding::OffloadOptions offload{};
 
   /// Index of a parameter's group; -1: none.
   int group_of(const ParameterSpec& parameter) const;

@@ -48,6 +48,7 @@ std::unique_ptr<sharding::Rank> make_rank(const LaunchOptions& options, int r,
   rank->memory =
       options.plan ? machine.make_memory(options.plan(r)) : std::make_unique<HeapAllocator>();
   if (separate_memory) rank->host_memory = machine.make_host_memory(options.host_plan(r));
+  if (options.disk) rank->disk = options.disk(r);
   constexpr sharding::Purpose kStaged[] = {sharding::Purpose::kReduce, sharding::Purpose::kTensor};
   for (const BufferSpec& buffer :
        sharding::staging_buffers(options.mesh, machine.traits().staging_bytes)) {

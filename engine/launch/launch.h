@@ -14,6 +14,10 @@
 #include "sharding/comm/threads.h"
 #include "sharding/mesh/rank.h"
 
+namespace sherd {
+class DiskHome;
+}
+
 namespace sherd::engine {
 
 using PlanOfRank = std::function<MemoryPlan(int r)>;
@@ -30,6 +34,8 @@ struct LaunchOptions {
   PlanOfRank plan;
   /// The same for host memory that the rank's device can access, if the device has its own memory.
   PlanOfRank host_plan;
+  /// Where rank r keeps what is on disk; called on that rank's thread. Empty: nothing is.
+  std::function<std::shared_ptr<DiskHome>(int r)> disk;
   std::chrono::milliseconds peer_timeout = sharding::kDefaultPeerTimeout;
   /// Called with a rank's last collectives (sharding/comm/flight_recorder.h): if it has ended
   /// because of another rank, or still runs some time after `stop_asked`. May be called by any

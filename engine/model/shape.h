@@ -223,6 +223,10 @@ struct ModelShape {
   DType dtype = DType::kF32;  ///< of parameters in compute, and activations
   Recompute recompute = Recompute::kNone;
   AdapterShape adapter;
+  /// Patterns of names of parameters that aren't trained, in addition to those of an adapter's base.
+  std::vector<std::string> frozen{};
+  double z_loss = 0.0;               ///< of the output logits: coefficient; 0: none
+  bool max_attention_logit = false;  ///< attention also finds each head's largest logit
   /// The most logits at a time on a CPU, but at least those of 64 tokens. 128 MiB of f32: the
   /// matmuls of small chunks are slow, because the head's matrix is packed again for each. A GPU
   /// takes 8 times as many: each chunk reads and writes the head's whole weight gradient.

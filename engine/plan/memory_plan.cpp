@@ -67,9 +67,9 @@ std::vector<BufferSpec> use_buffers(const TrainingOptions& options, const Memory
 }  // namespace
 
 MemoryPlan device_plan(std::vector<BufferSpec> buffers, const MemoryRequest& request) {
-  if (request.separate_memory) {
-    std::erase_if(buffers, [](const BufferSpec& buffer) { return buffer.home == Home::kHost; });
-  }
+  std::erase_if(buffers, [&](const BufferSpec& buffer) {
+    return buffer.home == Home::kDisk || (request.separate_memory && buffer.home == Home::kHost);
+  });
   return MemoryPlan(std::move(buffers));
 }
 
@@ -89,6 +89,13 @@ MemoryPlan plan_memory(const TrainingOptions& options, const MemoryRequest& requ
 MemoryPlan plan_host_memory(const TrainingOptions& options, const MemoryRequest& request) {
   if (!request.separate_memory) return MemoryPlan(std::vector<BufferSpec>{});
   return host_plan(run_buffers(options, request), request);
+}
+
+MemoryPlan plan_disk(const TrainingOptions& options, const MemoryRequest& request) {
+  std::vector<BufferSpec> buffers;
+  if (options.optimizer.offload.active()) buffers = run_buffers(options, request);
+  std::erase_if(buffers, [](const BufferSpec& buffer) { return buffer.home != Home::kDisk; });
+  return MemoryPlan(std::move(buffers));
 }
 
 MemoryPlan plan_inference_memory(const TrainingOptions& options, const MemoryRequest& request) {

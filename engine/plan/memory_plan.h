@@ -38,6 +38,8 @@ MemoryPlan plan_inference_memory(const TrainingOptions& options, const MemoryReq
 
 /// Additional host memory for each of the two above.
 MemoryPlan plan_host_memory(const TrainingOptions& options, const MemoryRequest& request);
+/// What is on disk between uses; its places are those in the rank's file.
+MemoryPlan plan_disk(const TrainingOptions& options, const MemoryRequest& request);
 MemoryPlan plan_inference_host_memory(const TrainingOptions& options, const MemoryRequest& request);
 
 }  // namespace sherd::engine

@@ -22,6 +22,8 @@ enum class ActivationChoice {
 inline bool is_gated(ActivationChoice activation) {
   return activation == ActivationChoice::kSwiglu || activation == ActivationChoice::kGeglu;
 }
+/// Where state is between uses.
+enum class OffloadDevice { kNone, kCpu, kNvme };
 enum class OnExceed { kAbort, kWarn };
 enum class DataFormat { kBytes, kChars, kBin, kText, kChat };
 enum class DocumentChoice { kJoined, kSeparate };

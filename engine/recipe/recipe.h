@@ -101,6 +101,7 @@ struct Recipe {
     double window_rope_theta = 0;
     bool window_rope_scaling = false;
     std::vector<std::string> add_special_tokens;
+    std::int64_t mup_base_hidden_size = 0;  ///< 0: no muP
   } model;
 
   /// Mixtures of experts: kernels/router.h.
@@ -129,6 +130,7 @@ struct Recipe {
     bool rslora = false;
     BaseDType base_dtype = BaseDType::kParamDType;
     double dropout = 0;
+    double lora_plus_ratio = 0;  ///< rate of B over that of A
     /// Of our own names (engine/model/adapter.h), once the recipe is resolved.
     std::vector<std::string> targets, modules_to_save;
   } adapter;
@@ -162,7 +164,8 @@ struct Recipe {
     std::int64_t eval_batches = 0;             ///< 0: the whole validation split
     FinalEval final_eval = FinalEval::kBatches;
     bool eval_at_start = false;
-    std::string best_by;  ///< name of a validation set; empty: the first
+    std::vector<TaskFile> tasks;  ///< scored with each evaluation
+    std::string best_by;          ///< name of a validation set; empty: the first
     TrainOnChoice train_on = TrainOnChoice::kAssistant;
     std::int64_t sample_tokens = 0;  ///< 0: no sample at the end
     std::string sample_prompt;
@@ -170,6 +173,7 @@ struct Recipe {
     std::int64_t sample_top_k = 0;  ///< 0: all tokens
     bool overfit_one_batch = false;
     std::int64_t weight_hash_interval = 0;  ///< 0: never compared
+    double z_loss_multiplier = 0;           ///< of the output logits' z-loss; 0: none
   } training;
 
   struct Parallelism {
@@ -195,6 +199,10 @@ struct Recipe {
     bool reshard_after_forward = false;
     GradSync grad_sync = GradSync::kBoundary;
     bool shard_optimizer_over_replicas = false;
+    OffloadDevice offload_optimizer = OffloadDevice::kNone;
+    OffloadDevice offload_param = OffloadDevice::kNone;
+    std::string offload_path;             ///< a directory
+    std::int64_t offload_buffer_mib = 0;  ///< staging memory of a rank
   } zero_optimization;
 
   struct MixedPrecision {
@@ -227,6 +235,8 @@ struct Recipe {
     optim::MuonCoefficients muon_coefficients = optim::MuonCoefficients::kJordan;
     FloatType muon_dtype = FloatType::kF32;
     bool eight_bit_states = false;
+    double qk_clip_threshold = 0;  ///< 0: no clip
+    double qk_clip_alpha = 0;
   } optimizer;
 
   struct LrScheduler {
@@ -292,6 +302,8 @@ struct Recipe {
     std::int64_t log_interval = 0;
     std::optional<StepRange> trace_steps;
     bool tensorboard = true;
+    bool source_losses = false;  ///< the training loss of each source
+    bool log_max_attention_logit = false;
   } metrics;
 
   HookKeys hooks;

@@ -1,5 +1,6 @@
 #include "sharding/mesh/rank.h"
 
+#include "core/disk_home.h"
 #include "core/error.h"
 
 namespace sherd::sharding {
@@ -23,6 +24,14 @@ void drain(Stream& stream) {
 }
 
 }  // namespace
+
+Buffer Rank::acquire(const BufferSpec& spec) const {
+  if (spec.home == Home::kDisk) {
+    SHERD_CHECK(disk, "{} is on disk, and this rank has none", spec.name);
+    return disk->acquire(spec);
+  }
+  return (spec.home == Home::kHost && host_memory ? *host_memory : *memory).acquire(spec);
+}
 
 void Rank::guard(const std::function<void()>& work) const {
   try {

@@ -10,6 +10,10 @@
 #include "core/stream.h"
 #include "sharding/mesh/process_groups.h"
 
+namespace sherd {
+class DiskHome;
+}
+
 namespace sherd::sharding {
 
 struct Rank {
@@ -32,6 +36,8 @@ struct Rank {
   std::unique_ptr<Allocator> memory;
   /// Host memory that the device can reach, if the device has its own memory; otherwise null.
   std::unique_ptr<Allocator> host_memory;
+  /// State that is on disk between uses; null if there is none.
+  std::shared_ptr<DiskHome> disk;
   std::vector<Buffer> staging;  ///< for reductions, if ranks are in several processes
   std::unique_ptr<ProcessGroups> groups;
 
@@ -42,11 +48,9 @@ struct Rank {
 
   /// Whether host code must not access `memory`.
   bool separate_memory() const { return host_memory != nullptr; }
-  /// Acquires a buffer at its home: kHost in `host_memory` if there is one, all others in `memory`.
-  /// (The twin of a kMirrored buffer is a separate buffer: MirroredBuffer.)
-  Buffer acquire(const BufferSpec& spec) const {
-    return (spec.home == Home::kHost && host_memory ? *host_memory : *memory).acquire(spec);
-  }
+  /// Acquires a buffer at its home: kHost in `host_memory` if there is one, kDisk in `disk`, all
+  /// others in `memory`. (The twin of a kMirrored buffer is a separate buffer: MirroredBuffer.)
+  Buffer acquire(const BufferSpec& spec) const;
   /// The same for an optional buffer: an empty one if there is no spec.
   Buffer acquire(const std::optional<BufferSpec>& spec) const {
     return spec ? acquire(*spec) : Buffer();

@@ -68,6 +68,8 @@ struct UnitPlan {
   /// are summed as a balanced tree: context ranks with canonical sums (docs/precision.md). 1: sums
   /// are in rank order.
   int tree_of_ranks = 1;
+  /// Where FP32 parameters are that are buffers of their own and that only the optimizer uses.
+  Home fp32_home = Home::kDevice;
   /// Per parameter: whether the backward may add its gradient to the accumulated one, if that is
   /// full (gradient_reduction.h). Empty: none.
   std::vector<bool> may_add{};

@@ -59,6 +59,8 @@ struct TrainingOptions {
   float max_norm = 0.0f;  ///< 0: no clipping
   optim::BadStepRules bad_steps{};
   optim::AverageOptions average{};
+  /// W_q and W_k of a head whose largest logit exceeds the threshold are scaled after the update.
+  double qk_clip_threshold = 0.0, qk_clip_alpha = 0.5;  ///< threshold 0: no clip
 
   PartSharding sharding_of(const UnitId& unit) const {
     const auto own = parts.find(unit.part);
