@@ -50,8 +50,9 @@ std::vector<DataStage> plain_stages(const Recipe& recipe, const std::vector<Stag
                                     std::size_t first, std::size_t end) {
   std::vector<DataStage> stages;
   for (std::size_t i = first; i < end; ++i) {
-    stages.push_back({.steps = i + 1 == end ? 0 : spans[i].end_step - spans[i].first_step,
-                      .weights = recipe.data.stages[i].weights});
+    DataStage& stage = stages.emplace_back();
+    stage.steps = i + 1 == end ? 0 : spans[i].end_step - spans[i].first_step;
+    stage.weights = recipe.data.stages[i].weights;
   }
   return stages;
 }
