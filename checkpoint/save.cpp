@@ -116,15 +116,19 @@ void Writer::Save::write_shard() {
 
 void Writer::Save::copy() {
   try {
-    shard_.copy();
+    shard_.copy(options_.stays, [this] { set_copied(); });
   } catch (const SaveStopped&) {
   } catch (...) {
     fail();
     shard_.stop();
   }
+  set_copied();
+}
+
+void Writer::Save::set_copied() {
   const std::lock_guard lock(mutex_);
+  if (!copied_) status_.times.copied = Clock::now() - begin_;
   copied_ = true;
-  status_.times.copied = Clock::now() - begin_;
   changed_.notify_all();
 }
 

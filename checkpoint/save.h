@@ -33,6 +33,7 @@ class Writer::Save {
   void run();
   void write_shard();
   void copy();
+  void set_copied();
   Order next_order();
   void do_commit();
   void do_discard();

@@ -79,16 +79,31 @@ void ShardWriter::stop() {
   ring_.stop();
 }
 
-void ShardWriter::copy() {
-  std::size_t piece = 0;
+// Sources come in the order of datasets.
+void ShardWriter::copy(const std::function<bool(const void* address)>& stays,
+                       const std::function<void()>& copied_others) {
+  struct Dataset {
+    int number = 0;
+    std::size_t first = 0;  // of its sources
+  };
+  std::vector<Dataset> changing, staying;
+  std::size_t source = 0;
   for (std::size_t i = 0; i < layout_.info.datasets.size(); ++i) {
-    copy_dataset(static_cast<int>(i), piece);
+    const Dataset dataset{static_cast<int>(i), source};
+    bool changes = false;
+    for (std::int64_t bytes = 0; bytes < layout_.info.datasets[i].bytes(); ++source) {
+      bytes += layout_.sources[source].bytes();
+      changes = changes || !stays || !stays(layout_.sources[source].data);
+    }
+    (changes ? changing : staying).push_back(dataset);
   }
+  for (const Dataset& dataset : changing) copy_dataset(dataset.number, dataset.first);
+  if (copied_others) copied_others();
+  for (const Dataset& dataset : staying) copy_dataset(dataset.number, dataset.first);
   ring_.finish();
 }
 
-// `piece` continues from dataset to dataset: pieces come in that order.
-void ShardWriter::copy_dataset(int dataset, std::size_t& piece) {
+void ShardWriter::copy_dataset(int dataset, std::size_t piece) {
   const std::int64_t total = layout_.info.datasets[static_cast<std::size_t>(dataset)].bytes();
   std::int64_t used = 0;  // of the piece
   for (std::int64_t begin = 0; begin < total; begin += kBlockBytes) {

@@ -11,6 +11,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -32,7 +33,10 @@ class ShardWriter {
   ShardWriter(Disk& disk, std::string path, ShardLabel label, const sharding::State& state,
               Tensor ring, int writes_in_flight, sharding::CopyState copy = {});
 
-  void copy();
+  /// `stays`: whether state at an address stays as it is for longer; it is copied last.
+  /// `copied_others` is called before. Both may be empty.
+  void copy(const std::function<bool(const void* address)>& stays = {},
+            const std::function<void()>& copied_others = {});
   ShardInfo write();
   void stop();
 
@@ -42,7 +46,7 @@ class ShardWriter {
   std::chrono::nanoseconds syncing() const { return syncing_; }
 
  private:
-  void copy_dataset(int dataset, std::size_t& piece);
+  void copy_dataset(int dataset, std::size_t piece);
   void open();
   void write_blocks();
   void write_block(const StagingRing::Block& block);

@@ -70,6 +70,9 @@ struct WriterOptions {
   Disk* disk = &posix_disk();
   const OutputLock* lock = nullptr;  ///< checked before a commit; outlives the Writer
   sharding::CopyState copy{};        ///< from the state's memory; the copier's thread calls it
+  /// Whether state at this address stays as it is until the save ends: wait_copied() doesn't wait
+  /// for it. Empty: none does.
+  std::function<bool(const void* address)> stays{};
 };
 
 /// A ring of this size holds the whole slice. `bytes_by_kind` is what this rank saves of each kind
@@ -100,7 +103,7 @@ struct SaveFailure {
 
 struct SaveTimes {
   std::int64_t bytes = 0;                ///< of this rank's state
-  std::chrono::nanoseconds copied{};     ///< begin to everything in the ring
+  std::chrono::nanoseconds copied{};     ///< begin to everything in the ring that may change
   std::chrono::nanoseconds written{};    ///< begin to the shard durable
   std::chrono::nanoseconds committed{};  ///< begin to the checkpoint durable (rank 0)
   std::chrono::nanoseconds stalled{};    ///< time that the caller spent in wait_copied()

@@ -55,6 +55,11 @@ constexpr int phase_index(Phase phase) {
   return std::countr_zero(static_cast<unsigned>(phase));
 }
 
+/// Bytes that move between memory and a disk.
+struct DiskTraffic {
+  std::int64_t read = 0, written = 0;
+};
+
 /// Where a buffer is. On a CPU all homes but kDisk are the same memory.
 enum class Home : std::uint8_t {
   kDevice,    ///< the device's memory
@@ -71,7 +76,9 @@ struct BufferSpec {
   std::int64_t numel;
   Phases phases = kAlways;
   Home home = Home::kDevice;
-  std::int64_t disk_block = 0;  ///< kDisk: elements of a block
+  /// kDisk: elements of a block. Elsewhere, if it isn't 0: the buffer is read and written directly,
+  /// so it is placed on pages.
+  std::int64_t disk_block = 0;
 
   std::int64_t bytes() const { return numel * static_cast<std::int64_t>(size_of(dtype)); }
   bool operator==(const BufferSpec&) const = default;

@@ -53,9 +53,9 @@ class MemoryPlan {
 std::int64_t sum(const BytesByCategory& bytes);
 
 /// Alignment of a buffer's place in an arena. Checkpoints are written directly from their ring, by
-/// pages.
+/// pages, and so is what moves between memory and a disk.
 inline std::int64_t alignment_of(const BufferSpec& spec) {
-  return spec.category == Category::kCheckpoint ? 4096 : 256;
+  return spec.category == Category::kCheckpoint || spec.disk_block > 0 ? 4096 : 256;
 }
 
 }  // namespace sherd

@@ -1,6 +1,11 @@
 #include "optim/elementwise.h"
 
+#include <algorithm>
+#include <iterator>
+#include <optional>
+
 #include "optim/eight_bits.h"
+#include "optim/state_ring.h"
 
 namespace sherd::optim {
 namespace {
@@ -17,24 +22,63 @@ std::vector<std::string> kinds_of(const OptimizerOptions& options) {
   return {"momentum"};
 }
 
+// The kinds on disk: moments, then FP32 parameters.
+std::vector<OffloadedKind> kinds_on_disk(const OptimizerOptions& options) {
+  std::vector<OffloadedKind> kinds;
+  if (options.offload.moments) {
+    for (const std::string& kind : stored_kinds(kinds_of(options), options.moment_type)) {
+      const MomentForm form = form_of(kind, options.moment_type);
+      kinds.push_back({form.dtype, form.elements});
+    }
+  }
+  if (options.offload.master || options.offload.parameters) kinds.push_back({});
+  return kinds;
+}
+
+std::vector<BufferSpec> buffers_of(const OptimizerOptions& options,
+                                   const sharding::ShardingPlan& plan) {
+  const std::int64_t block = offload_block(options);
+  std::vector<BufferSpec> buffers =
+      moment_buffers(plan, stored_kinds(kinds_of(options), options.moment_type),
+                     options.moment_type, options.offload.moments ? block : 0);
+  if (block > 0) buffers.push_back(StateRing::buffer(kinds_on_disk(options), block, plan.units));
+  return buffers;
+}
+
 class Elementwise final : public Optimizer {
  public:
   Elementwise(const OptimizerOptions& options, const sharding::Rank& rank,
               const std::vector<sharding::UnitState>& units)
       : options_(options),
-        slices_(updated_slices(units, options)),
+        slices_(updated_slices(units, options, offload_block(options))),
         kinds_(stored_kinds(kinds_of(options), options.moment_type)) {
+    const std::int64_t block = offload_block(options);
     for (const std::string& kind : kinds_) {
-      moments_.push_back(acquire_moments(rank, units, kind, options.moment_type));
+      moments_.push_back(acquire_moments(rank, units, kind, options.moment_type,
+                                         options.offload.moments ? block : 0));
     }
+    if (block == 0) return;
+    std::vector<std::vector<Tensor>> at_rest;
+    if (options.offload.moments) {
+      for (const std::vector<Buffer>& of_kind : moments_) {
+        at_rest.emplace_back(of_kind.begin(), of_kind.end());
+      }
+    }
+    if (options.offload.master || options.offload.parameters) {
+      std::ranges::transform(units, std::back_inserter(at_rest.emplace_back()),
+                             [](const sharding::UnitState& unit) { return unit.on_disk(); });
+    }
+    ring_.emplace(rank, kinds_on_disk(options), std::move(at_rest), block, units);
   }
 
   void update(Stream& stream, int unit, const UpdateStep& step) override {
     for (const UpdatedSlice& slice : slices_[unit]) {
+      if (ring_) ring_->enter(unit, slice.first_element / ring_->block());
       for (const UpdatedSlice::Group& group : slice.groups) {
         update(stream, unit, slice, group, step);
       }
     }
+    if (ring_) ring_->leave();
   }
 
   bool rounds_parameters() const override { return true; }
@@ -61,6 +105,7 @@ class Elementwise final : public Optimizer {
     common.segments = group.segments;
     common.lr = step.lr * rates.lr_factor;
     common.rounded = slice.rounded;
+    common.parameter = here(slice.parameter);
     const Tensor first = moment(slice, unit, 0), second = moment(slice, unit, 1);
     common.scales = scales(slice, unit, 0);
     common.second_scales = scales(slice, unit, 1);
@@ -83,22 +128,30 @@ class Elementwise final : public Optimizer {
   // The slice's part of the optimizer's first or second moment; empty if it has no such.
   Tensor moment(const UpdatedSlice& slice, int unit, std::size_t number) const {
     const std::size_t kind = options_.moment_type.in_8_bits ? 2 * number : number;
-    return kind < kinds_.size() ? slice.part_of(moments_[kind][unit]) : Tensor{};
+    return kind < kinds_.size() ? here(slice.part_of(moments_[kind][unit])) : Tensor{};
   }
   Tensor scales(const UpdatedSlice& slice, int unit, std::size_t number) const {
     const std::size_t kind = 2 * number + 1;
     if (!options_.moment_type.in_8_bits || kind >= kinds_.size()) return {};
-    return slice.part_of(moments_[kind][unit],
-                         form_of(kinds_[kind], options_.moment_type).elements);
+    return here(
+        slice.part_of(moments_[kind][unit], form_of(kinds_[kind], options_.moment_type).elements));
   }
+  Tensor here(const Tensor& tensor) const { return ring_ ? ring_->here(tensor) : tensor; }
 
   OptimizerOptions options_;
   std::vector<std::vector<UpdatedSlice>> slices_;
   std::vector<std::string> kinds_;            // as stored
   std::vector<std::vector<Buffer>> moments_;  // by kind, then by unit
+  std::optional<StateRing> ring_;             // what is on disk
 };
 
 }  // namespace
+
+std::int64_t offload_block(const OptimizerOptions& options) {
+  return options.offload.active()
+             ? offload_block(kinds_on_disk(options), options.offload.buffer_bytes)
+             : 0;
+}
 
 OptimizerDescriptor elementwise_descriptor(OptimizerType type) {
   return {.type = type,
@@ -106,11 +159,8 @@ OptimizerDescriptor elementwise_descriptor(OptimizerType type) {
               [](const OptimizerOptions& options, const UnitSpec&, const ParameterSpec&) {
                 return stored_kinds(kinds_of(options), options.moment_type);
               },
-          .buffers =
-              [](const OptimizerOptions& options, const sharding::ShardingPlan& plan, int) {
-                return moment_buffers(plan, stored_kinds(kinds_of(options), options.moment_type),
-                                      options.moment_type);
-              },
+          .buffers = [](const OptimizerOptions& options, const sharding::ShardingPlan& plan,
+                        int) { return buffers_of(options, plan); },
           .traffic = [](const OptimizerOptions&, const sharding::ShardingPlan&,
                         int) { return sharding::Traffic(); },
           .make = [](const OptimizerOptions& options, const sharding::Rank& rank,

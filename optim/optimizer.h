@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "sharding/mesh/traffic.h"
-#include "sharding/state/offload.h"
 #include "sharding/zero/unit.h"
 
 namespace sherd::optim {

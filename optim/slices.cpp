@@ -96,45 +96,76 @@ float OptimizerOptions::lr_factor_of(const ParameterSpec& parameter) const {
   return rates_of(group_of(parameter)).lr_factor;
 }
 
+namespace {
+
+// Elements [first, first + count) of a slice.
+UpdatedSlice part_of_slice(const sharding::UnitState& unit, int slice_index, std::int64_t first,
+                           std::int64_t count, const OptimizerOptions& options) {
+  const Tensor rounded = unit.rounded_slice(slice_index);
+  UpdatedSlice slice{slice_index,
+                     unit.fp32_slice(slice_index).part(first, count),
+                     unit.gradient(slice_index).part(first, count),
+                     rounded ? rounded.part(first, count) : rounded,
+                     0,
+                     {},
+                     {}};
+  for (const sharding::Piece& whole : unit.layout().pieces(slice_index)) {
+    const std::int64_t begin = std::max(whole.position, first);
+    const std::int64_t end = std::min(whole.position + whole.count, first + count);
+    if (begin >= end) continue;
+    const ParameterSpec& parameter = unit.spec().parameters[whole.parameter];
+    const sharding::Piece piece = {whole.parameter, whole.first_element + begin - whole.position,
+                                   end - begin, begin - first};
+    add_segments(piece, parameter, options.decay_of(parameter), options.moment_type,
+                 slice.segments);
+  }
+  add_groups(slice, options, unit.spec());
+  return slice;
+}
+
+}  // namespace
+
 std::vector<std::vector<UpdatedSlice>> updated_slices(const std::vector<sharding::UnitState>& units,
-                                                      const OptimizerOptions& options) {
+                                                      const OptimizerOptions& options,
+                                                      std::int64_t block) {
   std::vector<std::vector<UpdatedSlice>> slices;
   for (const sharding::UnitState& unit : units) {
     std::vector<UpdatedSlice>& of_unit = slices.emplace_back();
+    const std::int64_t numel = unit.layout().slice_numel();
+    std::int64_t before = 0;  // elements of earlier slices
     for (const int slice_index : unit.updated_slices()) {
-      UpdatedSlice slice{slice_index,
-                         unit.fp32_slice(slice_index),
-                         unit.gradient(slice_index),
-                         unit.rounded_slice(slice_index),
-                         static_cast<std::int64_t>(of_unit.size()) * unit.layout().slice_numel(),
-                         {},
-                         {}};
-      for (const sharding::Piece& piece : unit.layout().pieces(slice_index)) {
-        const ParameterSpec& parameter = unit.spec().parameters[piece.parameter];
-        add_segments(piece, parameter, options.decay_of(parameter), options.moment_type,
-                     slice.segments);
+      for (std::int64_t first = 0; first < numel;) {
+        const std::int64_t rest = block > 0 ? block - (before + first) % block : numel;
+        const std::int64_t count = std::min(rest, numel - first);
+        of_unit.push_back(part_of_slice(unit, slice_index, first, count, options));
+        of_unit.back().first_element = before + first;
+        first += count;
       }
-      add_groups(slice, options, unit.spec());
-      of_unit.push_back(std::move(slice));
+      before += numel;
     }
   }
   return slices;
 }
 
 BufferSpec moment_buffer(const sharding::UnitPlan& unit, const std::string& kind,
-                         const MomentType& type) {
+                         const MomentType& type, std::int64_t block) {
   const MomentForm form = form_of(kind, type);
-  return {unit.spec.name + "." + kind, Category::kOptimizer, form.dtype,
-          unit.updated_numel() / form.elements};
+  BufferSpec buffer{unit.spec.name + "." + kind, Category::kOptimizer, form.dtype,
+                    unit.updated_numel() / form.elements};
+  if (block > 0) {
+    buffer.home = Home::kDisk;
+    buffer.disk_block = block / form.elements;
+  }
+  return buffer;
 }
 
 std::vector<BufferSpec> moment_buffers(const sharding::ShardingPlan& plan,
                                        const std::vector<std::string>& kinds,
-                                       const MomentType& type) {
+                                       const MomentType& type, std::int64_t block) {
   std::vector<BufferSpec> buffers;
   for (const std::string& kind : kinds) {
     for (const sharding::UnitPlan& unit : plan.units) {
-      if (unit.trains()) buffers.push_back(moment_buffer(unit, kind, type));
+      if (unit.trains()) buffers.push_back(moment_buffer(unit, kind, type, block));
     }
   }
   return buffers;
@@ -142,10 +173,11 @@ std::vector<BufferSpec> moment_buffers(const sharding::ShardingPlan& plan,
 
 std::vector<Buffer> acquire_moments(const sharding::Rank& rank,
                                     const std::vector<sharding::UnitState>& units,
-                                    const std::string& kind, const MomentType& type) {
+                                    const std::string& kind, const MomentType& type,
+                                    std::int64_t block) {
   std::vector<Buffer> buffers;
   for (const sharding::UnitState& unit : units) {
-    buffers.push_back(unit.trains() ? rank.acquire(moment_buffer(unit.plan(), kind, type))
+    buffers.push_back(unit.trains() ? rank.acquire(moment_buffer(unit.plan(), kind, type, block))
                                     : Buffer());
   }
   return buffers;

@@ -9,7 +9,7 @@
 
 namespace sherd::optim {
 
-/// One slice: its parameters, its gradient and its segments. A segment lies inside one parameter;
+/// One slice, or a part of it: its parameters, its gradient and its segments. A segment lies inside one parameter;
 /// if that is split over ranks, inside one of its boxes; otherwise inside one of its matrices.
 /// Segments are short enough that threads can share a slice. If random bits are drawn, each segment
 /// is also consecutive in the whole tensor. With moments in 8 bits, a segment begins with a block of
@@ -36,21 +36,25 @@ struct UpdatedSlice {
   }
 };
 
-/// By unit: the slices that this rank updates.
+/// By unit: the slices that this rank updates. With `block`, each is cut where a block of so many
+/// elements of the unit's moments ends (optim/state_ring.h).
 std::vector<std::vector<UpdatedSlice>> updated_slices(const std::vector<sharding::UnitState>& units,
-                                                      const OptimizerOptions& options);
+                                                      const OptimizerOptions& options,
+                                                      std::int64_t block = 0);
 
-/// A buffer for one kind of moment, as large as the unit's slices that this rank updates.
+/// A buffer for one kind of moment, as large as the unit's slices that this rank updates. With
+/// `block` it is on disk, in blocks of so many elements of the slices.
 BufferSpec moment_buffer(const sharding::UnitPlan& unit, const std::string& kind,
-                         const MomentType& type);
+                         const MomentType& type, std::int64_t block = 0);
 /// One buffer for each kind and each unit that has trained parameters, kind by kind.
 std::vector<BufferSpec> moment_buffers(const sharding::ShardingPlan& plan,
                                        const std::vector<std::string>& kinds,
-                                       const MomentType& type);
+                                       const MomentType& type, std::int64_t block = 0);
 /// The buffers of one kind, by unit; empty for units without trained parameters.
 std::vector<Buffer> acquire_moments(const sharding::Rank& rank,
                                     const std::vector<sharding::UnitState>& units,
-                                    const std::string& kind, const MomentType& type);
+                                    const std::string& kind, const MomentType& type,
+                                    std::int64_t block = 0);
 /// Adds a piece, or extends the last one if the piece continues it.
 void add_moment_piece(MomentPiece piece, std::vector<MomentPiece>& pieces);
 /// Adds the pieces of one kind of moment for a slice's `segments`. `moments` begins with the

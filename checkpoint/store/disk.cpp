@@ -51,6 +51,9 @@ class PosixDisk final : public Disk {
     return or_errno(::pwrite(fd, from, bytes, offset));
   }
   int truncate(int fd, std::int64_t bytes) override { return or_errno(::ftruncate(fd, bytes)); }
+  int allocate(int fd, std::int64_t bytes) override {
+    return or_errno(::fallocate(fd, 0, 0, bytes));
+  }
   int fsync(int fd) override { return or_errno(::fsync(fd)); }
   int flock(int fd) override { return or_errno(::flock(fd, LOCK_EX | LOCK_NB)); }
   int flock_shared(int fd) override { return or_errno(::flock(fd, LOCK_SH | LOCK_NB)); }
@@ -161,6 +164,14 @@ void File::read_at(void* to, std::int64_t bytes, std::int64_t offset) const {
   }
 }
 
+ssize_t File::try_read_at(void* to, std::int64_t bytes, std::int64_t offset) const {
+  const ssize_t done =
+      uninterrupted([&] { return disk_->pread(fd_, to, static_cast<std::size_t>(bytes), offset); });
+  if (done >= 0 || done == -EINVAL) return done;
+  throw DiskError(fmt::format("read {} bytes at {}", bytes, offset), path_,
+                  static_cast<int>(-done));
+}
+
 ssize_t File::try_write_at(const void* from, std::int64_t bytes, std::int64_t offset) const {
   const ssize_t done = uninterrupted(
       [&] { return disk_->pwrite(fd_, from, static_cast<std::size_t>(bytes), offset); });
@@ -187,6 +198,16 @@ void File::write_at(const void* from, std::int64_t bytes, std::int64_t offset) c
 void File::truncate(std::int64_t bytes) const {
   const int result = uninterrupted([&] { return disk_->truncate(fd_, bytes); });
   if (result < 0) throw DiskError(fmt::format("truncate to {} bytes", bytes), path_, -result);
+}
+
+bool File::allocate(std::int64_t bytes) const {
+  const int result = uninterrupted([&] { return disk_->allocate(fd_, bytes); });
+  if (result == 0) return true;
+  if (result != -EOPNOTSUPP && result != -ENOSYS) {
+    throw DiskError(fmt::format("reserve {} bytes", bytes), path_, -result);
+  }
+  truncate(bytes);
+  return false;
 }
 
 void File::sync() const {

@@ -59,6 +59,7 @@ class Disk {
   virtual ssize_t pread(int fd, void* to, std::size_t bytes, std::int64_t offset) = 0;
   virtual ssize_t pwrite(int fd, const void* from, std::size_t bytes, std::int64_t offset) = 0;
   virtual int truncate(int fd, std::int64_t bytes) = 0;
+  virtual int allocate(int fd, std::int64_t bytes) = 0;  ///< reserves space for bytes [0, bytes)
   virtual int fsync(int fd) = 0;
   virtual int flock(int fd) = 0;         ///< exclusive, without waiting
   virtual int flock_shared(int fd) = 0;  ///< the same, with others that share it
@@ -93,6 +94,11 @@ class File {
   /// direct writes return if they don't work.
   ssize_t try_write_at(const void* from, std::int64_t bytes, std::int64_t offset) const;
   void truncate(std::int64_t bytes) const;
+  /// Makes the file that long and reserves its space. False if the file system can't reserve.
+  bool allocate(std::int64_t bytes) const;
+  /// One read, repeated only if interrupted. Returns how much was read, or -EINVAL, which direct
+  /// reads return if they don't work.
+  ssize_t try_read_at(void* to, std::int64_t bytes, std::int64_t offset) const;
   void sync() const;
   bool lock() const;         ///< false: another process holds it
   bool lock_shared() const;  ///< false: another process holds it exclusively

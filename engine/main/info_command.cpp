@@ -1,18 +1,34 @@
 #include <fmt/format.h>
 
+#include "core/human_text.h"
 #include "engine/data/arrow/arrow_rows.h"
 #include "engine/launch/system_info.h"
 #include "engine/main/commands.h"
+#include "engine/offload/disk_rate.h"
+#include "engine/offload/file_home.h"
 
 namespace sherd::main {
 namespace {
 
-// `sherd info`: has no options.
 struct InfoCommand {
-  explicit InfoCommand(CLI::App&) {}
+  explicit InfoCommand(CLI::App& command) {
+    command.add_option("--disk", folder_,
+                       "Also measure the drive of this folder, as state on disk would use it");
+  }
   void run() const {
     fmt::print("{}{:<10} {}\n", engine::system_info(), "tables", data::arrow_text());
+    if (folder_.empty()) return;
+    const engine::MeasuredDisk disk = engine::measure_disk(checkpoint::posix_disk(), folder_);
+    fmt::print("{:<10} {}: reads {}/s, writes {}/s{}\n", "disk", folder_,
+               human_bytes(static_cast<std::int64_t>(disk.read)),
+               human_bytes(static_cast<std::int64_t>(disk.write)),
+               disk.direct ? "" : "; through the page cache: it refuses direct access");
+    const std::string remark = engine::remark_on_folder(folder_);
+    if (!remark.empty()) fmt::print("{:<10} {}\n", "", remark);
   }
+
+ private:
+  std::string folder_;
 };
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include "core/error.h"
 #include "engine/main/command_line.h"
 #include "engine/main/html_file.h"
+#include "engine/offload/disk_rate.h"
 #include "engine/plan/largest_segment.h"
 #include "engine/plan/ledger/step_ledger.h"
 #include "engine/plan/paper_convention.h"
@@ -30,6 +31,7 @@ class PlanCommand {
   std::string html_;
   int ranks_per_machine_ = 0;
   bool json_ = false, parameters_ = false, ledger_ = false, paper_convention_ = false;
+  bool measure_disk_ = false;
 };
 
 PlanCommand::PlanCommand(CLI::App& command) {
@@ -44,6 +46,8 @@ PlanCommand::PlanCommand(CLI::App& command) {
                   "Also show what machines of N ranks send to each other (CPUs, MPI)")
       ->type_name("N")
       ->check(CLI::Range(1, 65'536));
+  command.add_flag("--measure-disk", measure_disk_,
+                   "Also measure the drive that state is kept on, for the seconds of a step");
   command.add_flag("--json", json_, "Print one JSON object instead of tables");
   command.add_option("--html", html_, "Also write one HTML page with charts")->type_name("FILE");
   command.add_flag(
@@ -54,6 +58,14 @@ PlanCommand::PlanCommand(CLI::App& command) {
                    "and the predicted time on an H100 and an H200");
   command.add_flag("--paper-convention", paper_convention_,
                    "Print model states only, counted as in the ZeRO paper's table 1");
+}
+
+// Of the drive with the recipe's state on disk.
+engine::DiskRates rates_of(const engine::Recipe& recipe) {
+  const std::string& path = recipe.zero_optimization.offload_path;
+  const engine::MeasuredDisk disk =
+      engine::measure_disk(checkpoint::posix_disk(), path.empty() ? "." : path);
+  return {disk.read, disk.write};
 }
 
 void PlanCommand::run() const {
@@ -94,7 +106,8 @@ void PlanCommand::run() const {
     }
   }
   const auto report = engine::plan_report(
-      recipe, engine::device_limit(recipe.values, device_memory), ranks_per_machine_);
+      recipe, engine::device_limit(recipe.values, device_memory), ranks_per_machine_,
+      measure_disk_ ? std::optional(rates_of(recipe.values)) : std::nullopt);
   if (!html_.empty()) write_html(html_, engine::plan_page(report));
   if (!largest.text.empty() && !json_) fmt::print("{}\n", largest.text);
   fmt::print("{}", json_ ? engine::plan_json(report) : engine::plan_text(report));

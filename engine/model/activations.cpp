@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "core/disk_home.h"
 #include "engine/model/workspace.h"
 #include "kernels/kv_cache.h"
 #include "kernels/token_groups.h"
@@ -86,8 +87,10 @@ void Activations::acquire_blocks(const ModelShape& shape, const Acquire& acquire
   const bool selective = shape.recompute == Recompute::kSelective;
   for (std::int64_t i = 0; i < shape.num_layers; ++i) {
     const std::string prefix = fmt::format("block.{}.", i);
-    residual_TD.push_back(acquire({prefix + "residual", Category::kActivations, shape.dtype,
-                                   shape.residual_tokens() * shape.width, kKept}));
+    if (shape.residual_slots == 0) {
+      residual_TD.push_back(acquire({prefix + "residual", Category::kActivations, shape.dtype,
+                                     shape.residual_tokens() * shape.width, kKept}));
+    }
     routing.push_back(shape.has_experts(i) ? acquire_routing(shape, prefix, acquire)
                                            : RoutingBuffers{});
     if (i > 0 && shape.recompute == Recompute::kFull) continue;
@@ -99,9 +102,27 @@ void Activations::acquire_blocks(const ModelShape& shape, const Acquire& acquire
     }
     blocks.push_back(std::move(block));
   }
-  residual_TD.push_back(
-      acquire({"head.residual", Category::kActivations, shape.dtype,
-               shape.residual_tokens() * shape.width, kForward | kLoss | kEvaluation}));
+  if (shape.residual_slots == 0) {
+    residual_TD.push_back(
+        acquire({"head.residual", Category::kActivations, shape.dtype,
+                 shape.residual_tokens() * shape.width, kForward | kLoss | kEvaluation}));
+  }
+  for (int i = 0; i < shape.residual_slots; ++i) {
+    residual_TD.push_back(acquire(residual_slot(shape, i)));
+  }
+}
+
+// Whole pages, which are read and written directly.
+BufferSpec Activations::residual_slot(const ModelShape& shape, int slot) {
+  const std::int64_t page = kDiskAlignment / static_cast<std::int64_t>(size_of(shape.dtype));
+  const std::int64_t numel = shape.residual_tokens() * shape.width;
+  return {fmt::format("residual.{}", slot),
+          Category::kActivations,
+          shape.dtype,
+          (numel + page - 1) / page * page,
+          kKept,
+          Home::kDevice,
+          kResidualBlock};
 }
 
 void Activations::acquire_slots(const ModelShape& shape, const ModelPart& part,

@@ -25,6 +25,9 @@
 
 namespace sherd::model {
 
+/// Elements of a block in which residual slots move to a disk and back, the last one excepted.
+inline constexpr std::int64_t kResidualBlock = std::int64_t{1} << 20;
+
 /// Buffers for what a site keeps.
 struct SiteBuffers {
   Buffer output, mean, statistic;
@@ -84,6 +87,9 @@ struct Activations {
   /// Everything that the constructor acquires.
   static std::vector<BufferSpec> list(const ModelShape& shape, const kernels::ComputeDevice& device,
                                       const ModelPart* part = nullptr);
+
+  /// Memory for one of ModelShape::residual_slots.
+  static BufferSpec residual_slot(const ModelShape& shape, int slot);
 
   SiteTensors final_norm(const ModelShape& shape) const;
   /// Layer `layer`, whose input is `x_TD` and whose sites' outputs are in set `index` of `blocks`.

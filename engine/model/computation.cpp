@@ -23,6 +23,9 @@ Computation::Computation(const ModelShape& shape_, Allocator& memory, Stream& st
       waiting(static_cast<std::size_t>(shape.num_layers)) {
   if (!part) {
     std::iota(residuals.begin(), residuals.end(), 0);
+    if (shape.residual_slots > 0) {
+      for (int& slot : residuals) slot %= shape.residual_slots;
+    }
     if (shape.recompute != Recompute::kFull) std::iota(kept.begin(), kept.end(), 0);
   }
   rows = make_residual_rows(*this);

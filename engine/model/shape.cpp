@@ -68,6 +68,14 @@ ModelShape::Place ModelShape::place_of(std::int64_t position) const {
                                : Place{2 * context.degree - 1 - part, count + position % count};
 }
 
+std::int64_t ModelShape::residual_tokens() const {
+  return sequence_parallel() ? (tokens() + part.degree - 1) / part.degree : tokens();
+}
+
+std::int64_t ModelShape::first_residual_token() const {
+  return sequence_parallel() ? part.rank * residual_tokens() : 0;
+}
+
 PositionRun ModelShape::position_run(int which) const {
   const std::int64_t count = seq_length / position_runs();
   const int part = context.passes_keys() ? context.half(context.rank, which) : context.rank;

@@ -222,11 +222,11 @@ struct ModelShape {
   std::int64_t cached_positions = 0;
   DType dtype = DType::kF32;  ///< of parameters in compute, and activations
   Recompute recompute = Recompute::kNone;
+  int residual_slots = 0;  ///< `full`: inputs of blocks in memory at a time; 0: all of them
   AdapterShape adapter;
-  /// Patterns of names of parameters that aren't trained, in addition to those of an adapter's base.
-  std::vector<std::string> frozen{};
-  double z_loss = 0.0;               ///< of the output logits: coefficient; 0: none
-  bool max_attention_logit = false;  ///< attention also finds each head's largest logit
+  std::vector<std::string> frozen{};  ///< patterns of names of parameters that aren't trained
+  double z_loss = 0.0;                ///< of the output logits: coefficient; 0: none
+  bool max_attention_logit = false;   ///< attention also finds each head's largest logit
   /// The most logits at a time on a CPU, but at least those of 64 tokens. 128 MiB of f32: the
   /// matmuls of small chunks are slow, because the head's matrix is packed again for each. A GPU
   /// takes 8 times as many: each chunk reads and writes the head's whole weight gradient.
@@ -240,12 +240,8 @@ struct ModelShape {
   /// Number of consecutive tokens whose residual stream is on this rank; all tokens without
   /// sequence parallelism. If ranks can't share the tokens evenly, rows of zeros follow the last
   /// one.
-  std::int64_t residual_tokens() const {
-    return sequence_parallel() ? (tokens() + part.degree - 1) / part.degree : tokens();
-  }
-  std::int64_t first_residual_token() const {
-    return sequence_parallel() ? part.rank * residual_tokens() : 0;
-  }
+  std::int64_t residual_tokens() const;
+  std::int64_t first_residual_token() const;
   std::int64_t whole_seq_length() const { return seq_length * context.degree; }
   /// The runs of positions of a sequence on this rank, in order: one, or two in a ring.
   int position_runs() const { return context.passes_keys() ? 2 : 1; }

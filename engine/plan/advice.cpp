@@ -98,7 +98,7 @@ std::vector<Dimension> dimensions_of(const Variants& variants, bool shared_limit
   const Recipe& recipe = variants.recipe();
   const auto& zero = recipe.zero_optimization;
   const BatchCut batch = variants.batch();
-  Dimension micro, stage, recompute, sync, reshard, prefetch, staging, ranks;
+  Dimension micro, stage, recompute, sync, reshard, prefetch, staging, offload, ranks;
   const auto smaller = divisors(batch.micro_batch * batch.accumulation);
   for (auto size = smaller.rbegin(); size != smaller.rend(); ++size) {
     if (*size < batch.micro_batch) micro.push_back({.micro_batch = *size});
@@ -122,12 +122,24 @@ std::vector<Dimension> dimensions_of(const Variants& variants, bool shared_limit
     if (!recipe.checkpoint.saves() || (now > 0 && mebibytes >= now)) continue;
     staging.push_back({.staging_mib = mebibytes});
   }
+  if (PlannedRecipe(recipe).device.kind == DeviceKind::kCpu) {
+    Strategy on_disk;
+    if (zero.offload_optimizer == OffloadDevice::kNone) {
+      on_disk.offload_optimizer = OffloadDevice::kNvme;
+      offload.push_back(on_disk);
+    }
+    if (zero.offload_param == OffloadDevice::kNone) {
+      on_disk.offload_param = OffloadDevice::kNvme;
+      offload.push_back(on_disk);
+    }
+  }
   for (const std::int64_t count : divisors(batch.ranks * batch.accumulation)) {
     if (count > batch.ranks || (shared_limit && count < batch.ranks)) {
       ranks.push_back({.ranks = count});
     }
   }
-  std::vector<Dimension> all = {micro, stage, recompute, sync, reshard, prefetch, staging, ranks};
+  std::vector<Dimension> all = {micro,    stage,   recompute, sync, reshard,
+                                prefetch, staging, offload,   ranks};
   std::erase_if(all, [](const Dimension& dimension) { return dimension.empty(); });
   return all;
 }

@@ -1,5 +1,6 @@
 #include "engine/plan/memory_plan.h"
 
+#include "core/disk_home.h"
 #include "engine/saving/checkpointing.h"
 #include "engine/train/evaluation.h"
 #include "engine/train/layout/sharding_plan.h"
@@ -52,6 +53,7 @@ std::vector<BufferSpec> run_buffers(const TrainingOptions& options, const Memory
   append(buffers, batch_buffers(options));
   append(buffers, sharding::staging_buffers(request.mesh, request.staging_bytes));
   append(buffers, checkpoint_buffers(options, request.saves, plan));
+  append(buffers, DiskHome::copy_buffers(buffers, request.saves));
   return buffers;
 }
 
@@ -93,7 +95,7 @@ MemoryPlan plan_host_memory(const TrainingOptions& options, const MemoryRequest&
 
 MemoryPlan plan_disk(const TrainingOptions& options, const MemoryRequest& request) {
   std::vector<BufferSpec> buffers;
-  if (options.optimizer.offload.active()) buffers = run_buffers(options, request);
+  if (options.uses_disk()) buffers = run_buffers(options, request);
   std::erase_if(buffers, [](const BufferSpec& buffer) { return buffer.home != Home::kDisk; });
   return MemoryPlan(std::move(buffers));
 }

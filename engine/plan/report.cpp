@@ -141,7 +141,7 @@ std::string sent_text(const PlanReport& report) {
 }  // namespace
 
 PlanReport plan_report(const ResolvedRecipe& recipe, const DeviceLimit& limit,
-                       int ranks_per_machine) {
+                       int ranks_per_machine, const std::optional<DiskRates>& rates) {
   const PlannedRecipe planned = recipe.values;
   WorldPlan plan = plan_world(planned);
   const std::int64_t needed = needed_bytes(plan, limit);
@@ -160,8 +160,10 @@ PlanReport plan_report(const ResolvedRecipe& recipe, const DeviceLimit& limit,
       .sent = traffic.sent(),
       .sent_bytes = traffic.total_bytes(),
       .experts = expert_plan(planned.options, planned.mesh, traffic.sent()),
+      .disk = {},
       .machines = {},
   };
+  report.disk = disk_plan(planned, report.plan, rates);
   if (ranks_per_machine > 0) report.machines = machine_traffic(planned, ranks_per_machine);
   for (const auto& [stage, variant] : at_every_stage(recipe)) {
     const PlannedRecipe at_stage = variant.values;
@@ -213,6 +215,7 @@ std::string plan_text(const PlanReport& report) {
   text += extreme_text("largest micro-batch that fits", report.largest_micro_batch);
   text += extreme_text("smallest world that fits", report.smallest_world);
   text += "\n" + sent_text(report);
+  if (report.disk) text += "\n" + disk_plan_text(*report.disk);
   if (report.experts) text += "\n" + expert_plan_text(*report.experts);
   if (report.machines) text += "\n" + machine_traffic_text(*report.machines);
   return text;

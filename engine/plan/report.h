@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "engine/plan/advice.h"
+#include "engine/plan/disk_plan.h"
 #include "engine/plan/expert_plan.h"
 #include "engine/plan/machine_traffic.h"
 #include "engine/plan/memory_report.h"
@@ -36,14 +37,15 @@ struct PlanReport {
   std::vector<sharding::Sent> sent;  ///< in a step, by the rank that sends most
   std::int64_t sent_bytes = 0;
   std::optional<ExpertPlan> experts;       ///< if ranks divide experts
+  std::optional<DiskPlan> disk;            ///< if some state is on disk
   std::optional<MachineTraffic> machines;  ///< if the ranks per machine are known
 
   bool fits() const { return needed_bytes <= limit.bytes; }
 };
 
-/// `ranks_per_machine`: 0 if unknown.
+/// `ranks_per_machine`: 0 if unknown. `rates`: of the drive with state on disk, if known.
 PlanReport plan_report(const ResolvedRecipe& recipe, const DeviceLimit& limit,
-                       int ranks_per_machine = 0);
+                       int ranks_per_machine = 0, const std::optional<DiskRates>& rates = {});
 
 std::string plan_text(const PlanReport& report);
 std::string plan_json(const PlanReport& report);  ///< one object; ends with a newline

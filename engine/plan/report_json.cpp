@@ -108,6 +108,22 @@ Json experts_json(const ExpertPlan& plan) {
           {"worst_bytes", plan.worst_bytes}};
 }
 
+Json disk_json(const DiskPlan& plan) {
+  Json json = {{"rank", plan.rank},
+               {"at_rest", by_category(plan.at_rest)},
+               {"file_bytes", plan.file_bytes},
+               {"all_file_bytes", plan.all_file_bytes},
+               {"read_bytes", plan.step.read},
+               {"written_bytes", plan.step.written},
+               {"all_read_bytes", plan.all_step.read},
+               {"all_written_bytes", plan.all_step.written}};
+  if (plan.max_steps > 0) {
+    json["all_written_bytes_of_run"] = plan.max_steps * plan.all_step.written;
+  }
+  if (const auto seconds = plan.step_seconds()) json["step_seconds"] = *seconds;
+  return json;
+}
+
 }  // namespace
 
 std::string plan_json(const PlanReport& report) {
@@ -141,6 +157,7 @@ std::string plan_json(const PlanReport& report) {
   json["smallest_world"] = extreme_json(report.smallest_world);
   json["sent"] = sent_json(report);
   json["sent_bytes"] = report.sent_bytes;
+  if (report.disk) json["disk"] = disk_json(*report.disk);
   if (report.experts) json["experts"] = experts_json(*report.experts);
   if (report.machines) json["sent_by_machine"] = machines_json(*report.machines);
   return json.dump(2) + "\n";

@@ -22,6 +22,10 @@ constexpr double kSmallBatchTokens = 128.0;
 // Staging less than a whole save makes some updates wait for the disk. An assumption.
 constexpr double kStagingFactor = 1.01;
 
+// Flops in the time in which a drive moves a byte for a CPU's ranks: 200 Gflop/s and 2 GB/s. An
+// assumption.
+constexpr double kFlopsPerDiskByte = 100.0;
+
 }  // namespace
 
 StepCost step_cost(const PlannedRecipe& planned) {
@@ -29,10 +33,12 @@ StepCost step_cost(const PlannedRecipe& planned) {
   const int ranks = mesh.world_size();
   // Of all ranks; those of one place in a pipeline are nearly alike.
   const int places = mesh.degree(sharding::kPipelineAxis), alike = ranks / places;
-  double sent_bytes = 0.0, gathered = 0.0;
+  double sent_bytes = 0.0, gathered = 0.0, disk_bytes = 0.0;
   for (int first = 0; first < ranks; first += alike) {
     const sharding::Traffic traffic = TrainingStep::traffic(options, mesh, first, traits.kind);
     sent_bytes += static_cast<double>(traffic.total_bytes()) * alike;
+    const DiskTraffic disk = TrainingStep::disk_traffic(options, mesh, first);
+    disk_bytes += static_cast<double>(disk.read + disk.written) * alike;
     for (const sharding::Sent& sent : traffic.sent()) {
       if (sent.label == "parameters") gathered += static_cast<double>(sent.bytes) * alike;
     }
@@ -47,7 +53,7 @@ StepCost step_cost(const PlannedRecipe& planned) {
   const double exposed = kExposure * cost.sent + (waits ? (1.0 - kExposure) * gathered : 0.0);
   cost.total =
       cost.flops * (1.0 + kSmallBatchTokens / static_cast<double>(options.model.tokens())) +
-      kFlopsPerByte * exposed;
+      kFlopsPerByte * exposed + kFlopsPerDiskByte * kExposure * disk_bytes;
   if (recipe.checkpoint.saves() && recipe.checkpoint.staging_mib > 0) cost.total *= kStagingFactor;
   return cost;
 }

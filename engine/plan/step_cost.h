@@ -1,6 +1,7 @@
 /// The expected cost of a step, to rank recipes; it isn't a forecast of time.
 ///
 ///   flops * (1 + kSmallBatchTokens / tokens of a micro-step) + kFlopsPerByte * exposed bytes
+///     + kFlopsPerDiskByte * exposed bytes of state on disk
 ///
 /// Recompute multiplies the flops: selective by 1.02, full by 4/3 (one more forward). Staging less
 /// than a whole save multiplies the sum by 1.01. Small micro-steps make matmuls less efficient.

@@ -18,6 +18,8 @@ void for_each_choice(const Strategy& strategy, Recipe& recipe, const Visit& visi
   visit("zero_optimization.grad_sync", strategy.grad_sync, zero.grad_sync);
   visit("activation_checkpointing.mode", strategy.recompute, recipe.activation_checkpointing.mode);
   visit("checkpoint.staging_mib", strategy.staging_mib, recipe.checkpoint.staging_mib);
+  visit("zero_optimization.offload_optimizer", strategy.offload_optimizer, zero.offload_optimizer);
+  visit("zero_optimization.offload_param", strategy.offload_param, zero.offload_param);
   std::optional<std::int64_t> shards = strategy.ranks;  // of each replica
   if (shards) *shards /= recipe.parallelism.data_parallel_replicate_degree;
   visit("parallelism.data_parallel_shard_degree", shards,
@@ -45,6 +47,8 @@ Strategy Strategy::with(const Strategy& more) const {
   take(both.grad_sync, more.grad_sync);
   take(both.recompute, more.recompute);
   take(both.staging_mib, more.staging_mib);
+  take(both.offload_optimizer, more.offload_optimizer);
+  take(both.offload_param, more.offload_param);
   take(both.ranks, more.ranks);
   take(both.micro_batch, more.micro_batch);
   take(both.accumulation, more.accumulation);

@@ -26,6 +26,7 @@ struct Strategy {
   std::optional<GradSync> grad_sync{};
   std::optional<Recompute> recompute{};
   std::optional<std::int64_t> staging_mib{};
+  std::optional<OffloadDevice> offload_optimizer{}, offload_param{};
   std::optional<std::int64_t> ranks{}, micro_batch{}, accumulation{};
 
   /// This change combined with `more`.

@@ -66,8 +66,8 @@ WorldPlan::WorldPlan(const TrainingOptions& options, MemoryRequest request) {
       const auto [at, is_new] = known.emplace(rows[rank], equal_ranks_.size());
       request.rank = rank;
       if (is_new) {
-        equal_ranks_.push_back(
-            {rank, 0, plan_memory(options, request), plan_host_memory(options, request)});
+        equal_ranks_.push_back({rank, 0, plan_memory(options, request),
+                                plan_host_memory(options, request), plan_disk(options, request)});
       }
       kind_of_rank_.push_back(at->second);
     } else {

@@ -218,6 +218,7 @@ struct Recipe {
 
   struct ActivationCheckpointing {
     Recompute mode = Recompute::kNone;
+    OffloadDevice offload = OffloadDevice::kNone;  ///< where the blocks' inputs wait
   } activation_checkpointing;
 
   struct Optimizer {

@@ -42,6 +42,16 @@ std::vector<Refusal> refusals_of_gpus(const Recipe& recipe) {
                     "use 0, or set run.device: cpu.",
                     recipe.training.weight_hash_interval));
   }
+  for (const auto& [key, device] :
+       {std::pair<std::string_view, OffloadDevice>("zero_optimization.offload_optimizer",
+                                                   recipe.zero_optimization.offload_optimizer),
+        {"zero_optimization.offload_param", recipe.zero_optimization.offload_param},
+        {"activation_checkpointing.offload", recipe.activation_checkpointing.offload}}) {
+    if (device != OffloadDevice::kNvme) continue;
+    refusals.emplace_back(
+        key,
+        fmt::format("{} is nvme, which only CPUs support; use none, or set run.device: cpu.", key));
+  }
   // Graphs can't contain exchanges between ranks inside layers.
   if (recipe.run.cuda_graphs &&
       degrees.tensor_parallel_degree * degrees.context_parallel_degree > 1) {

@@ -266,6 +266,7 @@ void check_training(Resolution& recipe) {
   check_groups(recipe);
   check_evaluations(recipe);
   check_weight_hashes(recipe);
+  check_offload(recipe);
   check_checkpoints(recipe);
   check_rewinds(recipe);
   check_data(recipe);

@@ -77,6 +77,13 @@ bool has_pipeline(R r) {
 bool at_stage_3(R r) {
   return r.zero_optimization.stage == 3;
 }
+bool offloads(R r) {
+  return r.zero_optimization.offload_optimizer != OffloadDevice::kNone ||
+         r.zero_optimization.offload_param != OffloadDevice::kNone;
+}
+bool has_files(R r) {
+  return offloads(r) || r.activation_checkpointing.offload != OffloadDevice::kNone;
+}
 bool is_dynamic(R r) {
   return r.loss_scaling.mode == LossScaling::Mode::kDynamic;
 }
@@ -116,7 +123,9 @@ constexpr std::string_view kOnGpus = "on GPUs", kWithExperts = "with num_experts
                            kWithLora = "with adapter.type: lora", kWithChat = "with format: chat",
                            kWithSample = "with sample_tokens",
                            kWithPipeline = "with pipeline_parallel_degree",
-                           kAtStage3 = "at stage 3", kDynamic = "with mode: dynamic",
+                           kAtStage3 = "at stage 3",
+                           kWithOffload = "with offload_optimizer or offload_param: nvme",
+                           kDynamic = "with mode: dynamic",
                            kDecays = "with every type but constant",
                            kByAStep = "with every type but constant and inverse_sqrt",
                            kWsd = "with type: wsd",
@@ -236,6 +245,9 @@ const Use kUses[] = {
     {"zero_optimization.reshard_after_forward", kAtStage3, at_stage_3},
     {"zero_optimization.shard_optimizer_over_replicas", "with data_parallel_replicate_degree",
      [](R r) { return r.parallelism.data_parallel_replicate_degree > 1; }},
+
+    {"zero_optimization.offload_path", "with state or activations on disk", has_files},
+    {"zero_optimization.offload_buffer_mib", kWithOffload, offloads},
 
     {"mixed_precision.allow_tf32", kOnGpus, on_gpus},
 

@@ -56,6 +56,7 @@ std::string to_json(const StepMetrics& metrics) {
   for (const auto& [axis, milliseconds] : metrics.exposed_by_axis) {
     line["exposed_comm_ms_by_axis"][axis] = milliseconds;
   }
+  if (metrics.exposed_disk_ms) put(line, "exposed_disk_ms", *metrics.exposed_disk_ms);
   put(line, "comm_cpu_ms", metrics.comm_cpu_ms);
   if (metrics.slowest) {
     line["slowest_rank"] = metrics.slowest->rank;

@@ -113,6 +113,7 @@ struct StepMetrics {
   double exposed_comm_ms = 0;  ///< the compute stream waited for communication
   /// The same by mesh axis, for axes with several ranks.
   std::vector<std::pair<std::string, double>> exposed_by_axis{};
+  std::optional<double> exposed_disk_ms{};  ///< the update waited for state on disk
   double comm_cpu_ms = 0;  ///< processor time that communication took from computing
   /// With several ranks: the one with the longest own time, and the median of all.
   struct Slowest {

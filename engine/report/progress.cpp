@@ -23,6 +23,9 @@ bool can_rewrite(std::FILE* out) {
 
 std::string exposed_text(const ProgressUpdate& update) {
   std::string text = fmt::format("exposed {}", human_milliseconds(update.exposed_comm_ms));
+  if (update.exposed_disk_ms) {
+    text += fmt::format(", disk {}", human_milliseconds(*update.exposed_disk_ms));
+  }
   if (update.exposed_by_axis.size() < 2) return text;
   std::string axes;
   for (const auto& [axis, milliseconds] : update.exposed_by_axis) {

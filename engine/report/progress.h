@@ -27,7 +27,8 @@ struct ProgressUpdate {
   double tokens_per_s = 0;       ///< shown with the loss, like the fields below
   /// Share of the matmuls' peak: of GPUs as stated, of CPUs as measured.
   std::optional<double> mfu{};
-  double exposed_comm_ms = 0;  ///< per step
+  double exposed_comm_ms = 0;               ///< per step
+  std::optional<double> exposed_disk_ms{};  ///< the same for waits for state on disk
   /// The same by mesh axis; shown if there are several axes.
   std::vector<std::pair<std::string, double>> exposed_by_axis{};
   double comm_cpu_ms = 0;         ///< per step; shown if at least 0.05

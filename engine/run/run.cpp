@@ -14,6 +14,8 @@
 #include "engine/launch/save_signal.h"
 #include "engine/launch/stop_signals.h"
 #include "engine/model/parameters.h"
+#include "engine/offload/file_home.h"
+#include "engine/plan/disk_plan.h"
 #include "engine/plan/memory_report.h"
 #include "engine/recipe/written_family.h"
 #include "engine/report/output_folder.h"
@@ -144,14 +146,40 @@ std::vector<MeasuredMemory> of_all_processes(sharding::Processes* processes, con
   return measured;
 }
 
+std::string offload_folder(const Recipe& recipe) {
+  const std::string& path = recipe.zero_optimization.offload_path;
+  return path.empty() ? recipe.run.output_dir : path;
+}
+
+// Makes the folder for state on disk, and says what a user should know about it.
+void prepare_offload(const PreparedRun& run, checkpoint::Disk& disk, Progress& progress) {
+  if (!run.prepared[0].options.uses_disk()) return;
+  const std::string folder = offload_folder(run.resolved.values);
+  checkpoint::make_directory(disk, folder);
+  const WorldPlan& plan = run.prepared[run.largest].plan;
+  progress.message(fmt::format("{}, in {}", on_disk_line(plan.disk_of(plan.worst_rank())), folder));
+  if (const std::string remark = remark_on_folder(folder); !remark.empty()) {
+    progress.message("warning: " + remark);
+  }
+}
+
 LaunchOptions launch_of(const PreparedRun& run, std::size_t segment,
                         std::shared_ptr<const Machine> machine, CallsFiles& calls, Trace& trace,
-                        Hooks* hooks, const OnStuck& on_stuck) {
+                        checkpoint::Disk& disk, Hooks* hooks, const OnStuck& on_stuck) {
   LaunchOptions launch = launch_options(run.segments[segment].recipe.values, std::move(machine));
   launch.trace = &trace;
   const WorldPlan& plan = run.prepared[segment].plan;
   launch.plan = [&plan](int r) { return plan.of(r); };
   launch.host_plan = [&plan](int r) { return plan.host_of(r); };
+  const TrainingOptions& options = run.prepared[segment].options;
+  if (options.uses_disk()) {
+    const Recipe& recipe = run.resolved.values;
+    launch.disk = [&plan, &disk, folder = offload_folder(recipe),
+                   saves = recipe.checkpoint.saves()](int r) {
+      checkpoint::make_directory(disk, folder);  // on each machine
+      return make_file_home(plan.disk_of(r), {.folder = folder, .snapshots = saves, .disk = &disk});
+    };
+  }
   launch.stop_asked = [] { return stop_request() == StopRequest::kRequeue; };
   launch.on_calls = [&calls](int r, const std::string& text) { calls.write(r, text); };
   if (on_stuck) {
@@ -268,6 +296,7 @@ void train_in(const OutputFolder& output, const PreparedRun& run,
   CallsFiles calls(output);
   // mpirun gives a process a terminal of its own, and passes on what it reads there line by line.
   Progress progress = processes ? Progress(stdout, /*in_place=*/false, 0) : Progress();
+  if (first) prepare_offload(run, output.disk(), progress);
   const std::unique_ptr<Hooks> hooks = first ? run_hooks(recipe, output, progress) : nullptr;
   RunTotals totals;
   MeasuredSegment measured;
@@ -275,7 +304,7 @@ void train_in(const OutputFolder& output, const PreparedRun& run,
   // Trains a segment, which is the whole run if there is one.
   const auto train_segment = [&](std::size_t segment) {
     const LaunchOptions launch =
-        launch_of(run, segment, machine, calls, trace, hooks.get(), on_stuck);
+        launch_of(run, segment, machine, calls, trace, output.disk(), hooks.get(), on_stuck);
     if (first && !std::exchange(said, true)) say_what_runs(progress, run, launch, output.disk());
     const RunContext context{
         .run = run,

@@ -136,6 +136,7 @@ StepMetrics RunReporter::metrics_of(std::int64_t step, const StepResult& result,
   line.tokens_per_s = static_cast<double>(tokens_per_step_) / seconds;
   line.exposed_comm_ms = result.exposed_comm_ms;
   line.exposed_by_axis = result.exposed_by_axis;
+  if (rank_.disk) line.exposed_disk_ms = result.exposed_disk_ms;
   line.comm_cpu_ms = result.comm_cpu_ms;
   if (const auto& slowest = result.slowest) {
     line.slowest = {slowest->rank, slowest->own_ms, slowest->median_ms};
@@ -181,6 +182,7 @@ void RunReporter::step(std::int64_t step, const StepResult& result, Clock::durat
   for (const auto& [axis, milliseconds] : result.exposed_by_axis) {
     exposed_by_axis_[axis] += milliseconds;
   }
+  exposed_disk_ms_ += result.exposed_disk_ms;
   comm_cpu_ms_ += result.comm_cpu_ms;
   if (line.slowest) context_.totals.slowest.add(*line.slowest);
   busy_seconds_ += seconds;
@@ -216,6 +218,7 @@ void RunReporter::show_progress(std::int64_t step, double loss) {
     update.mfu = flops / matmul_peak_;
   }
   update.exposed_comm_ms = exposed_ms_ / steps;
+  if (rank_.disk) update.exposed_disk_ms = exposed_disk_ms_ / steps;
   for (const auto& [axis, milliseconds] : exposed_by_axis_) {
     update.exposed_by_axis.emplace_back(axis, milliseconds / steps);
   }
@@ -224,7 +227,7 @@ void RunReporter::show_progress(std::int64_t step, double loss) {
   update.time_left = time_left_.of(schedule_.left(step + 1));
   if (!stays) return context_.progress.update(update);
   context_.progress.log(update);
-  exposed_ms_ = comm_cpu_ms_ = busy_seconds_ = 0.0;
+  exposed_ms_ = exposed_disk_ms_ = comm_cpu_ms_ = busy_seconds_ = 0.0;
   exposed_by_axis_.clear();
   steps_since_report_ = 0;
 }

@@ -60,7 +60,7 @@ class RunReporter {
   RunSchedule schedule_;
   TimeLeft time_left_;
   Clock::time_point moved_{};
-  double exposed_ms_ = 0.0, comm_cpu_ms_ = 0.0, busy_seconds_ = 0.0;
+  double exposed_ms_ = 0.0, exposed_disk_ms_ = 0.0, comm_cpu_ms_ = 0.0, busy_seconds_ = 0.0;
   double matmul_peak_ = 0.0;
   std::map<std::string, double> exposed_by_axis_;
   std::int64_t steps_since_report_ = 0;

@@ -1,18 +1,22 @@
 #include "engine/saving/checkpointing.h"
 
 #include <algorithm>
+#include <cstring>
 #include <set>
 
 #include "checkpoint/writer.h"
+#include "core/disk_home.h"
 #include "kernels/isa.h"
 #include "optim/eight_bits.h"
 
 namespace sherd::engine {
 namespace {
 
-// A rank's bytes of each kind, at most: slices are padded, and some parameters may lack some kinds.
+// A rank's bytes of each kind that isn't on disk, at most: slices are padded, and some parameters
+// may lack some kinds.
 std::vector<std::int64_t> bytes_by_kind(const TrainingOptions& options,
-                                        const sharding::ShardingPlan& plan) {
+                                        const sharding::ShardingPlan& plan,
+                                        const sharding::OffloadOptions& offload) {
   const optim::OptimizerDescriptor& optimizer = optim::descriptor_of(options.optimizer.type);
   std::int64_t slices = 0;
   std::set<std::string> kinds;
@@ -24,7 +28,9 @@ std::vector<std::int64_t> bytes_by_kind(const TrainingOptions& options,
       }
     }
   }
-  std::vector<std::int64_t> bytes = {slices * 4};
+  std::vector<std::int64_t> bytes;
+  if (!offload.master && !offload.parameters) bytes.push_back(slices * 4);
+  if (offload.moments) kinds.clear();
   for (const std::string& kind : kinds) {
     const optim::MomentForm form = optim::form_of(kind, options.optimizer.moment_type);
     bytes.push_back(slices / form.elements * static_cast<std::int64_t>(size_of(form.dtype)));
@@ -46,7 +52,13 @@ std::vector<BufferSpec> checkpoint_buffers(const TrainingOptions& options, bool 
       sharding::Agreement<CheckpointWord>::buffer("checkpoint", plan.mesh.world_size()),
       checkpoint_reading_buffer()};
   if (saves) {
-    std::int64_t bytes = checkpoint::staging_bytes(bytes_by_kind(options, plan));
+    const sharding::OffloadOptions& offload = options.optimizer.offload;
+    std::int64_t bytes = checkpoint::staging_bytes(bytes_by_kind(options, plan, offload));
+    // What is on disk isn't waited for: it only passes through the ring.
+    if (offload.active()) {
+      bytes = std::min(bytes + 8 * checkpoint::kBlockBytes,
+                       checkpoint::staging_bytes(bytes_by_kind(options, plan, {})));
+    }
     if (options.staging_bytes > 0) bytes = std::min(bytes, options.staging_bytes);
     buffers.push_back(
         {"checkpoint.ring", Category::kCheckpoint, DType::kU8, bytes, kAlways, Home::kHost});
@@ -68,6 +80,12 @@ Checkpointing::Checkpointing(const TrainingOptions& options, const CheckpointOpt
       on_message_(std::move(on_message)),
       words_(model.rank(), "checkpoint"),
       reading_(model.rank().acquire(checkpoint_reading_buffer())) {
+  if (DiskHome* const disk = rank().disk.get()) {
+    copy_ = [disk](const void* from, void* to, std::int64_t bytes) {
+      if (disk->has(from) || disk->has(to)) return disk->copy(from, to, bytes);
+      std::memcpy(to, from, static_cast<std::size_t>(bytes));
+    };
+  }
   if (!rank().separate_memory()) return;
   copies_ = rank().make_stream(StreamPurpose::kCopy, "checkpoint");
   copy_ = [this](const void* from, void* to, std::int64_t bytes) {

@@ -81,7 +81,8 @@ class Checkpointing {
   }
   /// Buffer for a block of a file, in host memory; before the first step.
   const Tensor& reading() const { return reading_.tensor(); }
-  /// Copies state from or to separate device memory; empty if the device uses host memory.
+  /// Copies state from or to separate device memory, or its home on disk. Empty if all state is in
+  /// the host's memory.
   const sharding::CopyState& copy() const { return copy_; }
 
   /// Reports a sentence that is the same on all ranks, once, from rank 0.

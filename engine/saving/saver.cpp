@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cmath>
+#include <cstring>
 #include <nlohmann/json.hpp>
 #include <thread>
 #include <utility>
@@ -10,6 +11,7 @@
 #include "checkpoint/store/committed.h"
 #include "checkpoint/store/hdf5_index.h"
 #include "checkpoint/store/step_directory.h"
+#include "core/disk_home.h"
 #include "engine/train/units/frozen_weights.h"
 #include "sharding/zero/unit.h"
 
@@ -55,15 +57,22 @@ Saver::Saver(Checkpointing& shared, SaveEvents events)
                                            {rank_.mesh, sharding::plans_of(shared.model().units())})
                             .back());
   owned_ = run_state(shared.options(), shared.model(), shared.training_step(), Pieces::kOwned);
-  writer_ = std::make_unique<checkpoint::Writer>(
-      checkpoint::WriterOptions{.directory = checkpoints_.directory,
-                                .rank = rank_.rank,
-                                .world = rank_.world_size(),
-                                .ring = ring_,
-                                .build_index = checkpoint::build_hdf5_index,
-                                .disk = checkpoints_.disk,
-                                .lock = checkpoints_.lock,
-                                .copy = shared.copy()});
+  checkpoint::WriterOptions options{.directory = checkpoints_.directory,
+                                    .rank = rank_.rank,
+                                    .world = rank_.world_size(),
+                                    .ring = ring_,
+                                    .build_index = checkpoint::build_hdf5_index,
+                                    .disk = checkpoints_.disk,
+                                    .lock = checkpoints_.lock,
+                                    .copy = shared.copy()};
+  if (DiskHome* const disk = rank_.disk.get()) {
+    options.copy = [disk](const void* from, void* to, std::int64_t bytes) {
+      if (disk->has(from)) return disk->copy_of_snapshot(from, to, bytes);
+      std::memcpy(to, from, static_cast<std::size_t>(bytes));
+    };
+    options.stays = [disk](const void* address) { return disk->has(address); };
+  }
+  writer_ = std::make_unique<checkpoint::Writer>(std::move(options));
   shared.training_step().before_update = [this] {
     if (saving_) writer_->wait_copied();
   };
@@ -134,6 +143,7 @@ void Saver::begin_save(std::int64_t step, const StepOutcome& outcome) {
     uuid += fmt::format("{:08x}", static_cast<std::uint32_t>(part));
   }
   // Telling one another has waited for the compute stream: what is saved has been computed.
+  if (rank_.disk) rank_.disk->begin_snapshot();
   writer_->begin(step, uuid, owned_);
   saving_ = true;
   committing_ = false;
@@ -161,7 +171,7 @@ void Saver::advance(bool wait) {
     failed(status);
   } else if (committed) {
     writer_->finish();
-    saving_ = false;
+    end_save();
     failed_in_a_row_ = 0;
     newest_step_ = saving_step_;
     if (rank_.rank == 0) saved(status);
@@ -169,6 +179,11 @@ void Saver::advance(bool wait) {
     committing_ = true;
     if (rank_.rank == 0) commit();
   }
+}
+
+void Saver::end_save() {
+  if (rank_.disk) rank_.disk->end_snapshot();
+  saving_ = false;
 }
 
 // What has to be durable before it can't be: then there is no checkpoint, and the others hear of it
@@ -196,7 +211,7 @@ void Saver::failed(const checkpoint::SaveStatus& status) {
   writer_->wait();
   const CheckpointWord own{};
   shared_.exchange("save", own);  // every rank's files are gone: there is room again
-  saving_ = false;
+  end_save();
   ++failed_in_a_row_;
   const bool too_many =
       checkpoints_.max_failed_saves > 0 && failed_in_a_row_ >= checkpoints_.max_failed_saves;

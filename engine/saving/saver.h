@@ -63,6 +63,7 @@ class Saver {
   void saved(const checkpoint::SaveStatus& status);
   void report_removals(const checkpoint::RetentionReport& report) const;
   void advance(bool wait);
+  void end_save();
   void commit();
   void failed(const checkpoint::SaveStatus& status);
   [[noreturn]] void give_up(const checkpoint::SaveFailure& failure) const;

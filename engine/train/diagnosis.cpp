@@ -11,6 +11,18 @@
 
 namespace sherd::engine {
 
+// The index of the first; -1: none.
+std::int64_t Diagnosis::find_non_finite(const Tensor& values) const {
+  std::int64_t found = -1;
+  const sharding::Rank& rank = model_.rank();
+  rank.each_part(values, false, [&](const Tensor& part, std::int64_t first) {
+    if (found >= 0) return;
+    const std::int64_t at = kernels::find_non_finite(rank.compute(), part);
+    if (at >= 0) found = first + at;
+  });
+  return found;
+}
+
 // Of the slice that is this rank's own: all ranks together look at each element once.
 template <class SliceOf>
 Diagnosis::Finding Diagnosis::find_in_slices(const SliceOf& slice_of) const {
@@ -19,8 +31,7 @@ Diagnosis::Finding Diagnosis::find_in_slices(const SliceOf& slice_of) const {
     if (!state.trains()) continue;
     const Tensor slice = slice_of(state);
     for (const sharding::Piece& piece : state.layout().pieces(state.own_slice())) {
-      const std::int64_t at = kernels::find_non_finite(model_.rank().compute(),
-                                                       slice.part(piece.position, piece.count));
+      const std::int64_t at = find_non_finite(slice.part(piece.position, piece.count));
       if (at < 0) continue;
       return {
           0.0, static_cast<double>(model_.number_of(unit)), static_cast<double>(piece.parameter),

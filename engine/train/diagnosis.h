@@ -58,6 +58,7 @@ class Diagnosis {
  private:
   template <class SliceOf>
   Finding find_in_slices(const SliceOf& slice_of) const;
+  std::int64_t find_non_finite(const Tensor& values) const;
   double order_of(int unit, sharding::UnitEnd end) const;
   Finding find_in_full(int unit, sharding::UnitEnd end, const Tensor& full) const;
   std::string name_of(const Finding& finding) const;

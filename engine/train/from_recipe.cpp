@@ -4,6 +4,7 @@
 
 #include "engine/train/data_sources.h"
 #include "engine/train/model_shape.h"
+#include "engine/train/units/kept_inputs.h"
 
 namespace sherd::engine {
 namespace {
@@ -23,6 +24,15 @@ data::Format data_format(DataFormat format) {
   }
   SHERD_CHECK(false, "unknown data format");
   __builtin_unreachable();
+}
+
+sharding::OffloadOptions offload_of(const Recipe& recipe) {
+  const Recipe::ZeroOptimization& zero = recipe.zero_optimization;
+  const bool optimizer = zero.offload_optimizer == OffloadDevice::kNvme;
+  return {.moments = optimizer,
+          .master = optimizer && recipe.mixed_precision.param_dtype != FloatType::kF32,
+          .parameters = zero.offload_param == OffloadDevice::kNvme,
+          .buffer_bytes = zero.offload_buffer_mib << 20};
 }
 
 std::vector<optim::ParameterGroup> groups_of(const Recipe::Optimizer& optimizer) {
@@ -97,6 +107,10 @@ TrainingOptions training_options(const Recipe& recipe) {
                        .moment_type = {dtype_of(precision.optimizer_state_dtype),
                                        precision.stochastic_rounding, recipe.run.seed}};
   options.optimizer.moment_type.in_8_bits = optimizer.eight_bit_states;
+  options.optimizer.offload = offload_of(recipe);
+  if (recipe.activation_checkpointing.offload == OffloadDevice::kNvme) {
+    options.model.residual_slots = KeptInputs::slots(options.model.num_layers);
+  }
   options.lr_schedule = recipe.lr_schedule();
   options.overfit_one_batch = recipe.training.overfit_one_batch;
   if (degrees.expert_parallel_degree > 1) options.divide_experts();

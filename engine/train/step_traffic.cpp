@@ -4,6 +4,7 @@
 #include "engine/train/layout/sharding_plan.h"
 #include "engine/train/pipeline/pipeline.h"
 #include "engine/train/training_step.h"
+#include "engine/train/units/kept_inputs.h"
 #include "engine/train/units/model_collectives.h"
 #include "sharding/zero/gradient_reduction.h"
 #include "sharding/zero/parameter_gather.h"
@@ -11,19 +12,29 @@
 namespace sherd::engine {
 namespace {
 
+// The order of uses, and how often a step repeats it.
+struct Uses {
+  std::vector<int> order;
+  int times = 1;
+};
+
 // Without a pipeline each micro-step uses units in the same order, which many of them make no
 // longer to count.
-sharding::Traffic parameter_traffic(const TrainingOptions& options, const RankPipeline& pipeline,
-                                    const sharding::ShardingPlan& plan) {
+Uses uses_of(const TrainingOptions& options, const RankPipeline& pipeline,
+             const sharding::ShardingPlan& plan) {
   if (pipeline.whole()) {
     std::vector<UnitId> uses = forward_uses(pipeline.chunks[0], options.model, false);
     const std::vector<UnitId> backward = backward_uses(pipeline.chunks[0], options.model);
     uses.insert(uses.end(), backward.begin(), backward.end());
-    return sharding::parameter_traffic(plan.units, options.gather, places_of(uses, plan.units),
-                                       options.num_micro_steps);
+    return {places_of(uses, plan.units), options.num_micro_steps};
   }
-  const std::vector<UnitId> uses = step_uses(pipeline, options.model);
-  return sharding::parameter_traffic(plan.units, options.gather, places_of(uses, plan.units), 1);
+  return {places_of(step_uses(pipeline, options.model), plan.units)};
+}
+
+sharding::Traffic parameter_traffic(const TrainingOptions& options, const RankPipeline& pipeline,
+                                    const sharding::ShardingPlan& plan) {
+  const Uses uses = uses_of(options, pipeline, plan);
+  return sharding::parameter_traffic(plan.units, options.gather, uses.order, uses.times);
 }
 
 // As Pipeline::backward does: what stood last is still there for a backward of both halves.
@@ -95,6 +106,32 @@ sharding::Traffic TrainingStep::traffic(const TrainingOptions& options, const sh
   traffic.add(Pipeline::traffic(options, pipeline, mesh, rank));
   traffic.add(sharding::Agreement<RankStats>::traffic(kStepStats, mesh));
   traffic.add(ExpertStatistics::traffic(options, mesh));
+  return traffic;
+}
+
+DiskTraffic TrainingStep::disk_traffic(const TrainingOptions& options, const sharding::Mesh& mesh,
+                                       int rank) {
+  DiskTraffic traffic;
+  if (!options.uses_disk()) return traffic;
+  traffic.read = options.num_micro_steps * KeptInputs::bytes(rank_model(options, mesh, rank));
+  traffic.written = traffic.read;
+  const sharding::ShardingPlan plan = sharding_plan(options, mesh, rank);
+  for (const BufferSpec& buffer :
+       optim::descriptor_of(options.optimizer.type).buffers(options.optimizer, plan, rank)) {
+    if (buffer.home != Home::kDisk) continue;
+    traffic.read += buffer.bytes();
+    traffic.written += buffer.bytes();
+  }
+  const Uses uses = uses_of(options, rank_pipeline(options, mesh, rank), plan);
+  const std::vector<std::int64_t> gathers =
+      count_gathers(plan.units, options.gather, uses.order, uses.times);
+  for (std::size_t i = 0; i < plan.units.size(); ++i) {
+    const auto fp32 = sharding::unit_buffers(plan.units[i]).fp32_parameters;
+    if (!fp32 || fp32->home != Home::kDisk) continue;
+    const bool is_gathered = plan.units[i].needs_slot() && !plan.units[i].divides_parts();
+    traffic.read += (1 + (is_gathered ? gathers[i] : 0)) * fp32->bytes();
+    traffic.written += fp32->bytes();
+  }
   return traffic;
 }
 

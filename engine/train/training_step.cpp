@@ -178,6 +178,9 @@ TrainingStep::RankStats TrainingStep::own_stats(const StepRequests& asked) {
     stats.exposed_by_axis.at(i) = Milliseconds(of_step).count();
   }
   waited_before_ = waited;
+  const std::chrono::nanoseconds for_disk = rank_.waited_for_disk();
+  stats.exposed_disk_ms = Milliseconds(for_disk - waited_for_disk_).count();
+  waited_for_disk_ = for_disk;
   stats.comm_cpu_ms = Milliseconds(cpu - cpu_before_).count();
   cpu_before_ = cpu;
   if (const auto sent = rank_.groups->sent()) {
@@ -205,6 +208,7 @@ TrainingStep::StepStats TrainingStep::reduce_step_stats(std::int64_t step,
     total_loss.add(of_rank.loss_sum);
     if (of_rank.exposed_comm_ms >= longest.exposed_comm_ms) longest = of_rank;
     result.comm_cpu_ms = std::max(result.comm_cpu_ms, of_rank.comm_cpu_ms);
+    result.exposed_disk_ms = std::max(result.exposed_disk_ms, of_rank.exposed_disk_ms);
     own_ms.push_back(of_rank.own_ms);
     sent += {static_cast<std::int64_t>(of_rank.sent_within),
              static_cast<std::int64_t>(of_rank.sent_across)};

@@ -40,7 +40,8 @@ struct StepResult {
   /// That rank's waits by axis, for axes with several ranks. The rest of exposed time is exchanges
   /// among ranks of several axes.
   std::vector<std::pair<std::string, double>> exposed_by_axis;
-  double comm_cpu_ms = 0.0;  ///< of the rank whose communication workers used most CPU time
+  double exposed_disk_ms = 0.0;  ///< of the rank whose update waited longest for state from disk
+  double comm_cpu_ms = 0.0;      ///< of the rank whose communication workers used most CPU time
   /// From the previous step's statistics to this step's, without evaluations and saves between
   /// steps. None in a world of one rank.
   std::optional<SlowestRank> slowest{};
@@ -79,6 +80,11 @@ class TrainingStep {
   /// a step that is skipped or replayed. `device`: tensor ranks on GPUs use other chunks of logits.
   static sharding::Traffic traffic(const TrainingOptions& options, const sharding::Mesh& mesh,
                                    int rank, DeviceKind device);
+
+  /// What rank `rank` reads from disk and writes there in one step: all its state there once each
+  /// way, and parameters whenever they are gathered. Saves are excluded.
+  static DiskTraffic disk_traffic(const TrainingOptions& options, const sharding::Mesh& mesh,
+                                  int rank);
 
   /// Runs step `step` (from 0). `asked` is what this rank is asked for after the step. With loss
   /// scaling, a step whose gradient isn't finite is skipped by all ranks.
@@ -131,7 +137,8 @@ class TrainingStep {
     double exposed_comm_ms = 0.0;
     std::array<double, Event::kMostKinds> exposed_by_axis{};  ///< as in ShardedModel::Waits
     double comm_cpu_ms = 0.0;
-    double own_ms = 0.0;                          ///< SlowestRank
+    double own_ms = 0.0;  ///< SlowestRank
+    double exposed_disk_ms = 0.0;
     double sent_within = 0.0, sent_across = 0.0;  ///< bytes, if they are known
     double stop_request = 0.0, save_request = 0.0;
   };
@@ -171,6 +178,7 @@ class TrainingStep {
   optim::BadSteps bad_steps_;
   std::int64_t num_updates_ = 0, num_without_targets_ = 0;
   ShardedModel::Waits waited_before_;
+  std::chrono::nanoseconds waited_for_disk_{0};
   LinkBytes sent_before_;
   std::chrono::nanoseconds cpu_before_{0};
   // Of this rank's own time: what has been counted, and its beginning, and the waits until then.

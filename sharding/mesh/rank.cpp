@@ -33,6 +33,20 @@ Buffer Rank::acquire(const BufferSpec& spec) const {
   return (spec.home == Home::kHost && host_memory ? *host_memory : *memory).acquire(spec);
 }
 
+std::chrono::nanoseconds Rank::waited_for_disk() const {
+  return disk ? disk->waited() : std::chrono::nanoseconds(0);
+}
+
+void Rank::each_part(const Tensor& tensor, bool writes,
+                     const std::function<void(const Tensor& part, std::int64_t first)>& use) const {
+  if (!disk || !disk->has(tensor.data)) return use(tensor, 0);
+  const auto size = static_cast<std::int64_t>(size_of(tensor.dtype));
+  disk->each_part(tensor.data, tensor.bytes(), writes,
+                  [&](void* memory, std::int64_t begin, std::int64_t bytes) {
+                    use({memory, tensor.dtype, bytes / size}, begin / size);
+                  });
+}
+
 void Rank::guard(const std::function<void()>& work) const {
   try {
     work();

@@ -1,6 +1,7 @@
 /// One participant: its place in the mesh, its memory, its streams, its communicators.
 #pragma once
 
+#include <chrono>
 #include <exception>
 #include <functional>
 #include <memory>
@@ -55,6 +56,12 @@ struct Rank {
   Buffer acquire(const std::optional<BufferSpec>& spec) const {
     return spec ? acquire(*spec) : Buffer();
   }
+  /// Total time that updates have waited for `disk`.
+  std::chrono::nanoseconds waited_for_disk() const;
+  /// use(part, its first element) for the parts of a tensor, in order: one if it is in memory; if it
+  /// is on disk, several, which are brought into memory. With `writes`, changes are kept.
+  void each_part(const Tensor& tensor, bool writes,
+                 const std::function<void(const Tensor& part, std::int64_t first)>& use) const;
   /// Makes one more stream of this rank's device.
   std::function<std::unique_ptr<Stream>(StreamPurpose purpose, const std::string& name)>
       make_stream;

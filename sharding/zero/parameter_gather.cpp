@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/disk_home.h"
 #include "kernels/nf4.h"
 #include "kernels/pointwise.h"
 #include "sharding/comm/communicator.h"
@@ -78,6 +79,7 @@ ParameterGather::ParameterGather(const Rank& rank, const std::vector<UnitState>&
     made.free = rank.make_event();
   }
   quantised_ = rank.acquire(quantised_gather_buffer(plans_of(units)));
+  if (rank.disk) at_once_ = make_cpu_compute_stream({.name = "read", .rank = rank.rank});
 }
 
 void ParameterGather::plan(std::vector<int> uses) {
@@ -135,6 +137,16 @@ void ParameterGather::prefetch() {
   for (const auto& [slot, unit] : schedule_.prefetch()) gather_into(slots_[slot], unit);
 }
 
+// What is on disk is read by the stream, on its own thread, and cast there at once.
+void ParameterGather::cast_into(Stream& stream, const Tensor& from, const Tensor& to) {
+  if (!rank_->disk || !rank_->disk->has(from.data)) return kernels::cast(stream, from, to);
+  stream.run("read", [this, from, to] {
+    rank_->each_part(from, false, [&](const Tensor& part, std::int64_t first) {
+      kernels::cast(*at_once_, part, to.part(first, part.numel));
+    });
+  });
+}
+
 void ParameterGather::gather_into(Slot& slot, int unit) {
   const UnitState& state = (*units_)[unit];
   Stream& stream = rank_->gather();
@@ -142,9 +154,9 @@ void ParameterGather::gather_into(Slot& slot, int unit) {
   stream.wait(*updated_[unit]);
   if (sharded(unit) && state.trains()) {
     const Tensor full = slot.buffer.tensor().part(0, state.layout().numel());
-    kernels::cast(stream,
-                  replicas_[unit] ? state.resident_part() : state.fp32_slice(state.own_slice()),
-                  state.part_of(full));
+    const Tensor own =
+        replicas_[unit] ? state.resident_part() : state.fp32_slice(state.own_slice());
+    cast_into(stream, own, state.part_of(full));
     communicators_[unit]->all_gather(stream, state.name(), full);
   }
   if (sharded(unit) && state.plan().has_frozen()) gather_frozen_into(slot, unit);
@@ -207,7 +219,7 @@ void ParameterGather::publish(int unit, bool rounded) {
   for (const int slice_index : state.updated_slices()) {
     const Tensor resident = state.rounded_slice(slice_index);
     if (!resident || rounded) continue;
-    kernels::cast(rank_->compute(), state.fp32_slice(slice_index), resident);
+    cast_into(rank_->compute(), state.fp32_slice(slice_index), resident);
   }
   rank_->compute().record(*updated_[unit]);
   if (!state.placement().optimizer_sharded() || !state.trains()) return;

@@ -78,12 +78,14 @@ class ParameterGather {
   void gather_into(Slot& slot, int unit);
   void gather_frozen_into(const Slot& slot, int unit);
   void decode_into(const Slot& slot, int unit);
+  void cast_into(Stream& stream, const Tensor& from, const Tensor& to);
 
   const Rank* rank_;
   const std::vector<UnitState>* units_;
   SlotSchedule schedule_;
   std::vector<Slot> slots_;
-  Buffer quantised_;  // bytes of all slices of a unit
+  std::unique_ptr<Stream> at_once_;  // does its work on the calling thread; where state is on disk
+  Buffer quantised_;                 // bytes of all slices of a unit
   // By unit: its ZeRO group, and the replicas that divide its parts, if any.
   std::vector<Communicator*> communicators_, replicas_;
   std::vector<std::unique_ptr<Event>> updated_;    // by unit: the slice holds its new values

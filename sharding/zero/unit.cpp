@@ -128,6 +128,10 @@ UnitBuffers unit_buffers(const UnitPlan& unit) {
     buffers.fp32_parameters = {name + ".master",
                                low_precision ? Category::kMaster : Category::kParameters,
                                DType::kF32, unit.updated_numel()};
+    if (unit.fp32_disk_block > 0) {
+      buffers.fp32_parameters->home = Home::kDisk;
+      buffers.fp32_parameters->disk_block = unit.fp32_disk_block;
+    }
   }
   if (unit.placement.has_gradients) {
     buffers.gradients = {

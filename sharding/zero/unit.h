@@ -47,6 +47,18 @@ struct Precision {
   DType accumulate = DType::kF32;  ///< gradients added over micro-steps
 };
 
+/// Which state is on disk between uses (core/disk_home.h), and how it is brought into memory.
+struct OffloadOptions {
+  bool moments = false;     ///< the optimizer's
+  bool master = false;      ///< FP32 parameters of 16-bit compute, where a rounded copy is resident
+  bool parameters = false;  ///< at stage 3: the slices that ranks gather
+  /// Staging memory of a rank: several blocks of all kinds of state.
+  std::int64_t buffer_bytes = 0;
+
+  bool active() const { return moments || master || parameters; }
+  bool operator==(const OffloadOptions&) const = default;
+};
+
 /// A unit on a mesh, before any rank holds it. It determines memory and traffic.
 struct UnitPlan {
   UnitPlan(UnitSpec spec, const Placement& placement, const Precision& precision, const Mesh& mesh,
@@ -69,7 +81,8 @@ struct UnitPlan {
   /// are in rank order.
   int tree_of_ranks = 1;
   /// Where FP32 parameters are that are buffers of their own and that only the optimizer uses.
-  Home fp32_home = Home::kDevice;
+  /// On disk, in blocks of so many elements; 0: in memory.
+  std::int64_t fp32_disk_block = 0;
   /// Per parameter: whether the backward may add its gradient to the accumulated one, if that is
   /// full (gradient_reduction.h). Empty: none.
   std::vector<bool> may_add{};
@@ -172,6 +185,10 @@ class UnitState {
   const std::vector<int>& updated_slices() const { return updated_slices_; }
   /// The FP32 parameters of slice `slice_index` (one of `updated_slices`).
   Tensor fp32_slice(int slice_index) const;
+  /// The FP32 slices, if they are on disk; otherwise empty.
+  Tensor on_disk() const {
+    return plan_.fp32_disk_block > 0 && fp32_parameters_ ? fp32_parameters_.tensor() : Tensor{};
+  }
   /// Accumulated gradients: full, or this rank's part if `placement().gradients_sharded()`.
   const Tensor& gradients() const { return gradients_.tensor(); }
   /// The accumulated gradient of slice `slice_index`.

@@ -33,7 +33,8 @@ constexpr int kSteps = 40;
 /// get wrong: dropout, a schedule, and data whose epochs end in the middle.
 class TrainCrash {
  public:
-  explicit TrainCrash(int interval) {
+  /// `on_disk`: the runs that are killed keep their state on disk; the reference doesn't.
+  TrainCrash(int interval, bool on_disk) : on_disk_(on_disk) {
     std::string text;
     const char* words[] = {"the ",   "quick ", "brown ", "fox ",
                            "jumps ", "over ",  "lazy ",  "dogs.\n"};
@@ -91,8 +92,16 @@ checkpoint: {interval: )" + std::to_string(interval) +
 
  private:
   std::vector<std::string> command(const std::string& run) const {
-    return {SHERD_PROGRAM, "train", folder_.file("crash.yaml"), "--set",
-            "run.output_dir=" + folder_.file(run)};
+    std::vector<std::string> words = {SHERD_PROGRAM, "train", folder_.file("crash.yaml"), "--set",
+                                      "run.output_dir=" + folder_.file(run)};
+    if (on_disk_ && run != "reference") {
+      for (const char* setting :
+           {"zero_optimization.offload_optimizer=nvme", "zero_optimization.offload_param=nvme",
+            "zero_optimization.offload_buffer_mib=1"}) {
+        words.insert(words.end(), {"--set", setting});
+      }
+    }
+    return words;
   }
   std::string run_name() const { return "run-" + std::to_string(num_runs_); }
   std::string path_of(const std::string& run, std::int64_t step) const {
@@ -175,6 +184,7 @@ checkpoint: {interval: )" + std::to_string(interval) +
     return losses;
   }
 
+  const bool on_disk_;
   test::TempFolder folder_;
   std::map<std::int64_t, double> losses_;                     ///< of the reference
   std::map<std::int64_t, std::vector<std::string>> digests_;  ///< likewise
@@ -182,8 +192,8 @@ checkpoint: {interval: )" + std::to_string(interval) +
   std::int64_t newest_ = 0;  ///< of the run that is on
 };
 
-void kill_train(int interval, int times) {
-  TrainCrash crash(interval);
+void kill_train(int interval, int times, bool on_disk = false) {
+  TrainCrash crash(interval, on_disk);
   if (testing::Test::HasFailure()) return;
   crash.kill_at_random_moments(times);
   // A process may come to its end before it is killed, but not as a rule.
@@ -199,9 +209,14 @@ TEST(TrainCrash, KilledAtRandomMomentsIsTheRunThatWasNotKilled) {
   kill_train(2, 10);
 }
 
+TEST(TrainCrash, StateOnDiskIsLostWithTheProcessAndNothingElse) {
+  kill_train(1, 8, /*on_disk=*/true);
+}
+
 TEST(TrainCrashSlow, KilledAtRandomMomentsIsTheRunThatWasNotKilled) {
   kill_train(1, 500);
   kill_train(2, 500);
+  kill_train(1, 300, /*on_disk=*/true);
 }
 
 }  // namespace

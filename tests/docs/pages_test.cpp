@@ -153,10 +153,12 @@ TEST(PagesText, HaveLinesOfAtMostAHundredCharacters) {
 const std::set<std::string> kLaterPages = {"docs/controls.md",
                                            "docs/experts.md",
                                            "docs/hooks.md",
+                                           "docs/offload.md",
                                            "docs/optimizers.md",
                                            "docs/parquet.md",
                                            "docs/sweeps.md",
                                            "docs/decisions/expert_rows_by_source.md",
+                                           "docs/decisions/saves_keep_second_places.md",
                                            "docs/decisions/stages_change_weights.md",
                                            "docs/decisions/stages_have_trainers_of_their_own.md",
                                            "docs/decisions/correction_bias_is_a_parameter.md"};

@@ -12,6 +12,7 @@
 #include "engine/model/sites.h"
 #include "engine/train/layout/pipeline_plan.h"
 #include "optim/eight_bits.h"
+#include "optim/elementwise.h"
 
 namespace sherd::engine {
 namespace {
@@ -83,6 +84,22 @@ std::vector<bool> added_by_the_backward(const TrainingOptions& options, const sh
   return added;
 }
 
+// Blocks of FP32 parameters that are on disk; 0: they are in memory. The optimizer alone uses those
+// next to a rounded copy. At stage 3 they are what ranks gather. Parts of layers that are computed
+// in f32 are small, and others than the optimizer change them.
+std::int64_t disk_block_of(const TrainingOptions& options, const sharding::UnitPlan& unit,
+                           const UnitId& id) {
+  const sharding::OffloadOptions& offload = options.optimizer.offload;
+  if (!offload.master && !offload.parameters) return 0;
+  if (id.part > 0 && options.model.layer_parts[static_cast<std::size_t>(id.part) - 1].in_f32) {
+    return 0;
+  }
+  const bool is_gathered = unit.placement.parameters_sharded() && !unit.divides_parts();
+  const bool on_disk =
+      is_gathered ? offload.parameters : offload.master && unit.precision.parameters != DType::kF32;
+  return on_disk ? optim::offload_block(options.optimizer) : 0;
+}
+
 }  // namespace
 
 model::ModelShape rank_model(const TrainingOptions& options, const sharding::Mesh& mesh, int rank) {
@@ -123,6 +140,7 @@ sharding::ShardingPlan sharding_plan(const TrainingOptions& options, const shard
     if (options.model.part.has_canonical_sums()) {
       plan.units.back().tree_of_ranks = mesh.degree(sharding::kContextAxis);
     }
+    plan.units.back().fp32_disk_block = disk_block_of(options, plan.units.back(), id);
     plan.units.back().may_add = added_by_the_backward(options, mesh, plan.units.back());
     if (id.role == UnitRole::kEmbedding && options.model.tied) {
       plan.units.back().tie = tie_of(pipeline, mesh, rank);

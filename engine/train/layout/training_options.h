@@ -62,6 +62,8 @@ struct TrainingOptions {
   /// W_q and W_k of a head whose largest logit exceeds the threshold are scaled after the update.
   double qk_clip_threshold = 0.0, qk_clip_alpha = 0.5;  ///< threshold 0: no clip
 
+  bool uses_disk() const { return optimizer.offload.active() || model.residual_slots > 0; }
+
   PartSharding sharding_of(const UnitId& unit) const {
     const auto own = parts.find(unit.part);
     PartSharding how = own == parts.end() ? PartSharding{placement, precision} : own->second;

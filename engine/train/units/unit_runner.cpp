@@ -9,6 +9,7 @@
 #include "engine/train/layout/sharding_plan.h"
 #include "engine/train/layout/slot_book.h"
 #include "engine/train/units/frozen_weights.h"
+#include "engine/train/units/kept_inputs.h"
 #include "engine/train/units/model_collectives.h"
 #include "kernels/pointwise.h"
 
@@ -40,7 +41,8 @@ void append(std::vector<BufferSpec>& to, const std::vector<BufferSpec>& more) {
   to.insert(to.end(), more.begin(), more.end());
 }
 
-void fill_initial_values(const sharding::UnitState& unit, Stream& stream, std::uint64_t seed) {
+void fill_initial_values(const sharding::UnitState& unit, const sharding::Rank& rank,
+                         std::uint64_t seed) {
   for (const int slice_index : unit.updated_slices()) {
     const Tensor slice = unit.fp32_slice(slice_index);
     for (const sharding::Piece& piece : unit.layout().pieces(slice_index)) {
@@ -48,8 +50,11 @@ void fill_initial_values(const sharding::UnitState& unit, Stream& stream, std::u
       const std::vector<Box> held =
           parameter.cut ? parameter.cut->boxes() : model::whole_box(parameter);
       const std::int64_t columns = parameter.cut ? parameter.cut->columns() : held[0].num_columns;
-      model::fill_initial_values(stream, seed, parameter, held, columns, piece.first_element,
-                                 slice.part(piece.position, piece.count));
+      rank.each_part(slice.part(piece.position, piece.count), true,
+                     [&](const Tensor& part, std::int64_t first) {
+                       model::fill_initial_values(rank.compute(), seed, parameter, held, columns,
+                                                  piece.first_element + first, part);
+                     });
     }
   }
 }
@@ -71,6 +76,7 @@ std::vector<BufferSpec> UnitRunner::buffers(const TrainingOptions& options,
   append(buffers, model::Activations::list(shape, device, part ? &*part : nullptr));
   append(buffers, ModelCollectives::buffers(shape));
   if (auto logits = whole_logits_buffer(shape)) buffers.push_back(std::move(*logits));
+  append(buffers, KeptInputs::buffers(shape));
   return buffers;
 }
 
@@ -99,6 +105,9 @@ UnitRunner::UnitRunner(const TrainingOptions& options, const sharding::Rank& ran
       shape, *rank.memory, rank.compute(),
       collectives_ ? static_cast<model::Collectives&>(*collectives_) : model::no_collectives(),
       part ? &*part : nullptr);
+  if (shape.residual_slots > 0) {
+    inputs_ = std::make_unique<KeptInputs>(rank, shape, *transformer_);
+  }
 }
 
 UnitRunner::~UnitRunner() {
@@ -109,7 +118,7 @@ void UnitRunner::fill_initial_values() {
   frozen_->fill_initial_values(options_.seed);
   for (std::size_t unit = 0; unit < units_.size(); ++unit) {
     if (options_.draws_weights) {
-      engine::fill_initial_values(units_[unit], rank_.compute(), options_.seed);
+      engine::fill_initial_values(units_[unit], rank_, options_.seed);
     }
     parameters_.publish(static_cast<int>(unit));
   }
@@ -182,6 +191,7 @@ void UnitRunner::forward(const Chunk& chunk, const model::Pass& pass,
   if (chunk.embedding) {
     TraceSpan span(rank_.compute(), "forward embedding");
     const int unit = place(embedding_unit());
+    if (inputs_) inputs_->before_write(0);
     transformer_->embed(model::embedding_parameters(shape, parameters_.get(unit)), pass);
     parameters_.release(unit);
   }
@@ -190,10 +200,12 @@ void UnitRunner::forward(const Chunk& chunk, const model::Pass& pass,
     Layer layer = this->layer(block);
     get(layer);
     TraceSpan span(rank_.compute(), "forward " + name_of(layer));
+    if (inputs_) inputs_->before_write(block + 1);
     section("forward", block, layer, pass, [&] {
       transformer_->block_forward(block, model::block_parameters(shape, block, layer.parameters),
                                   pass);
     });
+    if (inputs_ && pass.training) inputs_->read(block);
     release(layer);
   }
 }
@@ -202,6 +214,7 @@ void UnitRunner::backward(const Chunk& chunk, const model::Pass& pass, bool inpu
   // A matrix whose both ends are in this chunk stays open: the embedding's share is still to come.
   const bool joined = tied_ && chunk.embedding && chunk.head && !ends_apart();
   if (chunk.head) head_backward(pass, joined);
+  if (inputs_) inputs_->done(chunk.end_block());
   rank_.memory->enter(kBackward);
   for (int block = chunk.end_block() - 1; block >= chunk.first_block; --block) {
     block_backward(block, pass, input_alone);
@@ -236,9 +249,11 @@ void UnitRunner::block_backward(int block, const model::Pass& pass, bool input_a
   }
   open(layer);
   TraceSpan span(rank_.compute(), "backward " + name_of(layer));
+  if (inputs_) inputs_->before_read(block);
   section(adds(layer) ? "backward, adding" : "backward", block, layer, pass, [&] {
     transformer_->block_backward(block, parameters(), gradients_of(block, layer), pass);
   });
+  if (inputs_) inputs_->done(block);
   release(layer);
   close(layer);
 }

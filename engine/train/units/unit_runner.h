@@ -42,6 +42,8 @@ struct PerSite;
 
 namespace sherd::engine {
 
+class KeptInputs;
+
 class FrozenWeights;
 class ModelCollectives;
 
@@ -145,6 +147,7 @@ class UnitRunner {
   std::unique_ptr<ModelCollectives> collectives_;
   Buffer logits_;
   std::unique_ptr<model::Transformer> transformer_;
+  std::unique_ptr<KeptInputs> inputs_;  // null: all of them are in memory
   sharding::MirroredBuffer loss_sum_;
   std::string slots_;
 };

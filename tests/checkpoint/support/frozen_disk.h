@@ -53,6 +53,7 @@ class FrozenDisk : public checkpoint::Disk {
   }
   ssize_t pwrite(int, const void*, std::size_t, std::int64_t) override { return -EROFS; }
   int truncate(int, std::int64_t) override { return -EROFS; }
+  int allocate(int, std::int64_t) override { return -EROFS; }
   int fsync(int) override { return -EROFS; }
   int flock(int) override { return -EROFS; }
   int flock_shared(int) override { return -EROFS; }

@@ -70,6 +70,10 @@ class HookedDisk : public checkpoint::Disk {
     return pass({"truncate", path_of(fd), "", 0, bytes, ""},
                 [&] { return real_.truncate(fd, bytes); });
   }
+  int allocate(int fd, std::int64_t bytes) override {
+    return pass({"allocate", path_of(fd), "", 0, bytes, ""},
+                [&] { return real_.allocate(fd, bytes); });
+  }
   int fsync(int fd) override {
     // Not made: no test cuts the power of this machine, and hundreds of saves would wait for it.
     return pass({"fsync", path_of(fd), "", 0, 0, ""}, [] { return 0; });

@@ -54,7 +54,8 @@ TEST(Advice, EveryChangeThatIsProposedFitsWhenItIsApplied) {
   EXPECT_EQ(keys, (std::set<std::string>{
                       "activation_checkpointing.mode", "checkpoint.staging_mib",
                       "parallelism.data_parallel_shard_degree", "training.micro_batch_size",
-                      "zero_optimization.grad_sync", "zero_optimization.prefetch_depth",
+                      "zero_optimization.grad_sync", "zero_optimization.offload_optimizer",
+                      "zero_optimization.offload_param", "zero_optimization.prefetch_depth",
                       "zero_optimization.reshard_after_forward", "zero_optimization.stage"}))
       << "the limits above ask for every kind of change";
 }

@@ -84,7 +84,6 @@ TEST(RecipeSuggestions, SayWhatOfOtherEnginesThereIsnt) {
     EXPECT_TRUE(error.starts_with("--set " + key + "=1: \"" + key + "\" isn't supported: " + begin))
         << error;
   };
-  starts("zero_optimization.offload_optimizer", "state isn't offloaded");
   starts("dynamic_checkpoint", "SIGUSR2, or a file SAVE in run.output_dir, saves");
   starts("training.compile", "there is nothing to compile");
   EXPECT_EQ(error_of(tiny_with("wandb:\n  project: x\n")),

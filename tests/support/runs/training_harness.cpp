@@ -9,13 +9,16 @@
 #include <numeric>
 #include <thread>
 
+#include "core/disk_home.h"
 #include "engine/data/batcher.h"
 #include "engine/model/parameters.h"
+#include "engine/offload/file_home.h"
 #include "engine/plan/memory_plan.h"
 #include "engine/train/token_feed.h"
 #include "sharding/processes/environment.h"
 #include "tests/support/devices/separate_device.h"
 #include "tests/support/runs/free_port.h"
+#include "tests/support/values/temp_folder.h"
 
 namespace sherd::testing {
 namespace {
@@ -206,13 +209,20 @@ void collect_parameters(const engine::ShardedModel& model,
   const sharding::Rank& rank = model.rank();
   for (const sharding::UnitState& unit : model.units()) {
     if (!unit.trains() || !unit.contributes_slice()) continue;  // another rank writes the same
-    const Tensor slice = unit.fp32_slice(unit.own_slice());
+    Tensor slice = unit.fp32_slice(unit.own_slice());
+    std::vector<float> from_disk;
+    if (rank.disk && rank.disk->has(slice.data)) {
+      from_disk.resize(static_cast<std::size_t>(slice.numel));
+      rank.disk->copy(slice.data, from_disk.data(), slice.bytes());
+      slice.data = from_disk.data();
+    }
     for (const sharding::Piece& piece : unit.layout().pieces(unit.own_slice())) {
       const ParameterSpec& parameter = unit.spec().parameters[piece.parameter];
       const Tensor part = slice.part(piece.position, piece.count);
       std::vector<float>& whole = parameters.at(parameter.name);
       if (!parameter.cut) {
         rank.compute().copy(part.data, whole.data() + piece.first_element, part.bytes());
+        rank.compute().synchronize();
         continue;
       }
       std::vector<float> values(static_cast<std::size_t>(piece.count));
@@ -276,6 +286,7 @@ void place_training(engine::LaunchOptions& launch, const RunShape& setup,
     const auto device = is_gpu(setup) ? DeviceKind::kCuda : DeviceKind::kCpu;
     auto buffers = engine::training_buffers(
         options, {.mesh = mesh_of(setup), .rank = r, .num_threads = threads, .device = device});
+    for (const BufferSpec& copy : DiskHome::copy_buffers(buffers, false)) buffers.push_back(copy);
     if (setup.place == RunShape::Place::kHost) return buffers;
     const auto batches = engine::batch_buffers(options);
     buffers.insert(buffers.end(), batches.begin(), batches.end());
@@ -313,6 +324,15 @@ Outcome train(engine::TrainingOptions options, const RunShape& setup, int num_st
   engine::LaunchOptions launch = launch_options(setup);
   const bool apart = setup.place != RunShape::Place::kHost;
   place_training(launch, setup, options);
+  const test::TempFolder state;
+  if (options.uses_disk()) {
+    launch.disk = [&](int r) {
+      const MemoryPlan plan = engine::plan_disk(options, {.mesh = mesh_of(setup), .rank = r});
+      return engine::make_file_home(
+          plan,
+          {.folder = state.path(), .disk = setup.disk ? setup.disk : &checkpoint::posix_disk()});
+    };
+  }
   const auto body = [&](sharding::Rank& rank) {
     engine::ShardedModel model(options, rank);
     engine::TrainingStep training_step(options, model);
@@ -330,7 +350,15 @@ Outcome train(engine::TrainingOptions options, const RunShape& setup, int num_st
     }
     rank.guard([&] {
       for (int step = 0; step < num_steps; ++step) {
+        const DiskTraffic before = rank.disk ? rank.disk->traffic() : DiskTraffic{};
         const engine::StepResult result = training_step.run(step, next_batch);
+        if (rank.disk && step > 0 && !result.skipped) {
+          const DiskTraffic after = rank.disk->traffic(),
+                            planned =
+                                engine::TrainingStep::disk_traffic(options, rank.mesh, rank.rank);
+          EXPECT_EQ(after.read - before.read, planned.read) << name_of(setup);
+          EXPECT_EQ(after.written - before.written, planned.written) << name_of(setup);
+        }
         if (rank.rank != 0) continue;
         outcome.losses.push_back(result.loss);
         outcome.grad_norms.push_back(result.grad_norm);

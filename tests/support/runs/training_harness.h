@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "checkpoint/store/disk.h"
 #include "core/arena.h"
 #include "engine/launch/launch.h"
 #include "engine/plan/memory_plan.h"
@@ -41,6 +42,8 @@ struct RunShape {
   /// Streams whose names begin with this sleep 1 ms before each operation; "": none.
   std::string slow_stream{};
   std::uint64_t delay_seed = 0;  ///< 0: no delays; else sleeps up to 0.2 ms at stream boundaries
+  /// Of state on disk; null: the file system's.
+  checkpoint::Disk* disk = nullptr;
 };
 sharding::Mesh mesh_of(const RunShape& setup);
 std::string name_of(const RunShape& setup);

@@ -1,0 +1,35 @@
+#include "core/disk_home.h"
+
+#include <algorithm>
+
+namespace sherd {
+namespace {
+
+std::int64_t block_bytes(const BufferSpec& buffer) {
+  const std::int64_t block = buffer.disk_block > 0 ? buffer.disk_block : buffer.numel;
+  return std::min(block, buffer.numel) * static_cast<std::int64_t>(size_of(buffer.dtype));
+}
+
+}  // namespace
+
+std::int64_t disk_room_of(const BufferSpec& buffer, bool snapshots) {
+  const std::int64_t block = block_bytes(buffer);
+  if (block == 0) return 0;
+  const std::int64_t whole = buffer.bytes() / block;
+  const std::int64_t room = whole * disk_room(block) + disk_room(buffer.bytes() - whole * block);
+  return snapshots && is_kept_for_saves(buffer) ? 2 * room : room;
+}
+
+std::vector<BufferSpec> DiskHome::copy_buffers(const std::vector<BufferSpec>& buffers, bool saves) {
+  std::int64_t bytes = 0;
+  for (const BufferSpec& buffer : buffers) {
+    if (buffer.home == Home::kDisk) bytes = std::max(bytes, disk_room(block_bytes(buffer)));
+  }
+  if (bytes == 0) return {};
+  // Of this category, so that places are aligned to pages.
+  std::vector<BufferSpec> copies = {{"offload.copy", Category::kCheckpoint, DType::kU8, bytes}};
+  if (saves) copies.push_back({"offload.snapshot", Category::kCheckpoint, DType::kU8, bytes});
+  return copies;
+}
+
+}  // namespace sherd

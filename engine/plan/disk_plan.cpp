@@ -1,0 +1,82 @@
+#include "engine/plan/disk_plan.h"
+
+#include <fmt/format.h>
+
+#include "core/disk_home.h"
+#include "core/human_text.h"
+#include "engine/train/training_step.h"
+
+namespace sherd::engine {
+namespace {
+
+std::int64_t file_bytes(const MemoryPlan& plan, bool saves) {
+  std::int64_t bytes = 0;
+  for (const PlannedBuffer& buffer : plan.buffers()) bytes += disk_room_of(buffer.spec, saves);
+  return bytes;
+}
+
+std::string kinds_text(const BytesByCategory& bytes) {
+  std::string text;
+  for (int i = 0; i < kNumCategories; ++i) {
+    if (bytes[static_cast<std::size_t>(i)] == 0) continue;
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", name_of(static_cast<Category>(i)),
+                        human_bytes(bytes[static_cast<std::size_t>(i)]));
+  }
+  return text;
+}
+
+}  // namespace
+
+std::optional<double> DiskPlan::step_seconds() const {
+  if (!rates) return std::nullopt;
+  return static_cast<double>(all_step.read) / rates->read +
+         static_cast<double>(all_step.written) / rates->write;
+}
+
+std::optional<DiskPlan> disk_plan(const PlannedRecipe& planned, const WorldPlan& world,
+                                  const std::optional<DiskRates>& rates) {
+  if (!planned.options.uses_disk()) return std::nullopt;
+  DiskPlan plan;
+  plan.rank = world.worst_rank();
+  plan.has_second_places = planned.recipe.checkpoint.saves();
+  plan.max_steps = planned.recipe.training.max_steps;
+  plan.rates = rates;
+  const MemoryPlan& worst = world.disk_of(plan.rank);
+  plan.at_rest = worst.at_rest();
+  plan.file_bytes = file_bytes(worst, plan.has_second_places);
+  plan.step = TrainingStep::disk_traffic(planned.options, planned.mesh, plan.rank);
+  for (const WorldPlan::EqualRanks& group : world.equal_ranks()) {
+    plan.all_file_bytes += group.num_ranks * file_bytes(group.disk, plan.has_second_places);
+    const DiskTraffic step =
+        TrainingStep::disk_traffic(planned.options, planned.mesh, group.first_rank);
+    plan.all_step.read += group.num_ranks * step.read;
+    plan.all_step.written += group.num_ranks * step.written;
+  }
+  return plan;
+}
+
+std::string on_disk_line(const MemoryPlan& disk) {
+  return "on disk, each rank: " + kinds_text(disk.at_rest());
+}
+
+std::string disk_plan_text(const DiskPlan& plan) {
+  std::string text =
+      fmt::format("on disk, rank {}: {}\nfile: {}{}; of all ranks {}\n", plan.rank,
+                  kinds_text(plan.at_rest), human_bytes(plan.file_bytes),
+                  plan.has_second_places ? ", with second places for what saves still need" : "",
+                  human_bytes(plan.all_file_bytes));
+  text += fmt::format("a step of all ranks reads {} and writes {}", human_bytes(plan.all_step.read),
+                      human_bytes(plan.all_step.written));
+  if (plan.max_steps > 0) {
+    text += fmt::format("; the run writes {}", human_bytes(plan.max_steps * plan.all_step.written));
+  }
+  text += "\n";
+  if (const auto seconds = plan.step_seconds()) {
+    text += fmt::format("at {}/s read and {}/s written, this takes the drive {:.2f} s\n",
+                        human_bytes(static_cast<std::int64_t>(plan.rates->read)),
+                        human_bytes(static_cast<std::int64_t>(plan.rates->write)), *seconds);
+  }
+  return text;
+}
+
+}  // namespace sherd::engine

@@ -1,0 +1,39 @@
+/// What a recipe keeps on disk between uses: how much, what a step moves, and how much the drive is
+/// written in a run.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "engine/plan/world_plan.h"
+
+namespace sherd::engine {
+
+/// Bytes per second of a drive: engine/offload/disk_rate.h measures them.
+struct DiskRates {
+  double read = 0.0, write = 0.0;
+};
+
+struct DiskPlan {
+  int rank = 0;               ///< the one that needs the most memory
+  BytesByCategory at_rest{};  ///< its state on disk
+  std::int64_t file_bytes = 0;
+  bool has_second_places = false;   ///< for what saves still need
+  std::int64_t all_file_bytes = 0;  ///< of all ranks
+  DiskTraffic step;                 ///< of this rank
+  DiskTraffic all_step;             ///< of all ranks
+  std::int64_t max_steps = 0;       ///< 0: unknown
+  std::optional<DiskRates> rates;
+
+  /// Seconds in which a drive moves a step's bytes of all ranks, each way on its own.
+  std::optional<double> step_seconds() const;
+};
+
+/// None if everything is in memory.
+std::optional<DiskPlan> disk_plan(const PlannedRecipe& planned, const WorldPlan& world,
+                                  const std::optional<DiskRates>& rates);
+std::string disk_plan_text(const DiskPlan& plan);
+/// "on disk, each rank: optimizer 1.2 GiB"; of a rank's plan_disk.
+std::string on_disk_line(const MemoryPlan& disk);
+
+}  // namespace sherd::engine
