@@ -1,6 +1,7 @@
 #include "engine/data/batcher.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include <fmt/core.h>
@@ -158,14 +159,20 @@ std::int64_t Batcher::num_samples(std::int64_t num_steps) const {
 }
 
 std::int64_t Batcher::num_targets(std::int64_t step) const {
-  const std::int64_t begin = num_samples(step), end = num_samples(step + 1);
   const bool all_joined = std::ranges::none_of(
       training_, [](const Sequences& sequences) { return sequences.document_rows() != nullptr; });
-  if (all_joined) return (end - begin) * shape_.seq_length;
-  std::int64_t targets = 0;
-  for (std::int64_t sample = begin; sample < end; ++sample) {
+  if (all_joined) return (num_samples(step + 1) - num_samples(step)) * shape_.seq_length;
+  const std::vector<std::int64_t> of_sources = num_targets_of_sources(step);
+  return std::accumulate(of_sources.begin(), of_sources.end(), std::int64_t{0});
+}
+
+std::vector<std::int64_t> Batcher::num_targets_of_sources(std::int64_t step) const {
+  std::vector<std::int64_t> targets(sources_.size());
+  for (std::int64_t sample = num_samples(step); sample < num_samples(step + 1); ++sample) {
     const Mixture::Place place = place_of(sample);
-    targets += training(place.source).num_targets(place.number);
+    const Sequences& sequences = training(place.source);
+    targets[static_cast<std::size_t>(place.source)] +=
+        sequences.document_rows() ? sequences.num_targets(place.number) : shape_.seq_length;
   }
   return targets;
 }

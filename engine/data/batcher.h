@@ -116,6 +116,7 @@ class Batcher {
 
   /// Tokens of a step, over all ranks and micro-steps, that have a target.
   std::int64_t num_targets(std::int64_t step) const;
+  std::vector<std::int64_t> num_targets_of_sources(std::int64_t step) const;
 
   int num_sources() const { return static_cast<int>(sources_.size()); }
   const Source& source(int index) const { return sources_[static_cast<std::size_t>(index)]; }

@@ -1,16 +1,19 @@
 #include "engine/data/dataset.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <utility>
 
 #include "core/error.h"
+#include "engine/data/arrow/arrow_rows.h"
 #include "engine/data/characters.h"
 #include "engine/data/chat/chat_file.h"
 #include "engine/data/dataset_summary.h"
 #include "engine/data/document_ends.h"
 #include "engine/data/files/encoded_file.h"
+#include "engine/data/files/id_table.h"
 #include "engine/data/files/joined_file.h"
 #include "engine/data/files/text_files.h"
 #include "engine/data/fingerprint.h"
@@ -60,19 +63,8 @@ bool is_held_out(std::int64_t document, std::int64_t held_out, std::int64_t num_
 }  // namespace
 
 std::string_view name_of(Format format) {
-  switch (format) {
-    case Format::kBytes:
-      return "bytes";
-    case Format::kChars:
-      return "chars";
-    case Format::kBin:
-      return "bin";
-    case Format::kText:
-      return "text";
-    case Format::kChat:
-      return "chat";
-  }
-  return "?";
+  constexpr std::array<std::string_view, 5> kNames = {"bytes", "chars", "bin", "text", "chat"};
+  return kNames.at(static_cast<std::size_t>(format));
 }
 
 std::unique_ptr<const TokenText> make_token_text(const DataOptions& options) {
@@ -137,7 +129,7 @@ class DatasetBuilder {
           add(make_character_file(file, text_options.vocabulary));
           break;
         case Format::kBin:
-          add(make_token_file(file, options_.vocab_size, options_.token_bytes, tokenizer_.get()));
+          add(token_file(file));
           break;
         case Format::kText:
         case Format::kChat:
@@ -254,7 +246,7 @@ class DatasetBuilder {
     for (const auto& file : mapped_) {
       fingerprint = hash_of(fingerprint, fingerprint_of(file->bytes()));
     }
-    if (options_.format == Format::kChat) fingerprint = hash_of(fingerprint, chat_digest_);
+    if (rows_digest_ != 0) fingerprint = hash_of(fingerprint, rows_digest_);
     for (const Split split : {Split::kTrain, Split::kValidation}) {
       for (const FilePart& part : dataset_.parts(split)) {
         fingerprint = hash_of(fingerprint, split, part.file, part.first, part.count);
@@ -310,7 +302,7 @@ class DatasetBuilder {
 
   void map_whole(const std::string& path, std::string_view key) {
     const bool is_bin = options_.format == Format::kBin;
-    const TextFiles found = find_text_files(path, is_bin ? ".bin" : "", key);
+    const TextFiles found = is_bin ? find_token_files(path, key) : find_text_files(path, "", key);
     passed_over_.num_of_runs += found.num_of_runs;
     const std::size_t num_before = mapped_.size();
     for (const std::string& name : found.paths) {
@@ -340,12 +332,22 @@ class DatasetBuilder {
       std::vector<std::uint8_t> trained(ids.size());
       chat->read(0, tokens, ids.data());
       chat->read_trained(0, tokens, trained.data());
-      chat_digest_ = hash_of(chat_digest_, tokens);
+      rows_digest_ = hash_of(rows_digest_, tokens);
       for (std::size_t i = 0; i < ids.size(); ++i) {
-        chat_digest_ = hash_of(chat_digest_, ids[i], trained[i]);
+        rows_digest_ = hash_of(rows_digest_, ids[i], trained[i]);
       }
       add(std::move(chat));
     }
+  }
+
+  // Which column a table's ids are of isn't in the file's bytes.
+  std::unique_ptr<const TokenFile> token_file(const std::shared_ptr<const MappedFile>& file) {
+    if (!is_table(file->path())) {
+      return make_token_file(file, options_.vocab_size, options_.token_bytes, tokenizer_.get());
+    }
+    auto table = make_id_table(file->path(), options_.field, options_.vocab_size);
+    rows_digest_ = hash_of(rows_digest_, fingerprint_of_ids(*table));
+    return table;
   }
 
   void add_encoded_files() {
@@ -366,7 +368,7 @@ class DatasetBuilder {
   Dataset dataset_;
   MappedFiles mapped_;                                     // training files first
   std::shared_ptr<const tokenizer::Tokenizer> tokenizer_;  ///< null: the format needs none
-  std::uint64_t chat_digest_ = 0;
+  std::uint64_t rows_digest_ = 0;  ///< of conversations, and of tables of ids
   std::size_t num_train_files_ = 0;
   MappedFiles on_disk_;  ///< the files that mapped_ is of, in the same order
   PassedOver passed_over_;

@@ -152,6 +152,10 @@ std::shared_ptr<const Dataset> open_dataset(const DataOptions& options);
 /// Errors   DataError, as open_dataset: there must be vocab_size of them
 std::vector<char32_t> vocabulary_of_all(const std::vector<DataOptions>& texts);
 
+/// One more than the largest id of the tokenizer in a folder, without tokens that a run adds.
+/// Errors   DataError as Tokenizer::open
+std::int64_t size_of_tokenizer(const std::string& folder);
+
 /// The vocab_size that `chars` needs for the text of `path`. Errors   DataError, as open_dataset.
 std::int64_t num_distinct_characters(const std::string& path);
 

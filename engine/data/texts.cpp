@@ -121,14 +121,11 @@ Texts open_texts(const std::string& path, std::string_view key, const std::strin
 }
 
 void require_tokens(const std::string& path) {
-  if (!is_packed(path) && !is_jsonl(path) && !is_table(path)) return;
+  if (!is_packed(path) && !is_jsonl(path)) return;
   throw DataError(
       "{}: data.format bin reads files of tokens, {}; make one with sherd tokenize, or set another "
       "data.format.",
-      path,
-      is_packed(path)  ? "unpacked"
-      : is_table(path) ? "not tables"
-                       : "not lines of text");
+      path, is_packed(path) ? "unpacked" : "not lines of text");
 }
 
 }  // namespace sherd::data

@@ -4,6 +4,7 @@
 #include "engine/data/characters.h"
 #include "engine/data/dataset.h"
 #include "engine/data/texts.h"
+#include "engine/data/tokenizer/tokenizer.h"
 
 namespace sherd::data {
 namespace {
@@ -22,6 +23,10 @@ std::vector<char32_t> vocabulary_of_all(const std::vector<DataOptions>& texts) {
     add_texts(options.validation_path, options.validation_key, options.field, all);
   }
   return vocabulary_of(all, "data", texts[0].vocab_size, {});
+}
+
+std::int64_t size_of_tokenizer(const std::string& folder) {
+  return tokenizer::Tokenizer::open(folder)->vocab_size();
 }
 
 std::int64_t num_distinct_characters(const std::string& path) {

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numbers>
-#include <unordered_map>
 #include <vector>
 
 #include "checkpoint/store/committed.h"
@@ -18,35 +16,6 @@
 
 namespace sherd::engine {
 namespace {
-
-// Of all targets of a set.
-std::int64_t num_target_bytes(const data::Batcher& batcher, int set) {
-  const data::BatchShape& shape = batcher.shape();
-  const std::int64_t rows = shape.micro_batch_size, tokens = rows * shape.seq_length;
-  std::vector<std::int32_t> memory(static_cast<std::size_t>(5 * tokens + 1));
-  std::int64_t used = 0;
-  const auto ints = [&](std::int64_t count) {
-    const Tensor tensor{memory.data() + used, DType::kI32, count};
-    used += count;
-    return tensor;
-  };
-  const data::Batch batch{ints(tokens), ints(tokens), ints(tokens + 1), ints(tokens), ints(tokens)};
-  const data::TokenText& text = batcher.dataset().text();
-  std::unordered_map<std::int32_t, std::int64_t> bytes_of;
-  std::int64_t bytes = 0;
-  const std::int64_t windows = batcher.num_validation_windows(set);
-  for (std::int64_t first = 0; first < windows; first += rows) {
-    batcher.fill_validation(first, std::min(rows, windows - first), batch, set);
-    for (std::int64_t t = 0; t < tokens; ++t) {
-      const std::int32_t target = batch.targets.as<std::int32_t>()[t];
-      if (target == data::kNoTarget) continue;
-      const auto [known, is_new] = bytes_of.try_emplace(target, 0);
-      if (is_new) known->second = text.num_bytes(target);
-      bytes += known->second;
-    }
-  }
-  return bytes;
-}
 
 // Where the text is to be the run's own.
 bool has_other_data(const TrainedModel& trained, const TrainedModelRequest& request,
@@ -70,9 +39,7 @@ double TextLoss::perplexity() const {
 }
 
 std::optional<double> TextLoss::bits_per_byte() const {
-  if (num_bytes == 0) return std::nullopt;
-  return loss * static_cast<double>(num_tokens) / std::numbers::ln2 /
-         static_cast<double>(num_bytes);
+  return main_set.bits_per_byte();
 }
 
 TextLoss evaluate_checkpoint(const TrainedModelRequest& request) {
@@ -85,16 +52,21 @@ TextLoss evaluate_checkpoint(const TrainedModelRequest& request) {
     throw DataError("{}: nothing to validate with; give text with --set data.validation_path=...",
                     trained.recipe.data.path);
   }
+  const auto tasks = open_tasks(trained.recipe, batcher.shape().seq_length);
   EvaluationResult result;
   const auto machine = request.machine ? request.machine : choose_machine(trained.recipe);
   with_weights(trained, machine, [&](sharding::Rank& rank, ShardedModel& model) {
     Evaluation evaluation(trained.options, model, batcher, trained.batch_size);
-    const EvaluationResult of_rank = evaluation.run(0, stop_request);
+    EvaluationResult of_rank = evaluation.run(0, stop_request);
+    for (std::size_t i = 0; tasks && i < tasks->size(); ++i) {
+      if (of_rank.stop != StopRequest::kNone) break;
+      of_rank.tasks.push_back(evaluation.score((*tasks)[i], stop_request, of_rank.stop));
+    }
     if (rank.rank == 0) result = of_rank;
   });
   if (result.stop != StopRequest::kNone) throw_stopped(result.stop, "during the evaluation");
-  return {result, num_target_bytes(batcher, batcher.main_validation()),
-          has_other_data(trained, request, batcher)};
+  const auto main = static_cast<std::size_t>(batcher.main_validation());
+  return {result, result.sets.at(main), has_other_data(trained, request, batcher)};
 }
 
 }  // namespace sherd::engine

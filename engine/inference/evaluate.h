@@ -25,7 +25,7 @@ struct TrainedModelRequest {
 
 /// The loss in units that are comparable across tokenizers.
 struct TextLoss : EvaluationResult {
-  std::int64_t num_bytes = 0;  ///< of the text of the tokens with a loss; 0: none
+  Set main_set{};  ///< the one whose loss it is
   /// The validation data differ from the run's validation data, so the model may have been trained
   /// on them.
   bool is_of_other_data = false;

@@ -6,6 +6,7 @@
 
 #include "core/json_bounds.h"
 #include "engine/data/chat/chat_format.h"
+#include "engine/data/task.h"
 #include "engine/generate/score.h"
 #include "engine/inference/generation.h"
 #include "engine/inference/in_order.h"
@@ -77,6 +78,8 @@ class Answerer {
   Answerer(const TextModel& model, Decoder& decoder) : model_(model), decoder_(decoder) {}
 
   Json operator()(const Question& question) {
+    if (question.has("sherd_task")) return question.json;
+    if (question.has("choices")) return choices(question);
     if (question.has("continuation")) return continuation(question);
     if (question.has("text")) return text(question);
     if (question.has("prompt")) return generation(question);
@@ -153,6 +156,19 @@ class Answerer {
     return {{"log_likelihood", score.log_likelihood},
             {"is_greedy", score.is_greedy},
             {"tokens", score.num_tokens}};
+  }
+
+  Json choices(const Question& question) {
+    const data::Question asked =
+        data::question_of(question.json.dump(), question.where, decoder_.vocab_size());
+    std::vector<double> scores;
+    for (const data::Choice& choice : asked.choices) {
+      scores.push_back(score_continuation(decoder_, asked.context, choice.tokens).log_likelihood);
+    }
+    const data::Verdict verdict = data::verdict_of(asked, scores);
+    return {{"log_likelihoods", scores},
+            {"right", verdict.right},
+            {"right_by_bytes", verdict.right_by_bytes}};
   }
 
   Json text(const Question& question) {

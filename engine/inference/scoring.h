@@ -7,6 +7,12 @@
 ///    "seed": n}                             {"text": s, "tokens": n,
 ///                                            "end": "length" | "stop" | "end"}
 ///
+///   {"context": [ids], "choices": [[ids], ...], "bytes": [...], "answer": n}
+///                                           {"log_likelihoods": [...], "right": b,
+///                                            "right_by_bytes": b}
+///
+/// is a line of a file of questions (engine/data/task.h); its header is answered by itself.
+///
 ///   {"messages": [...], "add_generation_prompt": b}
 ///                                           {"prompt": s}, by the model's chat template
 ///

@@ -102,6 +102,7 @@ void find_files(Recipe& recipe, const Checkpoint& checkpoint,
       {"data.tokenizer", &data.tokenizer},
       {"checkpoint.init_from", &recipe.checkpoint.init_from}};
   for (DataSource& source : data.sources) paths.emplace_back("data.sources", &source.path);
+  for (TaskFile& task : recipe.training.tasks) paths.emplace_back("training.tasks", &task.path);
   for (ValidationSet& set : data.validation_sets) {
     paths.emplace_back("data.validation_sets", &set.path);
   }

@@ -61,6 +61,9 @@ void evaluate(const engine::TrainedModelRequest& request, bool as_json) {
     for (const auto& set : result.sets) {
       if (result.sets.size() > 1) line.sets.emplace_back(set.name, set.loss);
     }
+    for (const auto& task : result.tasks) {
+      line.tasks.push_back({task.name, task.acc(), task.acc_norm(), task.num_questions});
+    }
     fmt::print("{}\n", engine::to_json(line));
     return;
   }
@@ -68,9 +71,15 @@ void evaluate(const engine::TrainedModelRequest& request, bool as_json) {
   fmt::print("{}: validation loss {:.4f} over {} tokens, perplexity {:.4f}{}\n", request.checkpoint,
              result.loss, result.num_tokens, result.perplexity(),
              bits ? fmt::format(", {:.4f} bits per byte", *bits) : "");
+  for (const engine::EvaluationResult::Task& task : result.tasks) {
+    fmt::print("  {}: acc {:.4f}, acc_norm {:.4f} of {} questions\n", task.name, task.acc(),
+               task.acc_norm(), task.num_questions);
+  }
   if (result.sets.size() == 1) return;
-  for (const auto& [name, loss, num_tokens] : result.sets) {
-    fmt::print("  {}: loss {:.4f} over {} tokens\n", name, loss, num_tokens);
+  for (const engine::EvaluationResult::Set& set : result.sets) {
+    const std::optional<double> of_set = set.bits_per_byte();
+    fmt::print("  {}: loss {:.4f} over {} tokens{}\n", set.name, set.loss, set.num_tokens,
+               of_set ? fmt::format(", {:.4f} bits per byte", *of_set) : "");
   }
 }
 

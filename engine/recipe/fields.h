@@ -31,7 +31,7 @@ using Slot = std::variant<Member<std::int64_t>, Member<std::uint64_t>, Member<do
                           Member<std::vector<double>>, Member<std::vector<std::string>>,
                           Member<std::optional<StepRange>>, Member<std::vector<DataSource>>,
                           Member<std::vector<DataStage>>, Member<std::vector<ValidationSet>>,
-                          Member<std::vector<ParameterGroup>>>;
+                          Member<std::vector<TaskFile>>, Member<std::vector<ParameterGroup>>>;
 
 /// The value of a key that isn't set.
 struct Fallback {

@@ -93,6 +93,8 @@ constexpr ForeignKey kKeys[] = {
     {"validation_datasets val_datasets test_datasets eval_datasets multiple_validation_sets eval_dataset", "data.validation_sets"},
     {"eval_on_startup eval_on_start start_eval_at_iter eval_start_step", "training.eval_at_start"},
     {"metric_for_best", "training.best_by"},
+    {"icl_tasks eval_harness downstream_evaluator downstream_tasks eval_tasks lm_eval_tasks", "training.tasks", "each task is a file of token ids (docs/tasks.md)."},
+    {"log_loss_per_source per_dataset_loss loss_per_domain log_per_dataset_loss", "metrics.source_losses"},
     {"param_groups group_overrides param_group_overrides lr_groups lr_mult wd_mult lr_scale", "optimizer.groups"},
     {"embedding_lr decoupled_lr decoupled_min_lr embedding_lr_scale loraplus_lr_ratio", "optimizer.groups", "a group has a factor on the learning rate."},
     {"iterations_to_skip loss_watchdog_patience rollback_on_spike", "bad_steps.rewind_after", "the run then goes back to a checkpoint and skips data."},

@@ -40,7 +40,9 @@ const std::vector<ItemKey<DataSource>> kSources = {
 };
 const std::vector<ItemKey<DataStage>> kStages = {
     key(&DataStage::steps, {.key = "steps", .fallback = value("0"), .range = {.min = 0, .max = 1e12}, .help = "Steps of the stage."}),
-    key(&DataStage::tokens, {.key = "tokens", .fallback = value("0"), .range = {.min = 0, .max = 1e18}, .help = "Tokens of the stage instead of steps, rounded up to whole steps. The last stage needs neither: it lasts to the end of the run."}),
+    key(&DataStage::tokens, {.key = "tokens", .fallback = value("0"), .range = {.min = 0, .max = 1e18}, .help = "Tokens of the stage instead of steps, rounded up to whole steps. The last stage needs no length: it lasts to the end of the run."}),
+    key(&DataStage::epochs, {.key = "epochs", .fallback = value("0"), .range = {.min = 0, .max = kMillion}, .help = "Epochs of a source instead of steps: the stage has the fewest whole steps that use so many times the source's sequences."}),
+    key(&DataStage::epochs_of, {.key = "epochs_of", .fallback = derived("the only source"), .help = "Name of the source that epochs counts."}),
     key(&DataStage::weights, {.key = "weights", .fallback = derived("those of data.sources"), .range = {.min = 0, .max = kMillion}, .help = "A weight for each source, in their order."}),
     key(&DataStage::seq_length, {.key = "seq_length", .fallback = derived("training.seq_length"), .range = {.min = 0, .max = 1 << 24}, .help = "Tokens of a sequence in this stage. With another length, the texts are cut again."}),
     key(&DataStage::global_batch_size, {.key = "global_batch_size", .fallback = derived("training.global_batch_size"), .range = {.min = 0, .max = 1e9}, .help = "Sequences per step in this stage."}),
@@ -53,6 +55,10 @@ const std::vector<ItemKey<ValidationSet>> kValidationSets = {
     key(&ValidationSet::format, {.key = "format", .fallback = derived("data.format"), .help = "As data.format; text, bin and chat can be mixed."}),
     key(&ValidationSet::field, {.key = "field", .fallback = derived("data.field"), .help = "As data.field."}),
     key(&ValidationSet::documents, {.key = "documents", .fallback = derived("data.documents, or separate with format chat"), .help = "As data.documents."}),
+};
+const std::vector<ItemKey<TaskFile>> kTasks = {
+    key(&TaskFile::path, {.key = "path", .fallback = kRequired, .help = "A file of questions as token ids (docs/tasks.md); plain, .gz or .zst."}),
+    key(&TaskFile::name, {.key = "name", .fallback = derived("the path's last part, without its ending"), .help = "Names the task in output and metrics."}),
 };
 const std::vector<ItemKey<ParameterGroup>> kGroups = {
     key(&ParameterGroup::parameters, {.key = "parameters", .fallback = kRequired, .help = "Glob patterns of parameter names, as `sherd plan --parameters` prints them; each must match a trained parameter."}),
@@ -85,6 +91,10 @@ const std::vector<ItemKey<ValidationSet>>& item_keys() {
   return kValidationSets;
 }
 template <>
+const std::vector<ItemKey<TaskFile>>& item_keys() {
+  return kTasks;
+}
+template <>
 const std::vector<ItemKey<ParameterGroup>>& item_keys() {
   return kGroups;
 }
@@ -98,6 +108,9 @@ std::vector<Field> item_rows(const Field& field) {
   }
   if (std::holds_alternative<Member<std::vector<ValidationSet>>>(field.slot)) {
     return rows_of<ValidationSet>();
+  }
+  if (std::holds_alternative<Member<std::vector<TaskFile>>>(field.slot)) {
+    return rows_of<TaskFile>();
   }
   if (std::holds_alternative<Member<std::vector<ParameterGroup>>>(field.slot)) {
     return rows_of<ParameterGroup>();

@@ -29,6 +29,8 @@ const std::vector<ItemKey<DataStage>>& item_keys();
 template <>
 const std::vector<ItemKey<ValidationSet>>& item_keys();
 template <>
+const std::vector<ItemKey<TaskFile>>& item_keys();
+template <>
 const std::vector<ItemKey<ParameterGroup>>& item_keys();
 
 /// The rows of a field's items; empty if the field isn't a list of blocks.

@@ -13,7 +13,7 @@ namespace sherd::engine {
 namespace {
 
 constexpr std::string_view kSources = "data.sources", kStages = "data.stages",
-                           kSets = "data.validation_sets";
+                           kSets = "data.validation_sets", kTasks = "training.tasks";
 
 // Formats whose tokens are a tokenizer's can be mixed; bytes and characters stand alone.
 bool can_be_mixed(std::string_view one, std::string_view other) {
@@ -122,6 +122,25 @@ void check_shapes(Resolution& recipe) {
   }
 }
 
+void check_epochs(Resolution& recipe, const DataStage& stage, const std::string& label) {
+  if (stage.epochs == 0.0) {
+    if (!stage.epochs_of.empty()) {
+      recipe.refuse({kStages}, "{} has epochs_of, but no epochs.", label);
+    }
+    return;
+  }
+  std::vector<std::string> names;
+  for (const DataSource& source : recipe.values().data.sources) {
+    names.push_back(source.name.empty() ? name_of_path(source.path) : source.name);
+  }
+  if (names.size() <= 1 && stage.epochs_of.empty()) return;
+  if (std::ranges::find(names, stage.epochs_of) != names.end()) return;
+  const std::vector<std::string_view> known(names.begin(), names.end());
+  recipe.refuse({kStages}, "{}.epochs_of is \"{}\"; {}.", label, stage.epochs_of,
+                known.empty() ? "there is only one text, so leave it out"
+                              : "expected the name of a source: " + joined(known, ", ", " or "));
+}
+
 void check_stages(Resolution& recipe) {
   const Recipe& values = recipe.values();
   const auto& stages = values.data.stages;
@@ -140,14 +159,16 @@ void check_stages(Resolution& recipe) {
     const std::string label = fmt::format("data.stages[{}]", i);
     const DataStage& stage = stages[i];
     const bool is_last = i + 1 == stages.size();
-    if (stage.steps > 0 && stage.tokens > 0) {
-      recipe.refuse({kStages}, "{} has steps and tokens. Keep one.", label);
-    } else if (!is_last && stage.steps == 0 && stage.tokens == 0) {
+    const int num_lengths = (stage.steps > 0) + (stage.tokens > 0) + (stage.epochs > 0.0);
+    if (num_lengths > 1) {
+      recipe.refuse({kStages}, "{} has more than one of steps, tokens and epochs. Keep one.",
+                    label);
+    } else if (!is_last && num_lengths == 0) {
       recipe.refuse({kStages},
-                    "{} has neither steps nor tokens; only the last stage may end with "
-                    "the run.",
+                    "{} has no steps, tokens or epochs; only the last stage may end with the run.",
                     label);
     }
+    check_epochs(recipe, stage, label);
     std::vector<double> weights = stage.weights;
     if (num_sources == 0) {
       weights = {1.0};
@@ -162,7 +183,10 @@ void check_stages(Resolution& recipe) {
     }
     const std::int64_t max_steps = values.training.max_steps;
     const std::int64_t steps = spans[i].end_step;
-    if (!recipe.has_problems() && is_last && steps < max_steps) {
+    // How long epochs are is known once the data are open.
+    const bool is_known =
+        std::ranges::none_of(stages, [](const DataStage& other) { return other.epochs > 0.0; });
+    if (!recipe.has_problems() && is_last && is_known && steps < max_steps) {
       recipe.refuse({kStages, "training.max_steps"},
                     "data.stages end after {} steps, but training.max_steps is {}. Lengthen the "
                     "last stage, or leave out its length.",
@@ -187,6 +211,26 @@ void check_validation_sets(Resolution& recipe) {
   recipe.refuse({"training.best_by"}, "training.best_by is \"{}\", but {}.", best_by,
                 known.empty() ? "there are no validation sets"
                               : "the validation sets are " + joined(known, ", ", " and "));
+}
+
+void check_tasks(Resolution& recipe) {
+  const std::vector<TaskFile>& tasks = recipe.values().training.tasks;
+  if (!tasks.empty() && !validates(recipe.values()) && !recipe.request().is_kept) {
+    recipe.refuse({kTasks, "data.validation_fraction"},
+                  "{} belong to evaluations, and there is nothing to evaluate on. Set "
+                  "data.validation_fraction, validation_path or validation_sets.",
+                  kTasks);
+  }
+  std::set<std::string> names;
+  for (std::size_t i = 0; i < tasks.size(); ++i) {
+    if (tasks[i].path.empty()) {
+      recipe.refuse({kTasks}, "{}[{}].path is \"\"; expected a file of questions.", kTasks, i);
+    }
+    const std::string name = tasks[i].name.empty() ? name_of_path(tasks[i].path) : tasks[i].name;
+    if (names.insert(name).second) continue;
+    recipe.refuse({kTasks}, "{}[{}] is called \"{}\", as another is; give it another name.", kTasks,
+                  i, name);
+  }
 }
 
 }  // namespace
@@ -219,6 +263,7 @@ void check_data(Resolution& recipe) {
   check_sources(recipe);
   check_stages(recipe);
   check_validation_sets(recipe);
+  check_tasks(recipe);
 }
 
 }  // namespace sherd::engine

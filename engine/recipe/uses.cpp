@@ -209,8 +209,7 @@ const Use kUses[] = {
 
     {"data.tokenizer", "with format: text, chat or bin",
      [](R r) { return r.data.format >= DataFormat::kBin; }},
-    {"data.field", "with format: bytes, chars or text",
-     [](R r) { return r.data.format != DataFormat::kBin && !is_chat(r); }},
+    {"data.field", "with every format but chat", [](R r) { return !is_chat(r); }},
     {"data.token_bytes", "with format: bin", [](R r) { return r.data.format == DataFormat::kBin; }},
     {"data.packing", "with documents: separate",
      [](R r) { return r.data.documents == DocumentChoice::kSeparate; }},
@@ -304,6 +303,9 @@ const Use kUses[] = {
     {"checkpoint.keep_best", kSaves, saves},
     {"checkpoint.max_failed_saves", kSaves, saves},
     {"checkpoint.stop_deadline", kSaves, saves},
+
+    {"metrics.source_losses", "with several data.sources",
+     [](R r) { return r.data.sources.size() > 1; }},
 
     {"hooks.on_save", kSaves, saves},
     {"hooks.step_interval", "with on_step", [](R r) { return !r.hooks.on_step.empty(); }},

@@ -137,6 +137,9 @@ void EventFile::write(const StepMetrics& metrics) {
   for (const auto& [axis, milliseconds] : metrics.exposed_by_axis) {
     scalars.emplace_back("time/exposed_comm_ms/" + axis, milliseconds);
   }
+  for (const auto& [name, loss] : metrics.source_losses) {
+    scalars.emplace_back("train/loss/" + name, loss);
+  }
   if (metrics.experts) {
     scalars.emplace_back("train/balance_loss", metrics.experts->balance_loss);
     scalars.emplace_back("train/z_loss", metrics.experts->z_loss);
@@ -159,6 +162,16 @@ void EventFile::write(const EvaluationMetrics& metrics) {
   }
   for (const auto& [name, loss] : metrics.sets) {
     write_scalars(metrics.step, {{"val/loss/" + name, loss}});
+  }
+  if (metrics.bits_per_byte) {
+    write_scalars(metrics.step, {{"val/bits_per_byte", *metrics.bits_per_byte}});
+  }
+  for (const auto& [name, bits] : metrics.bits_of_sets) {
+    write_scalars(metrics.step, {{"val/bits_per_byte/" + name, bits}});
+  }
+  for (const EvaluationMetrics::Task& task : metrics.tasks) {
+    write_scalars(metrics.step, {{"task/" + task.name + "/acc", task.acc},
+                                 {"task/" + task.name + "/acc_norm", task.acc_norm}});
   }
 }
 

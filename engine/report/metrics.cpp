@@ -77,6 +77,7 @@ std::string to_json(const StepMetrics& metrics) {
     line["bad_step"] = metrics.bad_step;
   }
   for (const auto& [name, tokens] : metrics.source_tokens) line["source_tokens"][name] = tokens;
+  for (const auto& [name, loss] : metrics.source_losses) put(line, "loss/" + name, loss);
   if (metrics.experts) {
     put(line, "balance_loss", metrics.experts->balance_loss);
     put(line, "z_loss", metrics.experts->z_loss);
@@ -109,6 +110,12 @@ std::string to_json(const EvaluationMetrics& metrics) {
   if (metrics.bits_per_byte) put(line, "bits_per_byte", *metrics.bits_per_byte);
   if (metrics.val_loss_average) put(line, "val_loss_average", *metrics.val_loss_average);
   for (const auto& [name, loss] : metrics.sets) put(line, "val_loss/" + name, loss);
+  for (const auto& [name, bits] : metrics.bits_of_sets) put(line, "bits_per_byte/" + name, bits);
+  for (const EvaluationMetrics::Task& task : metrics.tasks) {
+    put(line, "task/" + task.name + "/acc", task.acc);
+    put(line, "task/" + task.name + "/acc_norm", task.acc_norm);
+    line["task/" + task.name + "/questions"] = task.questions;
+  }
   return line.dump();
 }
 

@@ -10,9 +10,13 @@
 /// With several validation sets, an evaluation's line also has each one's loss, such as
 /// "val_loss/english":4.125; "val_loss" and "num_tokens" are the main set's. With several sources,
 /// a step's line also has "source_tokens":{"english":6656,"code":3328}, since the start of
-/// training.
+/// training. With metrics.source_losses it has "loss/english":4.25, the mean over the step's tokens
+/// of the source; a source without tokens in the step is left out.
 ///
-/// With averages.evaluate, an evaluation's line also has "val_loss_average".
+/// With averages.evaluate, an evaluation's line also has "val_loss_average". Where the bytes of a
+/// set's text are known, it has "bits_per_byte", and with several sets "bits_per_byte/english". For
+/// each of training.tasks it has "task/hellaswag/acc":0.25, "task/hellaswag/acc_norm":0.3125 and
+/// "task/hellaswag/questions":10042.
 ///
 /// A run that early stopping ends has one more line:
 ///
@@ -128,6 +132,8 @@ struct StepMetrics {
   std::string bad_step{};            ///< why the step wasn't applied; empty: it was
   /// With several sources: tokens of each since the start of training.
   std::vector<std::pair<std::string, std::int64_t>> source_tokens{};
+  /// With metrics.source_losses: the mean loss of each that has tokens in the step.
+  std::vector<std::pair<std::string, double>> source_losses{};
   std::optional<ExpertMetrics> experts{};
   std::string isa;               ///< on a CPU: the instruction set of its matmuls (kernels/isa.h)
   std::string matmul_table{};    ///< on a GPU with one: measured algorithms (kernels/libraries.h)
@@ -139,10 +145,18 @@ struct EvaluationMetrics {
   std::int64_t step = 0;
   double val_loss = 0;
   std::optional<double> val_loss_20_batches{};
-  std::int64_t num_tokens = 0;                          ///< val_loss is the mean over them
-  std::optional<double> perplexity{}, bits_per_byte{};  ///< of `sherd eval`
-  std::vector<std::pair<std::string, double>> sets{};   ///< losses of several validation sets
-  std::optional<double> val_loss_average{};             ///< of the average of the weights
+  std::int64_t num_tokens = 0;                         ///< val_loss is the mean over them
+  std::optional<double> perplexity{};                  ///< of `sherd eval`
+  std::optional<double> bits_per_byte{};               ///< none if tokens have no text
+  std::vector<std::pair<std::string, double>> sets{};  ///< losses of several validation sets
+  std::optional<double> val_loss_average{};            ///< of the average of the weights
+  std::vector<std::pair<std::string, double>> bits_of_sets{};  ///< bits per byte, as `sets`
+  struct Task {
+    std::string name;
+    double acc = 0, acc_norm = 0;
+    std::int64_t questions = 0;
+  };
+  std::vector<Task> tasks{};
 };
 
 /// A committed checkpoint. Its line is written when the commit is known, possibly some steps later.

@@ -54,6 +54,7 @@ class Reader {
       drop_from(history_.val_loss, step);
       history_.val_loss.push_back({step, number_of(line, "val_loss")});
       add_sets(step, line);
+      add_scores(step, line);
     }
     if (const auto from = line.find("rewound_from"); from != line.end()) {
       while (!history_.rewinds.empty() && history_.rewinds.back().to > step) {
@@ -84,11 +85,34 @@ class Reader {
     }
   }
 
+  // "task/hellaswag/acc" is drawn as "hellaswag: acc".
+  void add_scores(std::int64_t step, const json& line) {
+    constexpr std::string_view kTask = "task/", kBits = "bits_per_byte", kQuestions = "/questions";
+    for (const auto& [key, value] : line.items()) {
+      std::string title;
+      if (key.starts_with(kTask) && !key.ends_with(kQuestions)) {
+        const std::size_t name_end = key.rfind('/');
+        if (name_end <= kTask.size()) continue;
+        title = key.substr(kTask.size(), name_end - kTask.size()) + ": " + key.substr(name_end + 1);
+      } else if (key == kBits) {
+        title = "Bits per byte";
+      } else if (key.starts_with(std::string(kBits) + "/")) {
+        title = "Bits per byte of " + key.substr(kBits.size() + 1);
+      }
+      if (title.empty() || !value.is_number()) continue;
+      Curve& curve = history_.scores[title];
+      drop_from(curve, step);
+      curve.push_back({step, value.get<double>()});
+    }
+  }
+
   void add_step(std::int64_t step, const json& line) {
     history_.dropped_lines += drop_from(history_.loss, step);
     drop_from(history_.val_loss, step);
     drop_from(history_.memory, step);
-    for (auto& [name, curve] : history_.val_losses) drop_from(curve, step);
+    for (auto* curves : {&history_.val_losses, &history_.scores, &history_.source_losses}) {
+      for (auto& [name, curve] : *curves) drop_from(curve, step);
+    }
     auto& bad_steps = history_.bad_steps;
     while (!bad_steps.empty() && bad_steps.back() >= step) bad_steps.pop_back();
     if (line.contains("bad_step")) bad_steps.push_back(step);
@@ -97,6 +121,11 @@ class Reader {
       Curve& curve = history_.*column.curve;
       drop_from(curve, step);
       curve.push_back({step, number_of(line, column.key)});
+    }
+    constexpr std::string_view kOfSource = "loss/";
+    for (const auto& [key, value] : line.items()) {
+      if (!key.starts_with(kOfSource) || !value.is_number()) continue;
+      history_.source_losses[key.substr(kOfSource.size())].push_back({step, value.get<double>()});
     }
     drop_from(history_.balance_loss, step);
     if (line.contains(kOfExperts.key)) {

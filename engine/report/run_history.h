@@ -23,9 +23,12 @@ using Curve = std::vector<CurvePoint>;
 
 struct RunHistory {
   Curve loss, val_loss, grad_norm, lr, tokens_per_s, exposed_comm_ms, memory;
-  Curve balance_loss;  ///< of a model with experts
+  Curve balance_loss;                            ///< of a model with experts
+  std::map<std::string, Curve> source_losses{};  ///< of the training, by source of the data
   /// By validation set, if there are several; "the average of the weights", if that was evaluated.
   std::map<std::string, Curve> val_losses{};
+  /// By the whole title of a chart: bits per byte of validation sets, accuracies of tasks.
+  std::map<std::string, Curve> scores{};
   std::vector<std::int64_t> bad_steps{};  ///< that weren't applied
   struct Rewind {
     std::int64_t from = 0, to = 0;  ///< steps

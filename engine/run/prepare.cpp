@@ -20,6 +20,7 @@
 #include "engine/saving/resume_check.h"
 #include "engine/train/data_sources.h"
 #include "engine/train/from_recipe.h"
+#include "engine/train/stage_epochs.h"
 
 namespace sherd::engine {
 namespace {
@@ -103,6 +104,15 @@ std::optional<std::string> check_memory(const ResolvedRecipe& recipe, const Worl
   return check_fits(recipe, plan, limit);
 }
 
+// Questions must fit the sequences of every stage.
+std::int64_t shortest_sequence(const std::vector<Segment>& segments) {
+  std::int64_t shortest = segments[0].recipe.values.training.seq_length;
+  for (const Segment& segment : segments) {
+    shortest = std::min(shortest, segment.recipe.values.training.seq_length);
+  }
+  return shortest;
+}
+
 }  // namespace
 
 std::size_t PreparedRun::segment_after(std::int64_t steps_done) const {
@@ -111,9 +121,11 @@ std::size_t PreparedRun::segment_after(std::int64_t steps_done) const {
   return found;
 }
 
-PreparedRun prepare(const ResolvedRecipe& written, const Machine& machine, checkpoint::Disk& disk) {
+PreparedRun prepare(const ResolvedRecipe& as_written, const Machine& machine,
+                    checkpoint::Disk& disk) {
   const DeviceTraits device = machine.traits();
-  require_possible_on(device.kind, written.values);
+  require_possible_on(device.kind, as_written.values);
+  const ResolvedRecipe written = with_stage_steps(as_written);
   PreparedRun run;
   run.resolved = written;
   run.segments = segments_of(written);
@@ -138,6 +150,7 @@ PreparedRun prepare(const ResolvedRecipe& written, const Machine& machine, check
   }
   const Recipe::Training& training = run.resolved.values.training;
   require_few_epochs({run.segments, run.batches}, training.max_steps);
+  run.tasks = open_tasks(written.values, shortest_sequence(run.segments));
   // A prompt that the vocabulary can't spell is an error now, not after the last step.
   if (training.sample_tokens > 0) run.dataset().text().ids(training.sample_prompt);
   return run;

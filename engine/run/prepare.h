@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "engine/data/batcher.h"
+#include "engine/data/task.h"
 #include "engine/launch/machine.h"
 #include "engine/plan/world_plan.h"
 #include "engine/recipe/segments.h"
@@ -27,7 +28,8 @@ struct PreparedRun {
   std::vector<Segment> segments;  ///< most runs have one
   std::vector<PreparedSegment> prepared;
   std::vector<std::shared_ptr<const data::Batcher>> batches;
-  std::size_t largest = 0;               ///< the segment that needs the most memory
+  std::shared_ptr<const std::vector<data::Task>> tasks;  ///< null: none
+  std::size_t largest = 0;                               ///< the segment that needs the most memory
   std::optional<std::string> too_large;  ///< why it doesn't fit, if memory.on_exceed is warn
 
   std::size_t num_segments() const { return segments.size(); }

@@ -14,7 +14,6 @@ class RankRun {
   RankRun(const RunContext& context, sharding::Rank& rank)
       : context_(context),
         recipe_(context.recipe()),
-        rank_(rank),
         reporter_(rank.rank == 0 ? std::make_unique<RunReporter>(context, rank) : nullptr),
         save_requests_(context.output, rank.rank == 0, rank.rank == context.first_rank,
                        [&context](const std::string& text) { context.progress.message(text); }),
@@ -82,6 +81,7 @@ class RankRun {
             .weight_hash_interval = recipe_.training.weight_hash_interval,
             .evaluates_average =
                 recipe_.averages.evaluate && recipe_.averages.type != AverageType::kNone,
+            .tasks = context_.run.tasks,
             .asked_to_stop = [this] { return asked_to_stop(); },
             .asked_to_save = [this] { return save_requests_.take(); },
             .on_message = [this](const std::string& text) { context_.progress.message(text); },
@@ -223,7 +223,6 @@ class RankRun {
 
   const RunContext& context_;
   const Recipe& recipe_;
-  sharding::Rank& rank_;
   std::unique_ptr<RunReporter> reporter_;  // on rank 0
   SaveRequests save_requests_;
   bool limits_time_ = false;

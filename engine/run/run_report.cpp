@@ -177,20 +177,22 @@ std::string runs_section(const std::vector<ReportedRun>& runs) {
   return html + "</section>\n";
 }
 
-// A chart for each validation set, and for the average of the weights.
-std::string sets_sections(const std::vector<ReportedRun>& runs,
-                          const std::vector<std::string>& labels) {
+// A chart for each name in any run's `curves`.
+std::string named_sections(const std::vector<ReportedRun>& runs,
+                           const std::vector<std::string>& labels,
+                           std::map<std::string, Curve> RunHistory::*curves,
+                           const std::string& title_before_name) {
   std::set<std::string> names;
   for (const ReportedRun& run : runs) {
-    for (const auto& [name, curve] : run.history.val_losses) names.insert(name);
+    for (const auto& [name, curve] : run.history.*curves) names.insert(name);
   }
   std::string html;
   for (const std::string& name : names) {
-    const std::string title = "Validation loss of " + name;
+    const std::string title = title_before_name + name;
     Chart chart{.title = title, .label = plain};
     for (std::size_t run = 0; run < runs.size(); ++run) {
-      const auto found = runs[run].history.val_losses.find(name);
-      if (found != runs[run].history.val_losses.end()) {
+      const auto found = (runs[run].history.*curves).find(name);
+      if (found != (runs[run].history.*curves).end()) {
         chart.lines.push_back({run, labels[run], &found->second});
       }
     }
@@ -308,7 +310,12 @@ std::string report_page(const std::vector<ReportedRun>& runs) {
       chart.lines.push_back({run, labels[run], &(runs[run].history.*picture.curve)});
     }
     body += chart_section(chart);
-    if (picture.curve == &RunHistory::val_loss) body += sets_sections(runs, labels);
+    if (picture.curve == &RunHistory::loss) {
+      body += named_sections(runs, labels, &RunHistory::source_losses, "Loss of ");
+    }
+    if (picture.curve != &RunHistory::val_loss) continue;
+    body += named_sections(runs, labels, &RunHistory::val_losses, "Validation loss of ");
+    body += named_sections(runs, labels, &RunHistory::scores, "");
   }
   body += "</div>\n" + differences_section(runs);
   return page(

@@ -153,6 +153,9 @@ StepMetrics RunReporter::metrics_of(std::int64_t step, const StepResult& result,
   for (int i = 0; batches.num_sources() > 1 && i < batches.num_sources(); ++i) {
     line.source_tokens.emplace_back(batches.source(i).name, batches.tokens_of(i, step + 1));
   }
+  for (const auto& [source, loss] : result.source_losses) {
+    line.source_losses.emplace_back(batches.source(source).name, loss);
+  }
   if (rank_.compute().device() == DeviceKind::kCpu) {
     line.isa = kernels::name_of(kernels::isa());
   } else {
@@ -240,7 +243,13 @@ void RunReporter::evaluation(std::int64_t steps_done, const EvaluationResult& re
   if (result.sets.size() > 1) {
     for (const EvaluationResult::Set& set : result.sets) {
       metrics.sets.emplace_back(set.name, set.loss);
+      if (const auto bits = set.bits_per_byte()) metrics.bits_of_sets.emplace_back(set.name, *bits);
     }
+  }
+  const auto main = static_cast<std::size_t>(context_.batches().main_validation());
+  metrics.bits_per_byte = result.sets[main].bits_per_byte();
+  for (const EvaluationResult::Task& task : result.tasks) {
+    metrics.tasks.push_back({task.name, task.acc(), task.acc_norm(), task.num_questions});
   }
   metrics_->write(metrics);
   if (curves_) curves_->write(metrics);
@@ -253,6 +262,10 @@ void RunReporter::evaluation(std::int64_t steps_done, const EvaluationResult& re
     line += fmt::format("; of the average {:.4f}", *result.loss_of_average);
   }
   for (const auto& [name, loss] : metrics.sets) line += fmt::format("; {} {:.4f}", name, loss);
+  for (const EvaluationResult::Task& task : result.tasks) {
+    line += fmt::format("; {}: {} of {} right, {} by bytes", task.name, task.num_right,
+                        task.num_questions, task.num_right_by_bytes);
+  }
   say(line);
   if (context_.hooks) context_.hooks->evaluation(steps_done, result.loss);
 }

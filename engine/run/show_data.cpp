@@ -9,6 +9,7 @@
 #include "engine/run/epochs.h"
 #include "engine/train/data_sources.h"
 #include "engine/train/from_recipe.h"
+#include "engine/train/stage_epochs.h"
 
 namespace sherd::engine {
 namespace {
@@ -67,7 +68,8 @@ class Writer {
 
 }  // namespace
 
-std::string shown_data(const ResolvedRecipe& resolved, const ShowData& show) {
+std::string shown_data(const ResolvedRecipe& as_written, const ShowData& show) {
+  const ResolvedRecipe resolved = with_stage_steps(as_written);
   const Recipe& run = resolved.values;
   const std::vector<Segment> segments = segments_of(resolved);
   const Recipe& recipe = segments[0].recipe.values;

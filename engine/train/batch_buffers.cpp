@@ -68,6 +68,35 @@ TokenBatch OwnPositions::of(TokenBatch batch) const {
   return batch;
 }
 
+std::vector<std::int64_t> OwnPositions::in_row() const {
+  std::vector<std::int64_t> positions;
+  for (const auto& [first, count] : runs_) {
+    for (std::int64_t i = 0; i < count; ++i) positions.push_back(first + i);
+  }
+  return positions;
+}
+
+data::Batch first_tokens(data::Batch batch, std::int64_t tokens) {
+  batch.inputs = batch.inputs.part(0, tokens);
+  batch.targets = batch.targets.part(0, tokens);
+  if (!batch.starts) return batch;
+  batch.starts = batch.starts.part(0, tokens + 1);
+  batch.lengths = batch.lengths.part(0, tokens);
+  batch.positions = batch.positions.part(0, tokens);
+  return batch;
+}
+
+TokenBatch first_tokens(TokenBatch batch, std::int64_t tokens) {
+  batch.inputs = batch.inputs.part(0, tokens);
+  batch.targets = batch.targets.part(0, tokens);
+  kernels::Documents& documents = batch.documents;
+  if (!documents) return batch;
+  documents.starts = documents.starts.part(0, tokens + 1);
+  documents.lengths = documents.lengths.part(0, tokens);
+  documents.positions = documents.positions.part(0, tokens);
+  return batch;
+}
+
 BatchBuffers::BatchBuffers(const sharding::Rank& rank, const std::vector<BufferSpec>& specs)
     : inputs_(rank, specs[0]), targets_(rank, specs[1]) {
   if (specs.size() > 2) documents_ = {rank, specs[2]};

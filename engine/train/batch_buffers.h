@@ -28,11 +28,17 @@ class OwnPositions {
   void move_to_front(const data::Batch& batch) const;
   /// The batch with those tokens only.
   TokenBatch of(TokenBatch batch) const;
+  /// Their positions in a row, in the order in which the rank has them.
+  std::vector<std::int64_t> in_row() const;
 
  private:
   std::int64_t sequences_ = 1, seq_length_ = 0, degree_ = 1;
   std::vector<model::PositionRun> runs_;
 };
+
+/// The first `tokens` tokens of a batch, whose rows may be shorter than planned.
+data::Batch first_tokens(data::Batch batch, std::int64_t tokens);
+TokenBatch first_tokens(TokenBatch batch, std::int64_t tokens);
 
 class BatchBuffers {
  public:

@@ -58,6 +58,14 @@ std::vector<data::DataOptions> all_options(const Recipe& recipe, bool only_valid
   return all;
 }
 
+// One more than the largest id of the run's tokenizer; unknown for token files alone.
+std::optional<std::int64_t> tokenizer_size(const Recipe& recipe) {
+  if (recipe.data.format == DataFormat::kBytes) return 256;
+  if (recipe.data.format == DataFormat::kChars) return recipe.model.vocab_size;
+  if (recipe.data.tokenizer.empty()) return std::nullopt;
+  return data::size_of_tokenizer(recipe.data.tokenizer);
+}
+
 void require_apart(const data::BatchSources& sources) {
   for (const data::ValidationSource& set : sources.validation) {
     for (const data::Source& source : sources.training) {
@@ -114,6 +122,7 @@ data::BatchSources open_sources(const Recipe& recipe, const OpenSources& how) {
   const std::vector<DataStage>& stages = recipe.data.stages;
   for (std::size_t i = 0; i < stages.size(); ++i) {
     const bool has_length = stages[i].steps > 0 || stages[i].tokens > 0;
+    SHERD_CHECK(stages[i].epochs == 0.0, "data.stages[{}] is still in epochs", i);
     sources.stages.push_back(
         {has_length ? spans[i].end_step - spans[i].first_step : 0, stages[i].weights});
   }
@@ -123,6 +132,19 @@ data::BatchSources open_sources(const Recipe& recipe, const OpenSources& how) {
     }
   }
   return sources;
+}
+
+std::shared_ptr<const std::vector<data::Task>> open_tasks(const Recipe& recipe,
+                                                          std::int64_t seq_length) {
+  if (recipe.training.tasks.empty()) return nullptr;
+  const data::TaskLimits limits{.vocab_size = recipe.model.vocab_size,
+                                .tokenizer_size = tokenizer_size(recipe),
+                                .seq_length = seq_length};
+  auto tasks = std::make_shared<std::vector<data::Task>>();
+  for (const TaskFile& task : recipe.training.tasks) {
+    tasks->push_back(data::read_task(name_or(task.name, task.path), task.path, limits));
+  }
+  return tasks;
 }
 
 std::vector<std::shared_ptr<const data::Batcher>> open_batches(

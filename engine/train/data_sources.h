@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "engine/data/batcher.h"
+#include "engine/data/task.h"
 #include "engine/recipe/segments.h"
 
 namespace sherd::engine {
@@ -21,6 +22,11 @@ struct OpenSources {
 /// data.path, or data.sources, with their held-out parts; then data.validation_sets.
 /// Errors   DataError as data::open_dataset; a validation set with a file that is trained on
 data::BatchSources open_sources(const Recipe& recipe, const OpenSources& how = {});
+
+/// training.tasks, for sequences of `seq_length` tokens; null if there are none.
+/// Errors   DataError as data::read_task
+std::shared_ptr<const std::vector<data::Task>> open_tasks(const Recipe& recipe,
+                                                          std::int64_t seq_length);
 
 /// The batches of each segment of a run, in order.
 /// Errors   as open_sources, and as data::Batcher

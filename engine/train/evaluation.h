@@ -2,12 +2,14 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "core/exact_sum.h"
 #include "engine/data/batcher.h"
+#include "engine/data/task.h"
 #include "engine/train/batch_buffers.h"
 #include "engine/train/sharded_model.h"
 #include "engine/train/stop_request.h"
@@ -22,8 +24,27 @@ struct EvaluationResult {
     std::string name;
     double loss = 0.0;
     std::int64_t num_tokens = 0;
+    std::int64_t num_bytes = 0;  ///< of the text of these tokens; 0: tokens have no text
+
+    /// The loss in units that can be compared across tokenizers; none if tokens have no text.
+    std::optional<double> bits_per_byte() const;
   };
   std::vector<Set> sets{};  ///< all of them, in order
+  /// Counts over all questions of a task (engine/data/task.h).
+  struct Task {
+    std::string name;
+    std::int64_t num_questions = 0, num_right = 0, num_right_by_bytes = 0;
+    std::vector<double> scores{};  ///< log-likelihoods of all choices, in order
+
+    double acc() const { return share(num_right); }
+    double acc_norm() const { return share(num_right_by_bytes); }
+
+   private:
+    double share(std::int64_t right) const {
+      return static_cast<double>(right) / static_cast<double>(num_questions);
+    }
+  };
+  std::vector<Task> tasks{};
   /// nanoGPT's estimate, in addition: 20 batches of windows that start anywhere in the main set.
   /// Set only if `loss` covers the whole set and its documents are joined.
   std::optional<double> loss_20_batches;
@@ -37,6 +58,8 @@ struct EvaluationResult {
 struct EvaluationShare {
   ExactSum::Numbers loss_sum{};
   double num_tokens = 0.0;
+  double num_bytes = 0.0;
+  double choice = -1.0;  ///< of a task, that the losses are of; -1: none
   double stop_request = 0.0;
 };
 
@@ -59,9 +82,15 @@ class Evaluation {
   /// The loss of the main set alone, without nanoGPT's estimate.
   EvaluationResult run_main(std::int64_t num_batches, const AskedToStop& asked = {});
 
+  /// Scores all choices of the task's questions, none of which is longer than a sequence. A
+  /// collective, with the same result on every rank, and on any ranks. `stop` is set as in run().
+  /// Passes are as long as the longest choice needs; with separate documents, choices share rows.
+  EvaluationResult::Task score(const data::Task& task, const AskedToStop& asked, StopRequest& stop);
+
   /// Forward passes of run(num_batches), including those of nanoGPT's estimate.
   std::int64_t num_passes(std::int64_t num_batches) const;
   std::int64_t num_main_passes(std::int64_t num_batches) const;
+  std::int64_t num_task_passes(const data::Task& task) const;
 
   /// Room for one micro-batch of tokens: [T] i32 each, in kEvaluation.
   const sharding::MirroredBuffer& inputs() const { return batch_.inputs(); }
@@ -69,24 +98,36 @@ class Evaluation {
  private:
   struct Mean {
     double loss = 0.0;
-    std::int64_t num_tokens = 0;
+    std::int64_t num_tokens = 0, num_bytes = 0;
   };
-  /// Number of rows of a pass that count, and of their tokens that have a target.
+  /// Number of rows of a pass that count, of their tokens that have a target, and of these tokens'
+  /// bytes.
   struct Filled {
-    std::int64_t rows = 0, targets = 0;
+    std::int64_t rows = 0, targets = 0, bytes = 0;
   };
+  /// Passes over rows of `seq_length` tokens. `fill` writes this rank's rows of a pass; `take` may
+  /// read their losses. Returns a request to stop, which ends them.
+  StopRequest run_passes(std::int64_t num_passes, std::int64_t seq_length,
+                         const OwnPositions& positions,
+                         const std::function<void(std::int64_t pass)>& fill,
+                         const std::function<void(std::int64_t pass)>& take,
+                         const AskedToStop& asked);
   /// Adds this rank's token losses; `fill` writes one micro-batch.
-  template <class Fill>
-  Mean mean_loss(std::int64_t num_passes, const Fill& fill, const AskedToStop& asked,
-                 StopRequest& stop);
+  Mean mean_loss(std::int64_t num_passes, const std::function<Filled(std::int64_t pass)>& fill,
+                 const AskedToStop& asked, StopRequest& stop);
   StopRequest agreed_stop(const AskedToStop& asked);
+  bool counts_losses() const { return model_.rank().contributes_tokens() && model_.has_head(); }
   std::int64_t num_windows(int set, std::int64_t num_batches) const;
   std::int64_t num_sampled() const;
   bool samples_too(int set, std::int64_t windows) const;
   std::int64_t passes_over(std::int64_t windows) const;
+  std::int64_t first_row(std::int64_t pass, int data_index) const;
   Mean mean_of(int set, std::int64_t windows, const AskedToStop& asked, StopRequest& stop);
   template <class Fill>
   Filled fill_rows(int set, std::int64_t pass, std::int64_t windows, const Fill& fill);
+  std::int64_t bytes_of_targets(int set);
+  std::vector<ExactSum> add_up(const std::vector<ExactSum>& own,
+                               const std::vector<std::vector<std::int64_t>>& choices_of);
 
   const TrainingOptions& options_;
   ShardedModel& model_;
@@ -94,6 +135,7 @@ class Evaluation {
   std::int64_t batch_size_;
   BatchBuffers batch_;
   sharding::Agreement<EvaluationShare> shares_;
+  std::vector<std::vector<std::int64_t>> bytes_of_;  // by set and token; -1: not asked yet
 };
 
 }  // namespace sherd::engine

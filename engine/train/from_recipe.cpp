@@ -88,6 +88,9 @@ TrainingOptions training_options(const Recipe& recipe) {
                         (options.model.adapter.active() &&
                          std::ranges::find(whole, "embedding.token") != whole.end());
   options.separate_documents = has_separate_documents(recipe);
+  if (recipe.metrics.source_losses && recipe.data.sources.size() > 1) {
+    options.num_loss_sources = static_cast<int>(recipe.data.sources.size());
+  }
 
   const Recipe::Optimizer& optimizer = recipe.optimizer;
   options.optimizer = {.type = optimizer.type,

@@ -88,6 +88,15 @@ void ShardedModel::add_losses(std::int64_t num_tokens, bool first) {
 ExactSum ShardedModel::loss_sum() {
   return runner_->loss_sum();
 }
+void ShardedModel::set_source_of_row(std::function<int(std::int64_t)> source) {
+  runner_->set_source_of_row(std::move(source));
+}
+std::vector<ExactSum> ShardedModel::source_loss_sums() {
+  return runner_->source_loss_sums();
+}
+std::vector<float> ShardedModel::losses(std::int64_t num_tokens) {
+  return runner_->losses(num_tokens);
+}
 
 std::vector<int> ShardedModel::training_uses() const {
   return runner_->places(step_uses(pipeline_->plan(), options_.model));

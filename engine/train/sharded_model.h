@@ -122,6 +122,9 @@ class ShardedModel {
   /// The last pass's losses, added up: UnitRunner.
   void add_losses(std::int64_t num_tokens, bool first);
   ExactSum loss_sum();
+  std::vector<float> losses(std::int64_t num_tokens);
+  void set_source_of_row(std::function<int(std::int64_t row)> source);
+  std::vector<ExactSum> source_loss_sums();
 
  private:
   const TrainingOptions& options_;

@@ -105,6 +105,11 @@ sharding::Traffic TrainingStep::traffic(const TrainingOptions& options, const sh
   traffic.add(optim::descriptor_of(options.optimizer.type).traffic(options.optimizer, plan, rank));
   traffic.add(Pipeline::traffic(options, pipeline, mesh, rank));
   traffic.add(sharding::Agreement<RankStats>::traffic(kStepStats, mesh));
+  if (options.num_loss_sources > 0) {
+    traffic.add(sharding::exchange_traffic(kSourceLosses,
+                                           options.num_loss_sources * ExactSum::kNumbers,
+                                           sharding::group_along(mesh, mesh.all_axes())));
+  }
   traffic.add(ExpertStatistics::traffic(options, mesh));
   return traffic;
 }

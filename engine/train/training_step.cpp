@@ -19,6 +19,14 @@
 #include <utility>
 
 namespace sherd::engine {
+namespace {
+
+int numbers_of_sources(const TrainingOptions& options) {
+  return options.num_loss_sources * ExactSum::kNumbers;
+}
+
+}  // namespace
+
 std::vector<BufferSpec> TrainingStep::buffers(const TrainingOptions& options,
                                               const sharding::ShardingPlan& plan, int rank) {
   const int world_size = plan.mesh.world_size();
@@ -30,6 +38,9 @@ std::vector<BufferSpec> TrainingStep::buffers(const TrainingOptions& options,
   buffers.insert(buffers.end(), {norm.sums, norm.workspace,
                                  sharding::Agreement<RankStats>::buffer(kStepStats, world_size),
                                  Diagnosis::Reports::buffer("diagnosis", world_size)});
+  if (const int count = numbers_of_sources(options); count > 0) {
+    buffers.push_back(sharding::exchange_buffer(kSourceLosses, count, world_size));
+  }
   return buffers;
 }
 
@@ -44,6 +55,9 @@ TrainingStep::TrainingStep(const TrainingOptions& options, ShardedModel& model)
       weight_check_(model_),
       scaler_(options.loss_scaling),
       bad_steps_(options.bad_steps) {
+  if (const int count = numbers_of_sources(options); count > 0) {
+    source_sums_.emplace(rank_, kSourceLosses, count);
+  }
   if (options.average.active()) {
     average_.emplace(options.average, options.optimizer, rank_, model_.units());
   }
@@ -65,6 +79,9 @@ void TrainingStep::restore(const Counters& counters) {
 StepResult TrainingStep::run(std::int64_t step, const NextBatch& next_batch,
                              const StepRequests& asked) {
   begin_own_time();
+  if (source_sums_) {
+    model_.set_source_of_row([this, step](std::int64_t row) { return source_of_row(step, row); });
+  }
   accumulate_gradients(step, next_batch);
   if (weight_hash_interval > 0 && (step + 1) % weight_hash_interval == 0) compare_weights(step);
   const StepStats stats = reduce_step_stats(step, asked);
@@ -216,6 +233,7 @@ TrainingStep::StepStats TrainingStep::reduce_step_stats(std::int64_t step,
         std::max(result.stop, static_cast<StopRequest>(static_cast<int>(of_rank.stop_request)));
     result.save_asked |= of_rank.save_request != 0.0;
   }
+  if (source_sums_) result.source_losses = source_losses(step);
   begin_own_time();  // of the next step's statistics
   if (own_ms.size() > 1) result.slowest = slowest_of(own_ms);
   if (rank_.groups->sent()) result.sent = sent;
@@ -235,6 +253,30 @@ TrainingStep::StepStats TrainingStep::reduce_step_stats(std::int64_t step,
   result.loss = stats.loss;
   result.grad_norm = stats.norm;
   return stats;
+}
+
+// A rank without losses sends zeros.
+std::vector<std::pair<int, double>> TrainingStep::source_losses(std::int64_t step) {
+  const auto num_sources = static_cast<std::size_t>(options_.num_loss_sources);
+  std::vector<double> mine;
+  for (const ExactSum& sum : model_.source_loss_sums()) {
+    std::ranges::copy(sum.numbers(), std::back_inserter(mine));
+  }
+  if (!rank_.contributes_tokens()) mine.clear();
+  mine.resize(num_sources * ExactSum::kNumbers);
+  std::vector<ExactSum> sums(num_sources);
+  for (const std::span<const double> row : source_sums_->all_gather(kSourceLosses, mine)) {
+    for (std::size_t i = 0; i < num_sources; ++i) {
+      sums[i].add(row.subspan(i * ExactSum::kNumbers, ExactSum::kNumbers));
+    }
+  }
+  const std::vector<std::int64_t> targets = targets_of_sources(step);
+  std::vector<std::pair<int, double>> losses;
+  for (std::size_t i = 0; i < num_sources; ++i) {
+    if (targets[i] == 0) continue;
+    losses.emplace_back(static_cast<int>(i), sums[i].value() / static_cast<double>(targets[i]));
+  }
+  return losses;
 }
 
 SlowestRank slowest_of(const std::vector<double>& own_ms) {

@@ -52,10 +52,13 @@ struct StepResult {
   StopRequest stop = StopRequest::kNone;
   bool save_asked = false;       ///< some rank was asked for a checkpoint
   std::int64_t num_targets = 0;  ///< that the loss is the mean over; 0: nothing was updated
-  bool skipped = false;          ///< the gradient overflowed: no update, a lower loss scale
-  double loss_scale = 1.0;       ///< of this step
-  std::string overflow;          ///< of a skipped step: the first non-finite gradient
-  std::string bad_step;          ///< why the step wasn't applied (optim/bad_steps.h); empty: it was
+  /// Of the sources that have targets in the step: number and mean loss. Empty without
+  /// TrainingOptions::num_loss_sources.
+  std::vector<std::pair<int, double>> source_losses{};
+  bool skipped = false;     ///< the gradient overflowed: no update, a lower loss scale
+  double loss_scale = 1.0;  ///< of this step
+  std::string overflow;     ///< of a skipped step: the first non-finite gradient
+  std::string bad_step;     ///< why the step wasn't applied (optim/bad_steps.h); empty: it was
   std::shared_ptr<const ExpertReport> experts{};  ///< ShardedModel::expert_report
 };
 
@@ -100,6 +103,11 @@ class TrainingStep {
   /// have a target. A step without targets updates nothing.
   std::function<std::int64_t(std::int64_t step)> num_targets;
 
+  /// With TrainingOptions::num_loss_sources, both: the source of a row of the step's batch, and the
+  /// tokens of each source that have a target, over all ranks and micro-steps.
+  std::function<int(std::int64_t step, std::int64_t row)> source_of_row;
+  std::function<std::vector<std::int64_t>(std::int64_t step)> targets_of_sources;
+
   /// Steps between comparisons of copies of the weights (engine/train/weight_check.h); 0: never.
   std::int64_t weight_hash_interval = 0;
 
@@ -129,6 +137,7 @@ class TrainingStep {
 
  private:
   static constexpr const char* kStepStats = "step stats";
+  static constexpr const char* kSourceLosses = "source losses";
   /// What each rank sends to all others at the end of a step's backward.
   struct RankStats {
     ExactSum::Numbers
@@ -157,6 +166,7 @@ class TrainingStep {
   void begin_own_time();
   void end_own_time();
   StepStats reduce_step_stats(std::int64_t step, const StepRequests& asked);
+  std::vector<std::pair<int, double>> source_losses(std::int64_t step);
   void update(std::int64_t step, float gradient_scale, const ExpertReport* experts);
   void compare_weights(std::int64_t step);
   void skip(StepResult& result);
@@ -172,6 +182,7 @@ class TrainingStep {
   std::optional<optim::WeightAverage> average_;
   optim::GradientNorm norm_;
   sharding::Agreement<RankStats> stats_;
+  std::optional<sharding::Exchange> source_sums_;
   Diagnosis::Reports diagnosis_reports_;
   WeightCheck weight_check_;
   optim::LossScaler scaler_;

@@ -20,6 +20,13 @@ Trainer::Trainer(const TrainerOptions& options, const sharding::Rank& rank)
   training_step_.num_targets = [this](std::int64_t step) {
     return options_.batches->num_targets(batch_of(step));
   };
+  training_step_.source_of_row = [this](std::int64_t step, std::int64_t row) {
+    const data::Batcher& batches = *options_.batches;
+    return batches.place_of(batch_of(step) * batches.shape().global_batch_size() + row).source;
+  };
+  training_step_.targets_of_sources = [this](std::int64_t step) {
+    return options_.batches->num_targets_of_sources(batch_of(step));
+  };
 }
 
 Trainer::~Trainer() = default;
@@ -50,8 +57,21 @@ StepResult Trainer::step() {
   return result;
 }
 
+std::int64_t Trainer::num_passes(std::int64_t num_batches) const {
+  std::int64_t passes = evaluation_.num_passes(num_batches);
+  if (options_.evaluates_average) passes += evaluation_.num_main_passes(num_batches);
+  if (!options_.tasks) return passes;
+  for (const data::Task& task : *options_.tasks) passes += evaluation_.num_task_passes(task);
+  return passes;
+}
+
 EvaluationResult Trainer::evaluate(std::int64_t num_batches) {
   EvaluationResult result = evaluation_.run(num_batches, options_.asked_to_stop);
+  for (std::size_t i = 0; options_.tasks && i < options_.tasks->size(); ++i) {
+    if (result.stop != StopRequest::kNone) return result;
+    result.tasks.push_back(
+        evaluation_.score((*options_.tasks)[i], options_.asked_to_stop, result.stop));
+  }
   if (result.stop == StopRequest::kNone && options_.evaluates_average) {
     training_step_.exchange_average();
     const EvaluationResult of_average = evaluation_.run_main(num_batches, options_.asked_to_stop);

@@ -41,6 +41,7 @@
 #include <vector>
 
 #include "engine/data/batcher.h"
+#include "engine/data/task.h"
 #include "engine/generate/sample.h"
 #include "engine/saving/saver.h"
 #include "engine/train/evaluation.h"
@@ -62,6 +63,8 @@ struct TrainerOptions {
   std::int64_t best_from_step = -1;
   std::int64_t weight_hash_interval = 0;  ///< TrainingStep::weight_hash_interval
   bool evaluates_average = false;         ///< evaluations also compute the average's loss
+  /// Questions that evaluations also answer; ranks may share them. Null: none.
+  std::shared_ptr<const std::vector<data::Task>> tasks{};
   AskedToStop
       asked_to_stop{};  ///< called by each rank once per step, and before each evaluation pass
   AskedToSave asked_to_save{};  ///< called by each rank once per step
@@ -102,15 +105,12 @@ class Trainer {
   /// Errors   as TrainingStep::run
   StepResult step();
 
-  /// The losses on the first `num_batches` batches of the validation sets (0: all of them). The
-  /// next save records the main set's, and `best` counts it, except before the first step. If
+  /// The losses on the first `num_batches` batches of the validation sets (0: all of them), and the
+  /// scores of the tasks. The next save records the main set's, and `best` counts it, except before the first step. If
   /// `stop` in the result is set, the evaluation was aborted, and nothing of it is kept.
   EvaluationResult evaluate(std::int64_t num_batches = 0);
   /// Number of forward passes of evaluate(num_batches), to estimate its duration.
-  std::int64_t num_passes(std::int64_t num_batches) const {
-    return evaluation_.num_passes(num_batches) +
-           (options_.evaluates_average ? evaluation_.num_main_passes(num_batches) : 0);
-  }
+  std::int64_t num_passes(std::int64_t num_batches) const;
 
   /// Call it after every step. Continues a save in progress, and begins one if the interval says
   /// so. With `async`, it returns while files are being written.

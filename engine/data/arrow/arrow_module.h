@@ -12,7 +12,7 @@
 namespace sherd::data {
 
 /// Counted up whenever a struct or the meaning of a field below changes.
-inline constexpr std::uint32_t kArrowInterface = 1;
+inline constexpr std::uint32_t kArrowInterface = 2;
 
 /// One line, without the file's name; ends with a zero byte.
 struct ArrowError {
@@ -23,6 +23,9 @@ struct ArrowRequest {
   const char* path;
   const char* column;  ///< texts of this column; null: whole rows, each as a JSON object
   int is_parquet;      ///< 0: an Arrow IPC file or stream
+  /// 1: lists of whole numbers of this column; their bytes are the numbers as i32. -1 takes the
+  /// place of nulls in them, and of what i32 can't hold.
+  int is_ids;
 };
 
 /// Some rows. The module owns the memory, until the next call with the same reader.

@@ -70,12 +70,13 @@ const ArrowModule& load_arrow_module(const std::vector<std::string>& places,
       kFileName);
 }
 
-ArrowRows::ArrowRows(const std::string& path, const std::string& column)
+ArrowRows::ArrowRows(const std::string& path, const std::string& column, TableContent content)
     : path_(path), module_(arrow_module(path)) {
   const MappedFile file(path);  // what can't be opened, isn't a file, or is a pointer of Git LFS
   const ArrowRequest request = {.path = path.c_str(),
                                 .column = column.empty() ? nullptr : column.c_str(),
-                                .is_parquet = path.ends_with(".parquet") ? 1 : 0};
+                                .is_parquet = path.ends_with(".parquet") ? 1 : 0,
+                                .is_ids = content == TableContent::kIds ? 1 : 0};
   ArrowError error{};
   reader_ = module_.open(&request, &error);
   if (!reader_) throw DataError("{}: {}", path_, error.text);

@@ -17,6 +17,8 @@ namespace sherd::data {
 /// Whether the name ends with .parquet or .arrow.
 bool is_table(std::string_view path);
 
+enum class TableContent { kTexts, kIds };
+
 /// Reads a file's rows in order, about a MiB at a time.
 class ArrowRows {
  public:
@@ -27,7 +29,10 @@ class ArrowRows {
   /// Texts of `column`: string, large_string, string_view, or a dictionary of one of them. With an
   /// empty `column`, each row is a text: a JSON object of all columns.
   /// Errors   DataError, one line: no such library, not such a file, no such column, another type.
-  ArrowRows(const std::string& path, const std::string& column);
+  /// With kIds, a column of lists of whole numbers (list, large_list, fixed-size list). The bytes
+  /// of a row's text are its numbers as i32; -1 for nulls and for what i32 can't hold.
+  ArrowRows(const std::string& path, const std::string& column,
+            TableContent content = TableContent::kTexts);
   ~ArrowRows();
   ArrowRows(const ArrowRows&) = delete;
   ArrowRows& operator=(const ArrowRows&) = delete;

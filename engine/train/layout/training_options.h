@@ -47,6 +47,7 @@ struct TrainingOptions {
   bool draws_weights = true;
   bool separate_documents = false;  ///< batches say where documents lie
   bool nf4_base = false;            ///< the blocks' frozen matrices are stored as NF4
+  int num_loss_sources = 0;         ///< whose losses are summed separately; 0: none
   bool adds_tokens = false;         ///< to the vocabulary of the model's source folder
   /// The matmul that computes a weight gradient adds it to the gradients of earlier micro-steps,
   /// and an untied token embedding's kernel does the same, if the accumulator is whole. This saves

@@ -25,11 +25,6 @@ std::vector<sharding::UnitState> make_units(const TrainingOptions& options,
   return units;
 }
 
-BufferSpec loss_sum_buffer() {
-  return {"loss_sum", Category::kWorkspace, DType::kF64, ExactSum::kNumbers,
-          kAlways,    Home::kMirrored};
-}
-
 // One token's logits, put together from ranks that have some of them or some of the tokens.
 std::optional<BufferSpec> whole_logits_buffer(const model::ModelShape& part) {
   if (!part.part.is_cut() && !part.context.is_cut()) return std::nullopt;
@@ -70,7 +65,7 @@ std::vector<BufferSpec> UnitRunner::buffers(const TrainingOptions& options,
   append(buffers, gather_buffers(plan.units, options.gather));
   append(buffers, frozen_weight_buffers(plan.units, plan.mesh.world_size()));
   append(buffers, reduction_buffers(plan.units, options.num_micro_steps).list());
-  buffers.push_back(loss_sum_buffer());
+  append(buffers, LossSums::buffers(options));
   const model::ModelShape shape = rank_model(options, plan.mesh, rank);
   const std::optional<model::ModelPart> part = model_part(pipeline, options);
   append(buffers, model::Activations::list(shape, device, part ? &*part : nullptr));
@@ -91,7 +86,7 @@ UnitRunner::UnitRunner(const TrainingOptions& options, const sharding::Rank& ran
       frozen_(std::make_unique<FrozenWeights>(rank, units_)),
       parameters_(rank, units_, options.gather),
       gradients_(rank, units_, options.num_micro_steps),
-      loss_sum_(rank, loss_sum_buffer()) {
+      loss_sums_(options, rank) {
   for (const sharding::UnitState& unit : units_) {
     places_.emplace(unit.spec().id, static_cast<int>(places_.size()));
   }
@@ -388,16 +383,20 @@ const std::string& UnitRunner::name_of(const Layer& layer) const {
 }
 
 void UnitRunner::add_losses(std::int64_t num_tokens, bool first) {
-  if (!has_head_) return;
-  kernels::sum(rank_.compute(), transformer_->losses().part(0, num_tokens), loss_sum_.device(),
-               !first);
+  if (has_head_) loss_sums_.add(transformer_->losses().part(0, num_tokens), first);
 }
 
-ExactSum UnitRunner::loss_sum() {
-  if (!has_head_) return {};
-  loss_sum_.to_host(rank_.compute());
-  rank_.compute().synchronize();
-  return ExactSum(std::span(loss_sum_.host().as<double>(), ExactSum::kNumbers));
+void UnitRunner::add_step_losses(const model::Pass& pass, bool first) {
+  const model::ModelShape& shape = transformer_->shape();
+  add_losses(shape.tokens(), first);
+  if (!has_head_) return;
+  loss_sums_.add_by_source(transformer_->losses().part(0, shape.tokens()), pass.first_row,
+                           shape.sequences, first);
+}
+
+std::vector<float> UnitRunner::losses(std::int64_t num_tokens) {
+  return has_head_ ? loss_sums_.on_host(transformer_->losses().part(0, num_tokens))
+                   : std::vector<float>();
 }
 
 }  // namespace sherd::engine

@@ -27,6 +27,7 @@
 #include "engine/model/pass.h"
 #include "engine/train/layout/pipeline_plan.h"
 #include "engine/train/layout/training_options.h"
+#include "engine/train/units/loss_sums.h"
 #include "kernels/device.h"
 #include "sharding/mesh/mirrored_buffer.h"
 #include "sharding/zero/gradient_reduction.h"
@@ -98,8 +99,20 @@ class UnitRunner {
   /// Adds the last pass's losses of the first `num_tokens` tokens, in f64, to a sum on the device;
   /// `first`: the sum starts with them.
   void add_losses(std::int64_t num_tokens, bool first);
-  /// The sum of add_losses. Blocks until it is available.
-  ExactSum loss_sum();
+  /// The same for all tokens of a training pass, and to the sums of their sources.
+  void add_step_losses(const model::Pass& pass, bool first);
+  /// The sums of add_losses and add_step_losses. Blocks until they are available; empty on a rank
+  /// without the head.
+  ExactSum loss_sum() { return has_head_ ? loss_sums_.total() : ExactSum(); }
+  std::vector<ExactSum> source_loss_sums() {
+    return has_head_ ? loss_sums_.by_source() : std::vector<ExactSum>();
+  }
+  void set_source_of_row(std::function<int(std::int64_t row)> source) {
+    loss_sums_.source_of_row = std::move(source);
+  }
+  /// The last pass's losses of its first `num_tokens` tokens; 0 without a target. Blocks until they
+  /// are available. Empty on a rank without the head.
+  std::vector<float> losses(std::int64_t num_tokens);
 
   /// Interleaves the matrices in place: ShardedModel::interleave_weights.
   bool interleave_weights();
@@ -148,7 +161,7 @@ class UnitRunner {
   Buffer logits_;
   std::unique_ptr<model::Transformer> transformer_;
   std::unique_ptr<KeptInputs> inputs_;  // null: all of them are in memory
-  sharding::MirroredBuffer loss_sum_;
+  LossSums loss_sums_;
   std::string slots_;
 };
 

@@ -165,10 +165,11 @@ TEST_F(TablesTest, WithoutTextAreAnError) {
 
 TEST_F(TablesTest, AreRefusedWhereTheyCantBeRead) {
   const std::string tables = write("files", "gzip.parquet");
-  EXPECT_EQ(error(options(tables, Format::kBin, false)),
-            tables +
-                ": data.format bin reads files of tokens, not tables; make one with sherd "
-                "tokenize, or set another data.format.");
+  EXPECT_EQ(
+      error(options(tables, Format::kBin, false)),
+      tables +
+          ": column \"text\" has the type string, which isn't a list of token ids; its columns "
+          "are meta, text, count. data.field names the column of the ids.");
   const std::string packed =
       folder_.write("a.parquet.gz", test::gzip(folder_.read("gzip.parquet")));
   EXPECT_EQ(error(options(packed, Format::kBytes, false)),

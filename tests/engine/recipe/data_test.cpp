@@ -128,9 +128,10 @@ TEST(RecipeData, StagesFillTheRun) {
             std::string::npos);
   EXPECT_EQ(refused("data.stages=[{steps: 40}, {steps: 60}]"), "no error");
   EXPECT_EQ(refused("data.stages=[{steps: 40}, {steps: 600}]"), "no error") << "a shorter run";
-  EXPECT_NE(refused("data.stages=[{}, {}]").find("data.stages[0] has neither steps nor tokens"),
+  EXPECT_NE(refused("data.stages=[{}, {}]").find("data.stages[0] has no steps, tokens or epochs"),
             std::string::npos);
-  EXPECT_NE(refused("data.stages=[{steps: 1, tokens: 1}, {}]").find("has steps and tokens"),
+  EXPECT_NE(refused("data.stages=[{steps: 1, tokens: 1}, {}]")
+                .find("has more than one of steps, tokens and epochs"),
             std::string::npos);
   EXPECT_NE(refused("data.stages=[{weights: [1]}]")
                 .find("data.stages[0].weights has 1 numbers "

@@ -479,6 +479,11 @@ class LegalRecipe {
     const auto fraction = settings_.find("data.validation_fraction");
     const bool validates = fraction == settings_.end() || fraction->second != "0";
     if (validates && random_.chance(0.3)) set("training.eval_at_start", "true");
+    leave("training.tasks");
+    if (validates && random_.chance(0.3)) {
+      const std::string file = "questions." + settings_.at("data.format") + ".jsonl";
+      set("training.tasks", "[{path: " + quoted(folder_.file(file)) + "}]");
+    }
     if (validates && random_.chance(0.2)) {
       set("training.eval_interval", 1);
       set("checkpoint.keep_best", random_.whole(1, 2));

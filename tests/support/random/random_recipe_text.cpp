@@ -47,6 +47,17 @@ void write_recipe_data(const test::TempFolder& folder) {
     }
     folder.write(std::string("chat") + ending, lines);
   }
+  for (const auto& [format, tokens] :
+       {std::pair("bytes", 256), std::pair("chars", 12), std::pair("bin", 12),
+        std::pair("text", 259), std::pair("chat", 259)}) {
+    std::string lines = fmt::format("{{\"sherd_task\": 1, \"vocab_size\": {}}}\n", tokens);
+    for (int i = 0; i < 7; ++i) {  // of one token each, which fit the shortest sequences
+      lines += fmt::format(
+          "{{\"context\": [{}], \"choices\": [[{}], [{}]], \"bytes\": [1, 2], \"answer\": {}}}\n",
+          i, i + 3, (i * i) % 11, i % 2);
+    }
+    folder.write(fmt::format("questions.{}.jsonl", format), lines);
+  }
   folder.write("texts/a.txt", bytes.substr(0, 1500));
   folder.write("texts/below/b.txt", bytes.substr(700));
 }

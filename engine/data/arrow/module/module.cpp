@@ -25,7 +25,9 @@ constexpr std::size_t kMostRows = 4096;
 class Reader {
  public:
   Reader(const ArrowRequest& request, std::unique_ptr<TableSource> source)
-      : source_(std::move(source)), is_texts_(request.column != nullptr) {}
+      : source_(std::move(source)),
+        is_texts_(request.column != nullptr),
+        is_ids_(request.is_ids != 0) {}
 
   /// False at the end.
   arrow::Result<bool> next(ArrowTexts& texts) {
@@ -39,7 +41,7 @@ class Reader {
       }
       ARROW_ASSIGN_OR_RAISE(batch_, source_->next());
       is_at_end_ = batch_ == nullptr;
-      if (batch_) ARROW_RETURN_NOT_OK(check_batch(*batch_, is_texts_));
+      if (batch_) ARROW_RETURN_NOT_OK(check_batch(*batch_, is_texts_ && !is_ids_));
       row_ = 0;
     }
     texts = {.num_rows = static_cast<std::int64_t>(ends_.size()),
@@ -52,7 +54,9 @@ class Reader {
  private:
   Status append_row() {
     bool is_null = false;
-    if (is_texts_) {
+    if (is_ids_) {
+      is_null = !append_ids(*batch_->column(0), row_, bytes_);
+    } else if (is_texts_) {
       is_null = !append_text(*batch_->column(0), row_, bytes_);
     } else {
       ARROW_RETURN_NOT_OK(append_json(*batch_, row_, bytes_));
@@ -64,7 +68,7 @@ class Reader {
   }
 
   std::unique_ptr<TableSource> source_;
-  bool is_texts_;
+  bool is_texts_, is_ids_;
   bool is_at_end_ = false;
   std::shared_ptr<arrow::RecordBatch> batch_;
   std::int64_t row_ = 0;
@@ -84,7 +88,9 @@ void write(std::string text, ArrowError& error) {
 // Our own messages are whole sentences; Arrow's say what is wrong with a file.
 void write(const Status& status, ArrowError& error) {
   constexpr std::size_t kMostOfArrow = 300;
-  if (status.IsInvalid() && status.message().ends_with("names the column of the text.")) {
+  const std::string& message = status.message();
+  if (status.IsInvalid() && (message.ends_with("names the column of the text.") ||
+                             message.ends_with("names the column of the ids."))) {
     return write(status.message(), error);
   }
   std::string text = status.message().substr(0, kMostOfArrow);

@@ -9,6 +9,7 @@
 
 #include <charconv>
 #include <cmath>
+#include <limits>
 #include <memory>
 #include <string_view>
 
@@ -220,6 +221,49 @@ Status append_value(const Array& array, std::int64_t row, std::string& to) {
   }
 }
 
+std::int32_t as_id(std::int64_t number) {
+  return number >= 0 && number <= std::numeric_limits<std::int32_t>::max()
+             ? static_cast<std::int32_t>(number)
+             : -1;
+}
+
+std::int32_t id_of(const Array& array, std::int64_t i) {
+  if (array.IsNull(i)) return -1;
+  switch (array.type_id()) {
+    case Type::INT8:
+      return as_id(static_cast<const arrow::Int8Array&>(array).Value(i));
+    case Type::UINT8:
+      return as_id(static_cast<const arrow::UInt8Array&>(array).Value(i));
+    case Type::INT16:
+      return as_id(static_cast<const arrow::Int16Array&>(array).Value(i));
+    case Type::UINT16:
+      return as_id(static_cast<const arrow::UInt16Array&>(array).Value(i));
+    case Type::INT32:
+      return as_id(static_cast<const arrow::Int32Array&>(array).Value(i));
+    case Type::UINT32:
+      return as_id(static_cast<const arrow::UInt32Array&>(array).Value(i));
+    case Type::INT64:
+      return as_id(static_cast<const arrow::Int64Array&>(array).Value(i));
+    case Type::UINT64:
+      // What doesn't fit becomes negative.
+      return as_id(
+          static_cast<std::int64_t>(static_cast<const arrow::UInt64Array&>(array).Value(i)));
+    default:
+      return -1;
+  }
+}
+
+template <class ListType>
+void append_ids_of(const Array& column, std::int64_t row, std::string& to) {
+  const auto& list = static_cast<const ListType&>(column);
+  const Array& values = *list.values();
+  const std::int64_t begin = list.value_offset(row), count = list.value_length(row);
+  for (std::int64_t i = begin; i < begin + count; ++i) {
+    const std::int32_t id = id_of(values, i);
+    to.append(reinterpret_cast<const char*>(&id), sizeof id);
+  }
+}
+
 }  // namespace
 
 Status check_batch(const arrow::RecordBatch& batch, bool is_texts) {
@@ -246,6 +290,23 @@ bool append_text(const Array& column, std::int64_t row, std::string& to) {
     }
     case Type::EXTENSION:
       return append_text(*static_cast<const arrow::ExtensionArray&>(column).storage(), row, to);
+    default:
+      return false;  // of a column in which all are null
+  }
+}
+
+bool append_ids(const Array& column, std::int64_t row, std::string& to) {
+  if (column.IsNull(row)) return false;
+  switch (column.type_id()) {
+    case Type::LIST:
+      append_ids_of<arrow::ListArray>(column, row, to);
+      return true;
+    case Type::LARGE_LIST:
+      append_ids_of<arrow::LargeListArray>(column, row, to);
+      return true;
+    case Type::FIXED_SIZE_LIST:
+      append_ids_of<arrow::FixedSizeListArray>(column, row, to);
+      return true;
     default:
       return false;  // of a column in which all are null
   }

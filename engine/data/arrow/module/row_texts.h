@@ -16,6 +16,10 @@ arrow::Status check_batch(const arrow::RecordBatch& batch, bool is_texts);
 /// Appends the text of a string, or of a dictionary's string. False: it is null.
 bool append_text(const arrow::Array& column, std::int64_t row, std::string& to);
 
+/// Appends a list's whole numbers as i32; -1 for nulls and for what i32 can't hold. False: the list
+/// is null.
+bool append_ids(const arrow::Array& column, std::int64_t row, std::string& to);
+
 /// Appends a row as a JSON object of its columns, in their order.
 ///
 ///   numbers, booleans, strings   as in JSON; NaN and infinities are null

@@ -40,6 +40,19 @@ bool has_texts(const arrow::DataType& type) {
   }
 }
 
+bool has_ids(const arrow::DataType& type) {
+  switch (type.id()) {
+    case arrow::Type::NA:
+      return true;
+    case arrow::Type::LIST:
+    case arrow::Type::LARGE_LIST:
+    case arrow::Type::FIXED_SIZE_LIST:
+      return arrow::is_integer(static_cast<const arrow::BaseListType&>(type).value_type()->id());
+    default:
+      return false;
+  }
+}
+
 std::string names_of(const arrow::Schema& schema) {
   constexpr int kMost = 20;
   std::string names;
@@ -55,7 +68,9 @@ Result<int> index_of(const ArrowRequest& request, const arrow::Schema& schema) {
   if (!request.column) return -1;
   const std::string name = request.column;
   const std::vector<int> indices = schema.GetAllFieldIndices(name);
-  const std::string which = "data.field (--field of sherd tokenize) names the column of the text.";
+  const std::string which =
+      request.is_ids ? "data.field names the column of the ids."
+                     : "data.field (--field of sherd tokenize) names the column of the text.";
   if (indices.empty()) {
     return Status::Invalid("has no column \"", name, "\"; its columns are ", names_of(schema), ". ",
                            which);
@@ -64,9 +79,11 @@ Result<int> index_of(const ArrowRequest& request, const arrow::Schema& schema) {
     return Status::Invalid("has ", indices.size(), " columns \"", name, "\". ", which);
   }
   const arrow::DataType& type = *schema.field(indices[0])->type();
-  if (!has_texts(type)) {
-    return Status::Invalid("column \"", name, "\" has the type ", type.ToString().substr(0, 200),
-                           ", which isn't text; its columns are ", names_of(schema), ". ", which);
+  if (request.is_ids ? !has_ids(type) : !has_texts(type)) {
+    return Status::Invalid(
+        "column \"", name, "\" has the type ", type.ToString().substr(0, 200),
+        request.is_ids ? ", which isn't a list of token ids" : ", which isn't text",
+        "; its columns are ", names_of(schema), ". ", which);
   }
   return indices[0];
 }
