@@ -275,6 +275,7 @@ TrainedModel trained_model(const TrainedModelRequest& request) {
   model.checkpoint = checkpoint;
   if (!is_adapter) model.options = training_options(model.recipe);
   model.options.placement.has_gradients = false;
+  model.options.model.frozen.clear();  // the checkpoint holds them as it holds all others
   model.options.model.recompute = Recompute::kFull;  // nothing is kept for a backward
   // An adapter's base comes from another folder, and a folder has no values for tokens that were
   // added to it.

@@ -223,7 +223,7 @@ struct ModelShape {
   DType dtype = DType::kF32;  ///< of parameters in compute, and activations
   Recompute recompute = Recompute::kNone;
   AdapterShape adapter;
-  /// Patterns of names of parameters that aren't trained, in addition to those of an adapter's base.
+  /// Full names of the parameters that aren't trained, ascending. Empty with an adapter.
   std::vector<std::string> frozen{};
   double z_loss = 0.0;               ///< of the output logits: coefficient; 0: none
   bool max_attention_logit = false;  ///< attention also finds each head's largest logit

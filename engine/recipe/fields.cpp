@@ -209,7 +209,7 @@ const std::vector<Field> kFields = {
     {MAY_CHANGE(optimizer.eps), .fallback = derived("1e-08; lamb 1e-06"), .range = kPositiveFloat, .help = "Added to the square root of the second average."},
     {MAY_CHANGE(optimizer.weight_decay), .fallback = value("0.1"), .range = kFloatFromZero, .help = "Weight decay of tensors with two or more dimensions. It is decoupled from the gradient; adam and sgd add it to the gradient."},
     {MAY_CHANGE(optimizer.no_decay), .fallback = value("[]"), .help = "Glob patterns of parameter names without weight decay, such as [\"embedding.*\"]; each must match a trained parameter. Norms and biases never have weight decay."},
-    {MAY_CHANGE(optimizer.groups), .fallback = value("[]"), .help = "Parameters that are updated with another learning rate, weight decay, betas or eps. A parameter belongs to the first group that names it."},
+    {MAY_CHANGE(optimizer.groups), .fallback = value("[]"), .help = "Parameters that are updated with another learning rate, weight decay, betas or eps, or that are frozen. A parameter belongs to the first group that names it."},
     {MAY_CHANGE(optimizer.momentum), .fallback = derived("0.9; muon 0.95"), .range = kFloatFraction, .help = "Decay of the average of the gradient."},
     {MAY_CHANGE(optimizer.trust_coefficient), .fallback = value("0.001"), .range = kPositiveFloat, .help = "Size of a tensor's step relative to its norm."},
     {MAY_CHANGE(optimizer.adamw_lr), .fallback = value("0.0003"), .range = kFloatFromZero, .help = "Highest learning rate of the parameters that AdamW updates."},

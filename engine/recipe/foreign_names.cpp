@@ -94,6 +94,7 @@ constexpr ForeignKey kKeys[] = {
     {"eval_on_startup eval_on_start start_eval_at_iter eval_start_step", "training.eval_at_start"},
     {"metric_for_best", "training.best_by"},
     {"param_groups group_overrides param_group_overrides lr_groups lr_mult wd_mult lr_scale", "optimizer.groups"},
+    {"freeze_trainable_layers freeze_trainable_modules freeze_extra_modules unfrozen_parameters trainable_parameters trainable_parameters_mask requires_grad freeze frozen freeze_layers freeze_modules frozen_layers num_frozen_layers freeze_embeddings train_only", "optimizer.groups", "a group with frozen: true isn't trained; the first group that names a parameter decides."},
     {"embedding_lr decoupled_lr decoupled_min_lr embedding_lr_scale loraplus_lr_ratio", "optimizer.groups", "a group has a factor on the learning rate."},
     {"iterations_to_skip loss_watchdog_patience rollback_on_spike", "bad_steps.rewind_after", "the run then goes back to a checkpoint and skips data."},
     {"skip_step_on_spikes sigma_factor skip_step_scaling_factor", "bad_steps.sigma"},

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "checkpoint/writer.h"
+#include "engine/saving/run_state.h"
 #include "kernels/isa.h"
 #include "optim/eight_bits.h"
 
@@ -14,22 +15,23 @@ namespace {
 std::vector<std::int64_t> bytes_by_kind(const TrainingOptions& options,
                                         const sharding::ShardingPlan& plan) {
   const optim::OptimizerDescriptor& optimizer = optim::descriptor_of(options.optimizer.type);
-  std::int64_t slices = 0;
+  std::int64_t slices = 0, frozen = 0;
   std::set<std::string> kinds;
   for (const sharding::UnitPlan& unit : plan.units) {
     slices += unit.layout.slice_numel();
+    if (saves_frozen(options)) frozen += unit.frozen_layout.slice_numel();
     for (const ParameterSpec& parameter : unit.spec.parameters) {
       for (std::string& kind : optimizer.moment_kinds(options.optimizer, unit.spec, parameter)) {
         kinds.insert(std::move(kind));
       }
     }
   }
-  std::vector<std::int64_t> bytes = {slices * 4};
+  std::vector<std::int64_t> bytes = {(slices + frozen) * 4};
   for (const std::string& kind : kinds) {
     const optim::MomentForm form = optim::form_of(kind, options.optimizer.moment_type);
     bytes.push_back(slices / form.elements * static_cast<std::int64_t>(size_of(form.dtype)));
   }
-  if (options.average.active()) bytes.push_back(slices * 4);
+  if (options.average.active()) bytes.push_back((slices + frozen) * 4);
   return bytes;
 }
 

@@ -399,7 +399,12 @@ class LegalRecipe {
     maybe("optimizer.betas", random_.one_of({"[0.9, 0.95]", "[0, 0]", "[0.5, 0.999]"}));
     maybe("optimizer.momentum", random_.one_of({"0", "0.9", "0.99"}));
     maybe("optimizer.groups",
-          random_.one_of({"[]", "[{parameters: [\"*\"], lr_factor: 0.5, weight_decay: 0.01}]"}));
+          has_adapter_
+              ? random_.one_of({"[]", "[{parameters: [\"*\"], lr_factor: 0.5}]"})
+              : random_.one_of({"[]", "[{parameters: [\"*\"], lr_factor: 0.5, weight_decay: 0.01}]",
+                                "[{parameters: [\"embedding.*\", \"block.0.*\"], frozen: true}]",
+                                "[{parameters: [\"block.*norm*\"]}, {parameters: "
+                                "[\"block.*\"], frozen: true}]"}));
     maybe("averages.decay", random_.one_of({"0", "0.5", "0.999"}));
     maybe("averages.start_step", random_.whole(0, max_steps_));
     maybe("averages.interval", random_.whole(1, 2));
