@@ -209,6 +209,7 @@ struct ModelShape {
   double norm_eps = 1e-5;
   double norm_offset = 0.0;  ///< added to norms' weights
   double init_std = 0.02;
+  double block_init_std = 0.0;     ///< of matrices in blocks; 0: init_std
   double attention_scale = 0.0;    ///< 0: 1 / sqrt(K)
   double attention_softcap = 0.0;  ///< 0: none
   double embedding_scale = 1.0;

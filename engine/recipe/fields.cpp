@@ -80,8 +80,9 @@ const std::vector<Field> kFields = {
     {MUST_MATCH(model.qk_norm), .fallback = value("none"), .choices = {"none", "head", "per_head", "projection"}, .help = "Norms of queries and keys before rotation. head: over each head, with shared weights. per_head: over each head, with separate weights. projection: over all heads together. Kind, eps and offset come from norm, norm_eps and norm_offset."},
     {MUST_MATCH(model.attention_scale), .fallback = value("0"), .range = kFloatFromZero, .help = "Multiplies attention scores. 0: 1 / sqrt(head_width)."},
     {MUST_MATCH(model.attention_softcap), .fallback = value("0"), .range = kFloatFromZero, .help = "Attention scores s become cap x tanh(s / cap). 0: no cap."},
-    {MUST_MATCH(model.logits_scale), .fallback = value("1"), .range = kPositiveFloat, .help = "Multiplies logits, before logits_softcap."},
+    {MUST_MATCH(model.logits_scale), .fallback = value("1"), .range = kPositiveFloat, .help = "Multiplies logits, before logits_softcap. With mup_base_hidden_size: mup_base_hidden_size / hidden_size."},
     {MUST_MATCH(model.logits_softcap), .fallback = value("0"), .range = kFloatFromZero, .help = "Logits z become cap x tanh(z / cap). 0: no cap."},
+    {MUST_MATCH(model.mup_base_hidden_size), .fallback = value("0"), .range = between(0, 1 << 18), .help = "Width of the model that rates were tuned on: muP (docs/parameter_groups.md) scales initial values, rates and logits by hidden_size / mup_base_hidden_size. 0: no muP."},
     {MUST_MATCH(model.embedding_scale), .fallback = value("1"), .range = kPositiveFloat, .help = "Multiplies token embeddings."},
     {MUST_MATCH(model.residual_scale), .fallback = value("1"), .range = kPositiveFloat, .help = "Multiplies what attention and feed-forward add to the residual stream."},
     {MUST_MATCH(model.window), .fallback = value("0"), .range = between(0, 1 << 24), .help = "Number of keys that a query sees in windowed layers, including its own. 0: full attention."},
@@ -126,6 +127,7 @@ const std::vector<Field> kFields = {
     {MUST_MATCH(adapter.rslora), .fallback = value("false"), .help = "Rank-stabilised LoRA: divide alpha by the square root of the rank."},
         {MUST_MATCH(adapter.base_dtype), .fallback = value("param_dtype"), .choices = {"param_dtype", "nf4"}, .help = "Storage of frozen weights. param_dtype: in mixed_precision.param_dtype. nf4 (QLoRA): the blocks' matrices are 4-bit codes with doubly quantised scales (4.13 bits per weight), decoded when a block is used."},
     {MAY_CHANGE(adapter.dropout), .fallback = value("0"), .range = kFloatFraction, .help = "Dropout probability on adapter inputs. Each target draws its own mask."},
+    {MAY_CHANGE(adapter.lora_plus_ratio), .fallback = value("1"), .range = kPositiveFloat, .help = "Learning rate of B over that of A (LoRA+); optimizer.lr is A's."},
     {MUST_MATCH(adapter.targets), .fallback = value("[all-linear]"), .help = "Matrices that get an adapter. Names of the model's family (q_proj, c_attn, ...; with model.from), or attention.query, .key, .value, .qkv (one adapter for three), .output, mlp.gate, .up, .gate_up (one for both), .down. all-linear: every matrix of the blocks, fused or separate as in the family."},
     {MUST_MATCH(adapter.modules_to_save), .fallback = value("[]"), .help = "Modules that are trained in full alongside the adapters. The family's names (embed_tokens, lm_head, ...), or embedding.token, head, final_norm, norm1, norm2, or a matrix that isn't a target."},
 

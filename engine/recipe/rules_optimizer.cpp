@@ -6,6 +6,7 @@
 #include "engine/model/adapter.h"
 #include "engine/model/parameters.h"
 #include "engine/recipe/groups.h"
+#include "engine/recipe/mup.h"
 #include "engine/recipe/resolution.h"
 #include "engine/recipe/suggest.h"
 
@@ -188,6 +189,7 @@ void check_frozen(Resolution& recipe) {
 void check_groups(Resolution& recipe) {
   constexpr std::string_view kKey = "optimizer.groups";
   const Recipe& values = recipe.values();
+  check_mup(recipe);
   if (values.optimizer.groups.empty() || recipe.has_problems() || recipe.request().is_kept) return;
   for (std::size_t i = 0; i < values.optimizer.groups.size(); ++i) {
     const ParameterGroup& group = values.optimizer.groups[i];
@@ -204,6 +206,15 @@ void check_groups(Resolution& recipe) {
                     "{} has betas or eps of its own; only adamw, adam, lion and muon's AdamW take "
                     "them.",
                     label);
+    }
+    if (!group.optimizer.empty() && group.optimizer != "adamw") {
+      recipe.refuse({kKey}, "{}.optimizer is {}; a group of muon can have adamw.", label,
+                    group.optimizer);
+    } else if (!group.optimizer.empty() && type != kMuon) {
+      recipe.refuse({kKey, "optimizer.type"},
+                    "{}.optimizer is {}, but only groups of muon have an optimizer of their own. "
+                    "Leave it out.",
+                    label, group.optimizer);
     }
   }
   check_frozen(recipe);

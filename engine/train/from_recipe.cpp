@@ -4,6 +4,7 @@
 
 #include "engine/train/data_sources.h"
 #include "engine/train/model_shape.h"
+#include "engine/train/parameter_groups.h"
 
 namespace sherd::engine {
 namespace {
@@ -23,23 +24,6 @@ data::Format data_format(DataFormat format) {
   }
   SHERD_CHECK(false, "unknown data format");
   __builtin_unreachable();
-}
-
-std::vector<optim::ParameterGroup> groups_of(const Recipe::Optimizer& optimizer) {
-  std::vector<optim::ParameterGroup> groups;
-  for (const ParameterGroup& group : optimizer.groups) {
-    const std::array<double, 2> betas = group.betas.value_or(optimizer.betas);
-    const auto as_float = [](double value) { return static_cast<float>(value); };
-    groups.push_back({.patterns = group.parameters,
-                      .lr_factor = as_float(group.lr_factor),
-                      .weight_decay = group.weight_decay
-                                          ? std::optional(as_float(*group.weight_decay))
-                                          : std::nullopt,
-                      .beta1 = as_float(betas[0]),
-                      .beta2 = as_float(betas[1]),
-                      .eps = as_float(group.eps.value_or(optimizer.eps))});
-  }
-  return groups;
 }
 
 }  // namespace
@@ -93,7 +77,7 @@ TrainingOptions training_options(const Recipe& recipe) {
                        .muon_coefficients = optimizer.muon_coefficients,
                        .muon_dtype = dtype_of(optimizer.muon_dtype),
                        .decay = {static_cast<float>(optimizer.weight_decay), optimizer.no_decay},
-                       .groups = groups_of(optimizer),
+                       .groups = parameter_groups(recipe, options.model),
                        .moment_type = {dtype_of(precision.optimizer_state_dtype),
                                        precision.stochastic_rounding, recipe.run.seed}};
   options.optimizer.moment_type.in_8_bits = optimizer.eight_bit_states;

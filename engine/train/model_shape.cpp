@@ -11,6 +11,7 @@
 #include "engine/model/cut/tensor_cut.h"
 #include "engine/model/parameters.h"
 #include "engine/recipe/groups.h"
+#include "engine/recipe/mup.h"
 #include "engine/train/layout/training_options.h"
 #include "kernels/attention.h"
 
@@ -171,6 +172,9 @@ model::ModelShape model_shape(const Recipe& recipe) {
   shape.norm_eps = m.norm_eps;
   shape.norm_offset = m.norm_offset;
   shape.init_std = m.init_std;
+  if (const double m_width = mup_width_factor(recipe); m_width != 1.0) {
+    shape.block_init_std = m.init_std / std::sqrt(m_width);
+  }
   shape.attention_scale = m.attention_scale;
   shape.attention_softcap = m.attention_softcap;
   shape.embedding_scale = m.embedding_scale;
