@@ -25,6 +25,16 @@ using Clock = std::chrono::steady_clock;
 // Checksum and scan read a part that is still in the core's cache.
 constexpr std::int64_t kScanBytes = 16 << 10;
 
+template <class Half>
+void widen_to_f32(const char* halves, char* out, std::int64_t count) {
+  for (std::int64_t i = 0; i < count; ++i) {
+    Half half;
+    std::memcpy(&half, halves + i * 2, sizeof half);
+    const auto value = static_cast<float>(half);
+    std::memcpy(out + i * 4, &value, sizeof value);
+  }
+}
+
 /// The first error of several threads.
 class FirstError {
  public:
@@ -91,8 +101,9 @@ void ShardWriter::copy(const std::function<bool(const void* address)>& stays,
   for (std::size_t i = 0; i < layout_.info.datasets.size(); ++i) {
     const Dataset dataset{static_cast<int>(i), source};
     bool changes = false;
-    for (std::int64_t bytes = 0; bytes < layout_.info.datasets[i].bytes(); ++source) {
-      bytes += layout_.sources[source].bytes();
+    const ShardDataset& saved = layout_.info.datasets[i];
+    for (std::int64_t bytes = 0; bytes < saved.bytes(); ++source) {
+      bytes += layout_.sources[source].numel * static_cast<std::int64_t>(size_of(saved.dtype));
       changes = changes || !stays || !stays(layout_.sources[source].data);
     }
     (changes ? changing : staying).push_back(dataset);
@@ -103,8 +114,26 @@ void ShardWriter::copy(const std::function<bool(const void* address)>& stays,
   ring_.finish();
 }
 
+// Bytes [used, used + bytes) of what is saved of a piece. Values of 16 bits are copied into the
+// second half of their place and widened from there, the first one first.
+void ShardWriter::copy_part(const ConstTensor& source, DType saved, std::int64_t used, char* to,
+                            std::int64_t bytes) const {
+  const auto copy = [&](const char* from, char* out, std::int64_t count) {
+    if (copy_state_) return copy_state_(from, out, count);
+    std::memcpy(out, from, static_cast<std::size_t>(count));
+  };
+  const auto* data = static_cast<const char*>(source.data);
+  if (source.dtype == saved) return copy(data + used, to, bytes);
+  char* const halves = to + bytes / 2;
+  copy(data + used / 2, halves, bytes / 2);
+  source.dtype == DType::kBF16 ? widen_to_f32<BFloat16>(halves, to, bytes / 4)
+                               : widen_to_f32<Float16>(halves, to, bytes / 4);
+}
+
+// `piece`: the dataset's first.
 void ShardWriter::copy_dataset(int dataset, std::size_t piece) {
-  const std::int64_t total = layout_.info.datasets[static_cast<std::size_t>(dataset)].bytes();
+  const ShardDataset& saved = layout_.info.datasets[static_cast<std::size_t>(dataset)];
+  const std::int64_t total = saved.bytes();
   std::int64_t used = 0;  // of the piece
   for (std::int64_t begin = 0; begin < total; begin += kBlockBytes) {
     const std::int64_t bytes = std::min(kBlockBytes, total - begin);
@@ -112,16 +141,12 @@ void ShardWriter::copy_dataset(int dataset, std::size_t piece) {
     if (!block) throw SaveStopped();
     for (std::int64_t filled = 0; filled < bytes;) {
       const ConstTensor& source = layout_.sources[piece];
-      const std::int64_t part = std::min(bytes - filled, source.bytes() - used);
-      const char* from = static_cast<const char*>(source.data) + used;
-      if (copy_state_) {
-        copy_state_(from, block + filled, part);
-      } else {
-        std::memcpy(block + filled, from, static_cast<std::size_t>(part));
-      }
+      const std::int64_t in_file = source.numel * static_cast<std::int64_t>(size_of(saved.dtype));
+      const std::int64_t part = std::min(bytes - filled, in_file - used);
+      copy_part(source, saved.dtype, used, block + filled, part);
       filled += part;
       used += part;
-      if (used == source.bytes()) {
+      if (used == in_file) {
         ++piece;
         used = 0;
       }

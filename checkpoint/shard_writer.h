@@ -47,6 +47,8 @@ class ShardWriter {
 
  private:
   void copy_dataset(int dataset, std::size_t piece);
+  void copy_part(const ConstTensor& source, DType saved, std::int64_t used, char* to,
+                 std::int64_t bytes) const;
   void open();
   void write_blocks();
   void write_block(const StagingRing::Block& block);

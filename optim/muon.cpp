@@ -42,7 +42,7 @@ class Muon final : public Optimizer {
       if (buffers.exp_avg_sq[unit]) {
         exp_avg_sq_.back() = rank.acquire(*buffers.exp_avg_sq[unit]);
       }
-      matrices_.push_back(matrices_of(units[unit].plan()));
+      matrices_.push_back(matrices_of(options, units[unit].plan()));
       choose_owners(matrices_.back(), units[unit].layout().num_slices(), parts_->degree());
       communicators_.push_back(
           &rank.groups->get(units[unit].placement().group, sharding::Purpose::kReduce));
@@ -88,7 +88,7 @@ class Muon final : public Optimizer {
     result.rest.segments.clear();
     for (const kernels::UpdateSegment& segment : slice.segments) {
       const ParameterSpec& parameter = parameter_at(unit.spec(), segment.parameter);
-      if (is_muons(unit.spec(), parameter)) {
+      if (is_muons(options_, unit.spec(), parameter)) {
         result.matrices.segments.push_back(segment);
         result.ratios.push_back(ratio_of(parameter, segment.first_element) *
                                 options_.lr_factor_of(parameter));
@@ -262,9 +262,9 @@ class Muon final : public Optimizer {
 
 OptimizerDescriptor muon_descriptor() {
   return {.type = OptimizerType::kMuon,
-          .moment_kinds = [](const OptimizerOptions&, const UnitSpec& unit,
+          .moment_kinds = [](const OptimizerOptions& options, const UnitSpec& unit,
                              const ParameterSpec& parameter) -> std::vector<std::string> {
-            if (is_muons(unit, parameter)) return {"momentum"};
+            if (is_muons(options, unit, parameter)) return {"momentum"};
             return {"exp_avg", "exp_avg_sq"};
           },
           .buffers = muon_buffers,

@@ -1,5 +1,5 @@
 /// Muon (Jordan et al. 2024): the matrices inside blocks move along their orthogonalised momentum;
-/// AdamW updates everything else (embeddings, head, norms, biases).
+/// AdamW updates everything else (embeddings, head, norms, biases, and what a group leaves to it).
 ///
 ///   m = momentum m + (1 - momentum) g;   u = (1 - momentum) g + momentum m
 ///   O = orthogonalise(u);   p = p - lr weight_decay p - lr sqrt(max(1, rows / columns)) O
@@ -25,8 +25,9 @@
 
 namespace sherd::optim {
 
-/// Whether Muon updates the parameter; otherwise AdamW does.
-bool is_muons(const UnitSpec& unit, const ParameterSpec& parameter);
+/// Whether Muon updates the parameter; otherwise AdamW does. Groups may leave more matrices to AdamW.
+bool is_muons(const OptimizerOptions& options, const UnitSpec& unit,
+              const ParameterSpec& parameter);
 
 OptimizerDescriptor muon_descriptor();
 

@@ -11,33 +11,39 @@ namespace {
 // AdamW's second moment is kept only for AdamW's parameters, piece after piece of the updated
 // slices. Pieces begin at multiples of 64 elements, so all of a parameter's pieces together take as
 // much as the parameter.
-std::int64_t second_moment_numel(const sharding::UnitPlan& unit, int slice) {
+std::int64_t second_moment_numel(const OptimizerOptions& options, const sharding::UnitPlan& unit,
+                                 int slice) {
   std::int64_t numel = 0;
   if (!unit.placement.optimizer_sharded()) {
     for (const ParameterSpec& parameter : unit.spec.parameters) {
-      if (!is_muons(unit.spec, parameter)) numel += padded(parameter.numel());
+      if (!is_muons(options, unit.spec, parameter)) numel += padded(parameter.numel());
     }
     return numel;
   }
   for (const sharding::Piece& piece : unit.layout.pieces(slice)) {
-    if (!is_muons(unit.spec, unit.spec.parameters[piece.parameter])) numel += padded(piece.count);
+    if (!is_muons(options, unit.spec, unit.spec.parameters[piece.parameter]))
+      numel += padded(piece.count);
   }
   return numel;
 }
 
 }  // namespace
 
-bool is_muons(const UnitSpec& unit, const ParameterSpec& parameter) {
+bool is_muons(const OptimizerOptions& options, const UnitSpec& unit,
+              const ParameterSpec& parameter) {
+  const int group = options.group_of(parameter);
+  if (group >= 0 && options.groups[static_cast<std::size_t>(group)].adamw) return false;
   // Neither a router nor a vector that is a matrix of one row.
   return is_of_layers(unit.unit_class) && parameter.shape.size() == 2 && parameter.shape[0] > 1 &&
          !parameter.name.ends_with(".router.weight");
 }
 
-std::vector<OwnedMatrix> matrices_of(const sharding::UnitPlan& unit) {
+std::vector<OwnedMatrix> matrices_of(const OptimizerOptions& options,
+                                     const sharding::UnitPlan& unit) {
   std::vector<OwnedMatrix> matrices;
   for (std::size_t i = 0; i < unit.spec.parameters.size(); ++i) {
     const ParameterSpec& parameter = unit.spec.parameters[i];
-    if (!is_muons(unit.spec, parameter)) continue;
+    if (!is_muons(options, unit.spec, parameter)) continue;
     std::int64_t offset = unit.layout.offset(static_cast<int>(i));
     for (const MatrixPart& part : matrix_parts(parameter)) {
       matrices.push_back({offset, part});
@@ -71,16 +77,17 @@ std::int64_t padded(std::int64_t numel) {
 }
 
 // The same for all slices at once.
-std::vector<std::int64_t> second_moment_numels(const sharding::UnitPlan& unit) {
+std::vector<std::int64_t> second_moment_numels(const OptimizerOptions& options,
+                                               const sharding::UnitPlan& unit) {
   const auto num_slices = static_cast<std::size_t>(unit.layout.num_slices());
   if (!unit.placement.optimizer_sharded()) {
-    return std::vector<std::int64_t>(num_slices, second_moment_numel(unit, 0));
+    return std::vector<std::int64_t>(num_slices, second_moment_numel(options, unit, 0));
   }
   const std::int64_t slice = unit.layout.slice_numel();
   std::vector<std::int64_t> numels(num_slices, 0);
   for (std::size_t i = 0; i < unit.spec.parameters.size(); ++i) {
     const ParameterSpec& parameter = unit.spec.parameters[i];
-    if (is_muons(unit.spec, parameter)) continue;
+    if (is_muons(options, unit.spec, parameter)) continue;
     const std::int64_t begin = unit.layout.offset(static_cast<int>(i));
     const std::int64_t end = begin + parameter.numel();
     for (std::int64_t rank = begin / slice; rank * slice < end; ++rank) {
@@ -99,13 +106,13 @@ MuonBuffers buffers_of(const OptimizerOptions& options, const sharding::Sharding
     if (unit.trains())
       buffers.momentum.back() = moment_buffer(unit, "momentum", options.moment_type);
     const std::int64_t rest =
-        second_moment_numel(unit, sharding::slice_of(plan.mesh, rank, unit.placement));
+        second_moment_numel(options, unit, sharding::slice_of(plan.mesh, rank, unit.placement));
     buffers.exp_avg_sq.emplace_back();
     if (rest > 0) {
       buffers.exp_avg_sq.back() = {unit.spec.name + ".exp_avg_sq", Category::kOptimizer,
                                    options.moment_type.dtype, rest};
     }
-    for (const OwnedMatrix& matrix : matrices_of(unit)) {
+    for (const OwnedMatrix& matrix : matrices_of(options, unit)) {
       largest_unit = std::max(largest_unit, unit.layout.numel());
       workspace = std::max(
           workspace, kernels::orthogonalise_workspace_numel(
@@ -138,13 +145,13 @@ std::vector<BufferSpec> muon_buffers(const OptimizerOptions& options,
   return all;
 }
 
-sharding::Traffic muon_traffic(const OptimizerOptions&, const sharding::ShardingPlan& plan,
+sharding::Traffic muon_traffic(const OptimizerOptions& options, const sharding::ShardingPlan& plan,
                                int rank) {
   sharding::Traffic traffic;
   const int degree = plan.mesh.degree(sharding::kTensorAxis);
   const int tensor_rank = plan.mesh.coordinate(rank, sharding::kTensorAxis);
   for (const sharding::UnitPlan& unit : plan.units) {
-    std::vector<OwnedMatrix> matrices = matrices_of(unit);
+    std::vector<OwnedMatrix> matrices = matrices_of(options, unit);
     if (matrices.empty()) continue;
     SHERD_CHECK(!unit.divides_parts(), "muon of replicas that divide the optimizer's state");
     const int group_size = unit.layout.num_slices();

@@ -25,7 +25,8 @@ struct OwnedMatrix {
   }
 };
 
-std::vector<OwnedMatrix> matrices_of(const sharding::UnitPlan& unit);
+std::vector<OwnedMatrix> matrices_of(const OptimizerOptions& options,
+                                     const sharding::UnitPlan& unit);
 
 /// Within a unit, since units are updated one after another.
 void choose_owners(std::vector<OwnedMatrix>& matrices, int num_slices, int tensor_degree);
@@ -34,7 +35,8 @@ void choose_owners(std::vector<OwnedMatrix>& matrices, int num_slices, int tenso
 std::int64_t padded(std::int64_t numel);
 
 /// Elements of AdamW's second moment that each slice's rank holds.
-std::vector<std::int64_t> second_moment_numels(const sharding::UnitPlan& unit);
+std::vector<std::int64_t> second_moment_numels(const OptimizerOptions& options,
+                                               const sharding::UnitPlan& unit);
 
 struct MuonBuffers {
   std::vector<std::optional<BufferSpec>> momentum, exp_avg_sq;  // by unit

@@ -134,7 +134,8 @@ struct OptimizerDescriptor {
   /// Null if all ranks hold and send the same. Otherwise, for slice i of the unit: the number of
   /// additional moment elements that its rank holds. Costs O(parameters + slices), since plans are
   /// made for thousands of ranks.
-  std::vector<std::int64_t> (*uneven_numels)(const sharding::UnitPlan& unit);
+  std::vector<std::int64_t> (*uneven_numels)(const OptimizerOptions& options,
+                                             const sharding::UnitPlan& unit);
   OptimizerDefaults defaults{};
   /// Whether it leaves some parameters to AdamW, at a separate learning rate.
   bool leaves_some_to_adamw = false;

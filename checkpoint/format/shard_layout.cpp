@@ -10,6 +10,13 @@
 namespace sherd::checkpoint {
 namespace {
 
+/// Values of 16 bits may be saved as f32.
+bool has_type_of(const sharding::StatePiece& piece, const sharding::StateTensor& tensor) {
+  const DType held = piece.data.dtype;
+  return held == tensor.dtype ||
+         (tensor.dtype == DType::kF32 && (held == DType::kBF16 || held == DType::kF16));
+}
+
 /// Pieces by tensor and first element; each must lie in its tensor and have its type.
 std::vector<sharding::StatePiece> sorted_pieces(const sharding::State& state) {
   std::vector<sharding::StatePiece> pieces;
@@ -24,7 +31,7 @@ std::vector<sharding::StatePiece> sorted_pieces(const sharding::State& state) {
         piece.first_element >= 0 && piece.count >= 0 && piece.first_element + piece.count <= numel,
         "piece [{}, +{}) of {}, which has {} elements", piece.first_element, piece.count,
         tensor.name, numel);
-    SHERD_CHECK(piece.data.numel == piece.count && piece.data.dtype == tensor.dtype,
+    SHERD_CHECK(piece.data.numel == piece.count && has_type_of(piece, tensor),
                 "a piece of {} {} is {} x {} in memory, {} x {} by its words", tensor.kind,
                 tensor.name, piece.data.numel, name_of(piece.data.dtype), piece.count,
                 name_of(tensor.dtype));

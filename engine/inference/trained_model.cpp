@@ -278,6 +278,7 @@ TrainedModel trained_model(const TrainedModelRequest& request) {
   model.options.placement.has_gradients = false;
   model.options.optimizer.offload = {};
   model.options.model.residual_slots = 0;
+  model.options.model.frozen.clear();  // the checkpoint holds them as it holds all others
   model.options.model.recompute = Recompute::kFull;  // nothing is kept for a backward
   // An adapter's base comes from another folder, and a folder has no values for tokens that were
   // added to it.

@@ -35,6 +35,7 @@ Command score_command(CLI::App& program);
 Command runs_command(CLI::App& program);
 Command report_command(CLI::App& program);
 Command schedule_command(CLI::App& program);
+Command mup_check_command(CLI::App& program);  ///< returns 5 if activations depend on the width
 Command init_command(CLI::App& program);
 Command tokenize_command(CLI::App& program);
 Command launch_command(CLI::App& program);

@@ -100,8 +100,14 @@ bool is_adapter(std::string_view parameter) {
 }
 
 bool is_trained(const ModelShape& shape, std::string_view parameter) {
-  if (!shape.adapter.active()) return true;
+  if (!shape.adapter.active()) {
+    return !std::ranges::binary_search(shape.frozen, parameter, std::less<>());
+  }
   return is_adapter(parameter) || contains(shape.adapter.trained_modules, module_of(parameter));
+}
+
+bool has_frozen(const ModelShape& shape) {
+  return shape.adapter.active() || !shape.frozen.empty();
 }
 
 std::optional<float> uniform_bound(const ParameterSpec& parameter) {
@@ -111,27 +117,47 @@ std::optional<float> uniform_bound(const ParameterSpec& parameter) {
 }
 
 bool trains_embedding(const ModelShape& shape) {
-  if (!shape.adapter.active()) return true;
-  const std::vector<std::string>& modules = shape.adapter.trained_modules;
-  return contains(modules, "embedding.token") || contains(modules, "embedding.position");
+  return is_trained(shape, "embedding.token.weight") ||
+         (shape.positions == Positions::kLearned && is_trained(shape, "embedding.position.weight"));
+}
+
+namespace {
+
+// Weight and bias are trained together.
+bool trains_site(const ModelShape& shape, std::int64_t block, const Site& site) {
+  return site.weight != Site::Weight::kNone &&
+         is_trained(shape, fmt::format("block.{}.{}.weight", block, site.name));
+}
+
+}  // namespace
+
+std::int64_t lowest_trained_block(const ModelShape& shape) {
+  if (shape.adapter.active() || shape.frozen.empty() || trains_embedding(shape)) return 0;
+  for (std::int64_t block = 0; block < shape.num_layers; ++block) {
+    for (const Site& site : block_sites(shape, block)) {
+      if (trains_site(shape, block, site)) return block;
+    }
+  }
+  return shape.num_layers;
 }
 
 BackwardReach backward_reach(const ModelShape& shape, std::int64_t block) {
   BackwardReach reach;
-  if (block > 0 || trains_embedding(shape)) return reach;
+  if (block > lowest_trained_block(shape) || trains_embedding(shape)) return reach;
   const std::vector<AdapterTarget> targets = adapter_targets(shape, block);
+  const std::vector<Site> sites = block_sites(shape, block);
   const auto trains = [&](SiteId id) {
-    for (const Site& site : block_sites(shape, block)) {
-      if (site.id == id && contains(shape.adapter.trained_modules, site.name)) return true;
-    }
+    const auto site = std::ranges::find(sites, id, &Site::id);
+    if (site != sites.end() && trains_site(shape, block, *site)) return true;
     return std::ranges::any_of(targets, [id](const auto& target) { return target.site == id; });
   };
   const bool norm1 = trains(SiteId::kNorm1);
   reach.input = norm1;
-  reach.attention = shape.parallel() || !shape.has_mlp(block) || norm1 || trains(SiteId::kQkv) ||
-                    trains(SiteId::kQueryNorm) || trains(SiteId::kKeyNorm) ||
-                    trains(SiteId::kAttentionOutput) || trains(SiteId::kAttentionNorm) ||
-                    trains(SiteId::kNorm2);
+  const bool frozen_experts = shape.has_experts(block) && !shape.adapter.active();
+  reach.attention = shape.parallel() || !shape.has_mlp(block) || frozen_experts || norm1 ||
+                    trains(SiteId::kQkv) || trains(SiteId::kQueryNorm) ||
+                    trains(SiteId::kKeyNorm) || trains(SiteId::kAttentionOutput) ||
+                    trains(SiteId::kAttentionNorm) || trains(SiteId::kNorm2);
   return reach;
 }
 
@@ -139,7 +165,13 @@ AdapterProducts::AdapterProducts(const ModelShape& shape, const Acquire& acquire
     : rank_(shape.adapter.rank),
       scale_(static_cast<float>(shape.adapter.scale)),
       probability_(shape.adapter.dropout) {
-  if (!shape.adapter.active()) return;
+  if (!has_frozen(shape)) return;
+  if (shape.adapter.active()) acquire_products(shape, acquire);
+  discarded_ = acquire({"adapter.discarded", Category::kWorkspace, DType::kF32, widest_norm(shape),
+                        kLoss | kBackward});
+}
+
+void AdapterProducts::acquire_products(const ModelShape& shape, const Acquire& acquire) {
   std::int64_t rows = 0, inputs = 0;
   for (std::int64_t layer = 0; layer < shape.num_layers; ++layer) {
     std::vector<Target>& own = layers_.emplace_back();
@@ -161,8 +193,6 @@ AdapterProducts::AdapterProducts(const ModelShape& shape, const Acquire& acquire
   if (probability_ > 0.0) {
     dropped_TI_ = scratch("adapter.dropped", shape.tokens() * inputs, kInBlocks);
   }
-  discarded_ = acquire({"adapter.discarded", Category::kWorkspace, DType::kF32, widest_norm(shape),
-                        kLoss | kBackward});
 }
 
 void AdapterProducts::begin(const ModelShape& shape, std::int64_t block, const Pass& pass) {

@@ -69,9 +69,11 @@ std::vector<AdapterTarget> adapter_targets(const ModelShape& shape, std::int64_t
 
 /// Whether a parameter is an adapter's A or B.
 bool is_adapter(std::string_view parameter);
-/// Whether a parameter of the model's table is trained. Without an adapter all are; with one, the
-/// adapter's own parameters and those of adapter.trained_modules.
+/// Whether a parameter of the model's table is trained: not if its full name is in shape.frozen.
+/// With an adapter, only the adapter's own parameters and those of adapter.trained_modules are.
 bool is_trained(const ModelShape& shape, std::string_view parameter);
+/// Whether any parameter may be frozen.
+bool has_frozen(const ModelShape& shape);
 /// "block.3.mlp.up.weight" belongs to module "mlp.up", and "head.weight" to "head".
 std::string_view module_of(std::string_view parameter);
 /// The modules that adapter.trained_modules may name.
@@ -86,6 +88,9 @@ struct BackwardReach {
   bool input = true;      ///< something before it needs the gradient of the block's input
 };
 BackwardReach backward_reach(const ModelShape& shape, std::int64_t block);
+/// The lowest block whose backward is run: those below have nothing to train, nor has the
+/// embedding. The number of layers if only the head is trained. 0 with an adapter.
+std::int64_t lowest_trained_block(const ModelShape& shape);
 /// Whether the embedding has something to train.
 bool trains_embedding(const ModelShape& shape);
 
@@ -99,7 +104,7 @@ struct AdapterTensors {
 class AdapterProducts {
  public:
   using Acquire = std::function<Buffer(const BufferSpec&)>;
-  /// Acquires nothing where the shape has no adapter.
+  /// Acquires nothing if all parameters are trained.
   AdapterProducts(const ModelShape& shape, const Acquire& acquire);
 
   /// Sets the block and pass of the next calls, which dropout depends on.
@@ -122,9 +127,11 @@ class AdapterProducts {
   }
 
   /// A place for gradients of frozen norms, which are discarded: the kernels always write them.
+  /// It exists also without an adapter, if the shape has frozen parameters.
   Tensor discarded(std::int64_t numel) const { return discarded_.tensor().part(0, numel); }
 
  private:
+  void acquire_products(const ModelShape& shape, const Acquire& acquire);
   kernels::Dropout dropout_of(const AdapterTensors& adapter) const;
   ConstTensor dropped(Stream& stream, const AdapterTensors& adapter, ConstTensor x) const;
 

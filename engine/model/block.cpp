@@ -25,7 +25,11 @@ Block::Block(Computation& computation)
       attention_(computation),
       mlp_(computation),
       mixture_(computation),
-      may_join_in_matmul_(kernels::is_cuda(compute_) && joins_untouched(shape_)) {}
+      may_join_in_matmul_(kernels::is_cuda(compute_) && joins_untouched(shape_)) {
+  for (std::int64_t block = 0; block < shape_.num_layers; ++block) {
+    reaches_.push_back(backward_reach(shape_, block));
+  }
+}
 
 // Whether branches are added to the residual stream in their last matmuls. A GPU saves two passes
 // over memory by it (kernels/linear.h); on a CPU, and elsewhere, the norm after an addition takes

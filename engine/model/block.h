@@ -54,7 +54,8 @@ class Block : protected Part {
   Mlp mlp_;
   Mixture mixture_;
   const bool may_join_in_matmul_;
-  std::int64_t filled_block_ = -1;  ///< with full recompute: whose activations exist
+  std::vector<BackwardReach> reaches_;  ///< of each block
+  std::int64_t filled_block_ = -1;      ///< with full recompute: whose activations exist
 };
 
 }  // namespace sherd::model

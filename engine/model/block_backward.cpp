@@ -51,7 +51,7 @@ void Block::backward(std::int64_t block, const BlockParameters& parameters,
   }
   filled_block_ = -1;
   activations_.adapters.begin(shape_, block, pass);
-  const BackwardReach reach = backward_reach(shape_, block);
+  const BackwardReach& reach = reaches_[static_cast<std::size_t>(block)];
   const kernels::Dropout mask = branch_dropout(pass, attention_branch_site(block));
   if (shape_.has_mlp(block)) {
     branch_gradient(branch_dropout(pass, mlp_branch_site(block)));

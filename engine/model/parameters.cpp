@@ -50,10 +50,13 @@ class TableBuilder {
                                ? std::sqrt(2.0 * static_cast<double>(shape_.num_layers))
                                : 1.0;
       add(unit, name + ".weight", {site.rows, site.columns},
-          {0.0f, static_cast<float>(shape_.init_std / depth)});
+          {0.0f, static_cast<float>(std_of_blocks() / depth)});
       unit.back().matrix_rows = site.matrix_rows;
     }
     if (site.bias) add(unit, name + ".bias", {site.rows}, {0.0f, 0.0f});
+  }
+  double std_of_blocks() const {
+    return shape_.block_init_std > 0.0 ? shape_.block_init_std : shape_.init_std;
   }
   void site(const Site& site) { this->site("", site, units_.back().parameters); }
   /// A and B of the adapter of `target`, in a unit that is there already.

@@ -207,10 +207,10 @@ struct ModelShape {
   std::vector<LayerPart> layer_parts;  ///< part 0, the block, has all other sites
   MoeShape moe;
   double norm_eps = 1e-5;
-  double norm_offset = 0.0;  ///< added to norms' weights
-  double init_std = 0.02;
-  double attention_scale = 0.0;    ///< 0: 1 / sqrt(K)
-  double attention_softcap = 0.0;  ///< 0: none
+  double norm_offset = 0.0;                      ///< added to norms' weights
+  double init_std = 0.02, block_init_std = 0.0;  ///< block_: of matrices in blocks; 0: init_std
+  double attention_scale = 0.0;                  ///< 0: 1 / sqrt(K)
+  double attention_softcap = 0.0;                ///< 0: none
   double embedding_scale = 1.0;
   double residual_scale = 1.0;  ///< of a branch, when it is added to the residual stream
   double logits_scale = 1.0, logits_softcap = 0.0;
@@ -224,7 +224,7 @@ struct ModelShape {
   Recompute recompute = Recompute::kNone;
   int residual_slots = 0;  ///< `full`: inputs of blocks in memory at a time; 0: all of them
   AdapterShape adapter;
-  std::vector<std::string> frozen{};  ///< patterns of names of parameters that aren't trained
+  std::vector<std::string> frozen{};  ///< full names of what isn't trained, ascending; no adapter
   double z_loss = 0.0;                ///< of the output logits: coefficient; 0: none
   bool max_attention_logit = false;   ///< attention also finds each head's largest logit
   /// The most logits at a time on a CPU, but at least those of 64 tokens. 128 MiB of f32: the

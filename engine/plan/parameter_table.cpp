@@ -2,9 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <map>
+#include <set>
 #include <vector>
 
+#include "engine/model/adapter.h"
 #include "engine/model/cut/tensor_cut.h"
+#include "engine/model/parameters.h"
 #include "engine/train/layout/sharding_plan.h"
 
 namespace sherd::engine {
@@ -31,10 +35,37 @@ std::string shape_text(const std::vector<std::int64_t>& shape) {
   return text;
 }
 
-// The first block represents all blocks.
-std::string name_in_all_blocks(const std::string& name) {
-  constexpr std::string_view kFirst = "block.0.";
-  return name.starts_with(kFirst) ? "block.*." + name.substr(kFirst.size()) : name;
+// "block.12.mlp.up.weight" -> "mlp.up.weight"; "" for parameters outside of blocks.
+std::string name_in_block(const std::string& name) {
+  constexpr std::string_view kBlock = "block.";
+  return name.starts_with(kBlock) ? name.substr(name.find('.', kBlock.size()) + 1) : "";
+}
+
+// The names in blocks that are frozen in some blocks and trained in others.
+std::set<std::string> names_that_differ(const model::ModelShape& shape) {
+  std::map<std::string, std::set<bool>> trained;
+  if (shape.frozen.empty()) return {};
+  for (const UnitSpec& unit : model::parameter_table(shape)) {
+    for (const ParameterSpec& parameter : unit.parameters) {
+      trained[name_in_block(parameter.name)].insert(model::is_trained(shape, parameter.name));
+    }
+  }
+  std::set<std::string> names;
+  for (const auto& [name, states] : trained) {
+    if (states.size() > 1 && !name.empty()) names.insert(name);
+  }
+  return names;
+}
+
+// The first block represents all blocks, except in what differs. "": another row has it.
+std::string name_in_all_blocks(const std::string& name, const std::set<std::string>& differ) {
+  const std::string in_block = name_in_block(name);
+  if (in_block.empty() || differ.contains(in_block)) return name;
+  return name.starts_with("block.0.") ? "block.*." + in_block : "";
+}
+
+std::string whole_shape_text(const ParameterSpec& parameter) {
+  return shape_text(parameter.cut ? parameter.cut->shape : parameter.shape);
 }
 
 std::string cut_text(const ParameterSpec& parameter) {
@@ -76,6 +107,7 @@ std::string parameter_rows(const PlannedRecipe& planned) {
   for (int rank = 0; rank < mesh.degree(sharding::kTensorAxis); ++rank) {
     of_rank.push_back(sharding_plan(options, one_place, rank));
   }
+  const std::set<std::string> differ = names_that_differ(options.model);
   const bool both_ends = options.model.tied && mesh.degree(sharding::kPipelineAxis) > 1;
   std::string text = fmt::format("{:<36}{:<16}{:<9}{:<26}{:<14}{}\n", "parameter", "shape", "cut",
                                  "gradient summed over", "state over", "counted and saved by");
@@ -86,18 +118,25 @@ std::string parameter_rows(const PlannedRecipe& planned) {
     over_slices.merge(sharding::replica_axes(placement));
     for (std::size_t p = 0; p < units[u].spec.parameters.size(); ++p) {
       const ParameterSpec& parameter = units[u].spec.parameters[p];
-      if (parameter.name.starts_with("block.") && !parameter.name.starts_with("block.0.")) continue;
+      const std::string name = name_in_all_blocks(parameter.name, differ);
+      if (name.empty()) continue;
       AxisSet summed = over_slices;
       if (model::is_summed_over_tensor_ranks(options.model, parameter.name)) {
         summed.insert(std::string(sharding::kTensorAxis));
       }
       const std::string over = axes_text(mesh, summed);
       const bool at_ends = both_ends && u == 0;
-      text += fmt::format("{:<36}{:<16}{:<9}{:<26}{:<14}{}\n", name_in_all_blocks(parameter.name),
-                          shape_text(parameter.cut ? parameter.cut->shape : parameter.shape),
+      text += fmt::format("{:<36}{:<16}{:<9}{:<26}{:<14}{}\n", name, whole_shape_text(parameter),
                           cut_text(parameter),
                           at_ends ? (over == "-" ? "both ends" : over + ", both ends") : over,
                           axes_text(mesh, placement.optimizer), counted_by(of_rank, u, p));
+    }
+    if (options.model.frozen.empty()) continue;  // of an adapter's base nothing is listed
+    for (const ParameterSpec& parameter : units[u].frozen) {
+      const std::string name = name_in_all_blocks(parameter.name, differ);
+      if (name.empty()) continue;
+      text += fmt::format("{:<36}{:<16}{:<9}frozen\n", name, whole_shape_text(parameter),
+                          cut_text(parameter));
     }
   }
   return text;

@@ -1,5 +1,6 @@
 #include "engine/plan/world_plan.h"
 
+#include <algorithm>
 #include <map>
 
 #include "core/error.h"
@@ -10,7 +11,7 @@ namespace {
 
 /// What of a rank's plan isn't the same on all ranks: its place in the pipeline and among tensor
 /// ranks, and what the optimizer holds unevenly, of the units of a model with one layer of each
-/// kind.
+/// kind, or of all layers if some are updated differently.
 struct Peculiarity {
   int place = 0, tensor_rank = 0;
   std::vector<std::int64_t> uneven{};
@@ -31,13 +32,17 @@ std::vector<Peculiarity> peculiarities(const TrainingOptions& options, const sha
   }
   if (!optim::descriptor_of(options.optimizer.type).uneven_numels) return ranks;
   TrainingOptions one_of_each = options;
-  one_of_each.model.num_layers = std::ssize(options.model.layers_of_each_kind());
+  const auto leaves_matrices = [](const optim::ParameterGroup& group) { return group.adamw; };
+  if (options.model.frozen.empty() &&
+      std::ranges::none_of(options.optimizer.groups, leaves_matrices)) {
+    one_of_each.model.num_layers = std::ssize(options.model.layers_of_each_kind());
+  }
   // Tensor is the innermost axis: its ranks are the first ones.
   for (int tensor_rank = 0; tensor_rank < mesh.degree(sharding::kTensorAxis); ++tensor_rank) {
     const auto units = sharding_plan(one_of_each, without_pipeline(mesh), tensor_rank).units;
     for (std::size_t unit = 0; unit < units.size(); ++unit) {
-      const std::vector<std::int64_t> numels =
-          optim::descriptor_of(options.optimizer.type).uneven_numels(units[unit]);
+      const std::vector<std::int64_t> numels = optim::descriptor_of(options.optimizer.type)
+                                                   .uneven_numels(options.optimizer, units[unit]);
       for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
         if (ranks[rank].tensor_rank != tensor_rank) continue;
         const int slice = sharding::slice_of(mesh, static_cast<int>(rank), units[unit].placement);

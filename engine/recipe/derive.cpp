@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <optional>
 
+#include "engine/recipe/mup.h"
 #include "engine/recipe/resolution.h"
 #include "engine/recipe/segments.h"
 #include "engine/schedule/generate.h"
@@ -36,6 +37,7 @@ void derive_model(Resolution& recipe) {
   recipe.derive("model.qkv_bias", model.qkv_bias, model.bias);
   recipe.derive("model.output_bias", model.output_bias, model.bias);
   recipe.derive("model.mlp_bias", model.mlp_bias, model.bias);
+  derive_mup(recipe);
 }
 
 void derive_adapter(Resolution& recipe) {

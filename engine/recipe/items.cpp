@@ -61,11 +61,13 @@ const std::vector<ItemKey<TaskFile>> kTasks = {
     key(&TaskFile::name, {.key = "name", .fallback = derived("the path's last part, without its ending"), .help = "Names the task in output and metrics."}),
 };
 const std::vector<ItemKey<ParameterGroup>> kGroups = {
-    key(&ParameterGroup::parameters, {.key = "parameters", .fallback = kRequired, .help = "Glob patterns of parameter names, as `sherd plan --parameters` prints them; each must match a trained parameter."}),
+    key(&ParameterGroup::parameters, {.key = "parameters", .fallback = kRequired, .help = "Glob patterns of parameter names, as `sherd plan --parameters` prints them; each must match a parameter that an adapter doesn't freeze."}),
     key(&ParameterGroup::lr_factor, {.key = "lr_factor", .fallback = value("1"), .range = {.min = 0, .max = kMillion, .as_float = true}, .help = "Multiplies the learning rate."}),
     key(&ParameterGroup::weight_decay, {.key = "weight_decay", .fallback = derived("optimizer.weight_decay"), .range = {.min = 0, .as_float = true}, .help = "Weight decay, for norms and biases too if they are in the group."}),
     key(&ParameterGroup::betas, {.key = "betas", .fallback = derived("optimizer.betas"), .range = kFloatFraction, .help = "As optimizer.betas."}),
     key(&ParameterGroup::eps, {.key = "eps", .fallback = derived("optimizer.eps"), .range = {.min = 0, .above_min = true, .as_float = true}, .help = "As optimizer.eps."}),
+    key(&ParameterGroup::optimizer, {.key = "optimizer", .fallback = derived("optimizer.type"), .help = "adamw: muon leaves these matrices to AdamW."}),
+    key(&ParameterGroup::frozen, {.key = "frozen", .fallback = value("false"), .help = "The parameters aren't trained: they have no gradients, no optimizer state and no FP32 master."}),
 };
 // clang-format on
 

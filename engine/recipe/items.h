@@ -16,7 +16,8 @@ struct ItemKey {
   Field row;
   std::variant<std::int64_t Item::*, double Item::*, std::string Item::*,
                std::vector<double> Item::*, std::vector<std::string> Item::*,
-               std::optional<double> Item::*, std::optional<std::array<double, 2>> Item::*>
+               std::optional<double> Item::*, std::optional<std::array<double, 2>> Item::*,
+               bool Item::*>
       member;
 };
 

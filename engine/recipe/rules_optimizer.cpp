@@ -5,6 +5,8 @@
 
 #include "engine/model/adapter.h"
 #include "engine/model/parameters.h"
+#include "engine/recipe/groups.h"
+#include "engine/recipe/mup.h"
 #include "engine/recipe/resolution.h"
 #include "engine/recipe/suggest.h"
 
@@ -104,11 +106,90 @@ void check_patterns(Resolution& recipe, std::string_view key, const std::string&
   }
 }
 
+constexpr std::string_view kGroups = "optimizer.groups";
+
+std::string_view module_of_name(const std::string& parameter) {
+  return std::string_view(parameter).substr(0, parameter.rfind('.'));
+}
+
+// The kernels form some gradients together.
+void check_frozen_together(Resolution& recipe, const Names& names, const Names& trained) {
+  const auto is_trained = [&](std::string_view name) {
+    return std::ranges::find(trained, name) != trained.end();
+  };
+  const auto refuse = [&](std::string_view frozen, std::string_view other) {
+    recipe.refuse({kGroups}, "{} freezes {}, but not {}; these can only be frozen together.",
+                  kGroups, frozen, other);
+  };
+  for (const std::string& name : names) {
+    if (is_trained(name)) continue;
+    const std::string module(module_of_name(name));
+    const auto partner = [&](const std::string& other) {
+      return std::ranges::find(names, other) != names.end() && is_trained(other);
+    };
+    constexpr std::string_view kUp = "moe.experts.up", kDown = "moe.experts.down";
+    const auto at_end = [&](std::string_view end, std::string_view other) {
+      return module.substr(0, module.size() - end.size()) + std::string(other) + ".weight";
+    };
+    std::string with;
+    for (const char* kind : {".weight", ".bias"}) {
+      if (partner(module + kind)) with = module + kind;
+    }
+    if (module.ends_with(kUp) && partner(at_end(kUp, kDown))) with = at_end(kUp, kDown);
+    if (module.ends_with(kDown) && partner(at_end(kDown, kUp))) with = at_end(kDown, kUp);
+    if (module == "embedding.token" && partner("embedding.position.weight")) {
+      with = "embedding.position.weight";
+    }
+    if (!with.empty()) return refuse(name, with);
+  }
+}
+
+void check_frozen(Resolution& recipe) {
+  const Recipe& values = recipe.values();
+  if (!any_frozen(values.optimizer.groups)) return;
+  if (values.adapter.type != AdapterChoice::kNone) {
+    return recipe.refuse({kGroups, "adapter.type"},
+                         "{} has frozen: true, but with adapter.type lora only the adapter and "
+                         "adapter.modules_to_save are trained. Remove the group.",
+                         kGroups);
+  }
+  for (std::size_t i = 0; i < values.optimizer.groups.size(); ++i) {
+    const ParameterGroup& group = values.optimizer.groups[i];
+    if (!group.frozen) continue;
+    ParameterGroup alone;
+    alone.parameters = group.parameters;
+    alone.frozen = true;
+    if (group == alone) continue;
+    return recipe.refuse({kGroups},
+                         "{}[{}] is frozen, so its other keys have no effect. Leave them out.",
+                         kGroups, i);
+  }
+  const Names names = trained_parameters(values);
+  Names trained = names;
+  std::erase_if(trained,
+                [&](const auto& name) { return is_frozen(values.optimizer.groups, name); });
+  if (trained.empty()) {
+    return recipe.refuse({kGroups}, "{} freezes every parameter, so nothing would be trained.",
+                         kGroups);
+  }
+  check_frozen_together(recipe, names, trained);
+  if (values.model.add_special_tokens.empty()) return;
+  for (const char* name : {"embedding.token.weight", "head.weight"}) {
+    if (!is_frozen(values.optimizer.groups, name)) continue;
+    if (std::ranges::find(names, name) == names.end()) continue;
+    recipe.refuse({kGroups, "model.add_special_tokens"},
+                  "model.add_special_tokens adds rows to {}, which {} freezes, so they would never "
+                  "be trained.",
+                  name, kGroups);
+  }
+}
+
 }  // namespace
 
 void check_groups(Resolution& recipe) {
   constexpr std::string_view kKey = "optimizer.groups";
   const Recipe& values = recipe.values();
+  check_mup(recipe);
   if (values.optimizer.groups.empty() || recipe.has_problems() || recipe.request().is_kept) return;
   for (std::size_t i = 0; i < values.optimizer.groups.size(); ++i) {
     const ParameterGroup& group = values.optimizer.groups[i];
@@ -126,7 +207,17 @@ void check_groups(Resolution& recipe) {
                     "them.",
                     label);
     }
+    if (!group.optimizer.empty() && group.optimizer != "adamw") {
+      recipe.refuse({kKey}, "{}.optimizer is {}; a group of muon can have adamw.", label,
+                    group.optimizer);
+    } else if (!group.optimizer.empty() && type != kMuon) {
+      recipe.refuse({kKey, "optimizer.type"},
+                    "{}.optimizer is {}, but only groups of muon have an optimizer of their own. "
+                    "Leave it out.",
+                    label, group.optimizer);
+    }
   }
+  check_frozen(recipe);
 }
 
 void check_no_decay(Resolution& recipe) {

@@ -204,6 +204,7 @@ const Use kUses[] = {
     {"adapter.alpha", kWithLora, adapts},
     {"adapter.rslora", kWithLora, adapts},
     {"adapter.dropout", kWithLora, adapts},
+    {"adapter.lora_plus_ratio", kWithLora, adapts},
     {"adapter.targets", kWithLora, adapts},
     {"adapter.modules_to_save", kWithLora, adapts},
 

@@ -10,11 +10,12 @@ namespace {
 
 struct Count {
   std::int64_t tensors = 0, parameters = 0;
+  bool frozen = false;
 };
 
 std::string count_text(const Count& count) {
-  return fmt::format("{} tensor{}, {} parameters", count.tensors, count.tensors == 1 ? "" : "s",
-                     count.parameters);
+  return fmt::format("{} tensor{}, {} parameters{}", count.tensors, count.tensors == 1 ? "" : "s",
+                     count.parameters, count.frozen ? ", frozen" : "");
 }
 
 std::string rates_text(const optim::ParameterGroup& group, const optim::OptimizerOptions& all) {
@@ -36,10 +37,12 @@ std::string groups_text(const TrainingOptions& options) {
   std::vector<Count> counts(optimizer.groups.size() + 1);  // the last: in no group
   for (const UnitSpec& unit : model::parameter_table(options.model)) {
     for (const ParameterSpec& parameter : unit.parameters) {
-      if (!model::is_trained(options.model, parameter.name)) continue;
+      const bool trained = model::is_trained(options.model, parameter.name);
+      if (!trained && options.model.adapter.active()) continue;  // of the adapter's base
       const int group = optimizer.group_of(parameter);
       Count& count = group < 0 ? counts.back() : counts[static_cast<std::size_t>(group)];
       ++count.tensors;
+      count.frozen = !trained;
       count.parameters += parameter.numel();
     }
   }

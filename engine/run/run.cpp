@@ -37,7 +37,7 @@ namespace {
 std::string model_line(const TrainingOptions& options, const Recipe& recipe) {
   const auto millions = [](std::int64_t count) { return static_cast<double>(count) / 1e6; };
   const std::string trained =
-      options.model.adapter.active()
+      model::has_frozen(options.model)
           ? fmt::format(" ({:.4g} M trained)",
                         millions(model::num_trained_parameters(options.model)))
           : "";

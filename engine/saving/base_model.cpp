@@ -76,10 +76,12 @@ void BaseModel::load(const sharding::State& wanted, Tensor reading,
   }
 }
 
-std::string load_base_model(const BaseModel& base, const TrainingOptions& options,
-                            ShardedModel& model, Tensor reading, const sharding::CopyState& copy) {
-  // The ranks tell one another their digests: also one that couldn't read, or the others would wait
-  // for it.
+namespace {
+
+// Of trained parameters `trained`, then all frozen ones. The ranks tell one another their digests:
+// also one that couldn't read, or the others would wait for it.
+std::string load_parts(const BaseModel& base, const sharding::State& trained, ShardedModel& model,
+                       Tensor reading, const sharding::CopyState& copy) {
   std::exception_ptr problem;
   const auto read = [&](const sharding::State& wanted, const sharding::CopyState& copy_state) {
     if (problem) return;
@@ -89,11 +91,22 @@ std::string load_base_model(const BaseModel& base, const TrainingOptions& option
       problem = std::current_exception();
     }
   };
-  read(weights(options, model, Pieces::kHeld), copy);
+  read(trained, copy);
   std::string digest =
       model.frozen().load([&](const sharding::State& wanted) { read(wanted, {}); });
   if (problem) std::rethrow_exception(problem);
   return digest;
+}
+
+}  // namespace
+
+std::string load_base_model(const BaseModel& base, const TrainingOptions& options,
+                            ShardedModel& model, Tensor reading, const sharding::CopyState& copy) {
+  return load_parts(base, weights(options, model, Pieces::kHeld), model, reading, copy);
+}
+
+std::string load_frozen(const BaseModel& base, ShardedModel& model, Tensor reading) {
+  return load_parts(base, {}, model, reading, {});
 }
 
 std::string digest_of_base(const BaseModel& base, const TrainingOptions& options) {

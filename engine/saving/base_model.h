@@ -39,6 +39,8 @@ class BaseModel {
 /// returns the digest. Publish the units afterwards.
 std::string load_base_model(const BaseModel& base, const TrainingOptions& options,
                             ShardedModel& model, Tensor reading, const sharding::CopyState& copy);
+/// Fills `model`'s frozen parameters alone. A collective, as above; returns the digest.
+std::string load_frozen(const BaseModel& base, ShardedModel& model, Tensor reading);
 /// The same digest without a model to fill.
 std::string digest_of_base(const BaseModel& base, const TrainingOptions& options);
 

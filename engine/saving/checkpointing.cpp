@@ -6,6 +6,7 @@
 
 #include "checkpoint/writer.h"
 #include "core/disk_home.h"
+#include "engine/saving/run_state.h"
 #include "kernels/isa.h"
 #include "optim/eight_bits.h"
 
@@ -18,24 +19,25 @@ std::vector<std::int64_t> bytes_by_kind(const TrainingOptions& options,
                                         const sharding::ShardingPlan& plan,
                                         const sharding::OffloadOptions& offload) {
   const optim::OptimizerDescriptor& optimizer = optim::descriptor_of(options.optimizer.type);
-  std::int64_t slices = 0;
+  std::int64_t slices = 0, frozen = 0;
   std::set<std::string> kinds;
   for (const sharding::UnitPlan& unit : plan.units) {
     slices += unit.layout.slice_numel();
+    if (saves_frozen(options)) frozen += unit.frozen_layout.slice_numel();
     for (const ParameterSpec& parameter : unit.spec.parameters) {
       for (std::string& kind : optimizer.moment_kinds(options.optimizer, unit.spec, parameter)) {
         kinds.insert(std::move(kind));
       }
     }
   }
-  std::vector<std::int64_t> bytes;
-  if (!offload.master && !offload.parameters) bytes.push_back(slices * 4);
+  const bool are_here = !offload.master && !offload.parameters;
+  std::vector<std::int64_t> bytes = {((are_here ? slices : 0) + frozen) * 4};
   if (offload.moments) kinds.clear();
   for (const std::string& kind : kinds) {
     const optim::MomentForm form = optim::form_of(kind, options.optimizer.moment_type);
     bytes.push_back(slices / form.elements * static_cast<std::int64_t>(size_of(form.dtype)));
   }
-  if (options.average.active()) bytes.push_back(slices * 4);
+  if (options.average.active()) bytes.push_back((slices + frozen) * 4);
   return bytes;
 }
 

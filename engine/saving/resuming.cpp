@@ -8,6 +8,7 @@
 #include "engine/saving/initial_adapter.h"
 #include "engine/saving/initial_weights.h"
 #include "engine/saving/resume_check.h"
+#include "engine/saving/run_state.h"
 #include "engine/train/units/frozen_weights.h"
 #include "kernels/isa.h"
 #include "sharding/zero/unit.h"
@@ -26,6 +27,8 @@ class Resuming {
   Start begin();
 
  private:
+  /// Its frozen parameters are an adapter's base, which its checkpoints don't hold.
+  bool has_base() const { return options_.model.adapter.active(); }
   void load_base();
   void read_together(const std::function<void()>& read);
   int first_to_refuse(const std::string& path, const std::string& problem, std::int64_t step);
@@ -33,6 +36,7 @@ class Resuming {
   void begin_with(const std::string& init_from);
   void publish();
   int load(const std::string& path, bool weights_only, std::string& problem);
+  void load_frozen_part(const std::string& path, std::string& problem);
   ResumeCheck compare(const checkpoint::Checkpoint& checkpoint, bool weights_only) const;
   void note_changed_bits(const checkpoint::Manifest& manifest);
   void resume_newest();
@@ -81,7 +85,7 @@ Start Resuming::begin() {
 // modules that are trained, until a checkpoint is loaded over them. Whatever comes last is
 // published.
 void Resuming::load_base() {
-  if (!model_.frozen().any()) return;
+  if (!has_base()) return;
   SHERD_CHECK(!checkpoints_.init_from.empty(), "an adapter without a model that it is for");
   const BaseModel base(options_, checkpoints_.init_from, shared_.disk());
   read_together([&] {
@@ -134,7 +138,7 @@ void Resuming::refuse_together(int refusing, const std::string& problem) {
 
 void Resuming::begin_with(const std::string& init_from) {
   auto& disk = shared_.disk();
-  if (model_.frozen().any()) {  // load_base has read the rest
+  if (has_base()) {  // load_base has read the rest
     if (!checkpoints_.adapter.empty()) {
       read_together([&] {
         load_first_adapter(disk, checkpoints_.adapter, init_from, options_,
@@ -152,6 +156,11 @@ void Resuming::begin_with(const std::string& init_from) {
     return;
   }
   read_together([&] {
+    if (model_.frozen().any()) {
+      load_base_model({options_, init_from, disk}, options_, model_, shared_.reading(),
+                      shared_.copy());
+      return;
+    }
     const huggingface::FolderWeights folder = open_folder_weights(disk, init_from, options_);
     folder.load(weights(options_, model_, Pieces::kHeld), shared_.reading(), shared_.copy());
   });
@@ -210,8 +219,7 @@ int Resuming::load(const std::string& path, bool weights_only, std::string& prob
                    : run_state(options_, model_, shared_.training_step(), Pieces::kHeld);
   const ResumeCheck check = compare(checkpoint, weights_only);
   if (weights_only) require_whole_model(checkpoint);
-  if (model_.frozen().any())
-    require_same_base(checkpoint, start_.base_digest, checkpoints_.init_from);
+  if (has_base()) require_same_base(checkpoint, start_.base_digest, checkpoints_.init_from);
   if (!weights_only) note_changed_bits(checkpoint.manifest());
   checkpoint::check_match(checkpoint, wanted.tensors, match);
   TrainingStep::Counters counters;
@@ -226,6 +234,7 @@ int Resuming::load(const std::string& path, bool weights_only, std::string& prob
   } catch (const DataError& error) {
     problem = error.what();
   }
+  if (saves_frozen(options_)) load_frozen_part(path, problem);
   const int refusing = first_to_refuse(path, problem, checkpoint.manifest().step);
   if (refusing >= 0) return refusing;
   if (!weights_only) {
@@ -240,6 +249,15 @@ int Resuming::load(const std::string& path, bool weights_only, std::string& prob
   publish();
   if (weights_only) shared_.training_step().begin_average();
   return -1;
+}
+
+// A collective, which also a rank with a problem takes part in.
+void Resuming::load_frozen_part(const std::string& path, std::string& problem) {
+  try {
+    load_frozen({options_, path, shared_.disk()}, model_, shared_.reading());
+  } catch (const DataError& error) {
+    if (problem.empty()) problem = error.what();
+  }
 }
 
 // Refuses another run, and prints what else is different.

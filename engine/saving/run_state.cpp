@@ -112,16 +112,44 @@ void add_weights(const ShardedModel& model, const Index& index, Pieces which,
   }
 }
 
+// Frozen parameters are saved from where they rest, as their average too. They are loaded
+// separately (base_model.h).
+void add_frozen(const TrainingOptions& options, const ShardedModel& model, const Index& index,
+                std::vector<sharding::StatePiece>& pieces) {
+  if (!saves_frozen(options)) return;
+  for (const sharding::UnitState& unit : model.units()) {
+    if (!unit.plan().has_frozen() || !unit.contributes_frozen()) continue;
+    const Tensor slice = unit.frozen_slice(unit.own_part());
+    for (const sharding::Piece& piece : unit.plan().frozen_layout.pieces(unit.own_part())) {
+      const ParameterSpec& parameter =
+          unit.plan().frozen[static_cast<std::size_t>(piece.parameter)];
+      const Elements elements = {piece.first_element, piece.count,
+                                 slice.part(piece.position, piece.count)};
+      for (const char* kind : {kParam, optim::kAverageKind}) {
+        const auto tensor = index.find({parameter.index, kind});
+        if (tensor == index.end()) continue;
+        add_pieces(parameter, tensor->second, elements, Pieces::kOwned, pieces);
+      }
+    }
+  }
+}
+
 }  // namespace
+
+bool saves_frozen(const TrainingOptions& options) {
+  return !options.model.frozen.empty();
+}
 
 std::vector<sharding::StateTensor> state_tensors(const TrainingOptions& options) {
   const auto kinds_of = optim::descriptor_of(options.optimizer.type).moment_kinds;
   std::vector<sharding::StateTensor> tensors;
   for (const UnitSpec& unit : model::parameter_table(options.model)) {
     for (const ParameterSpec& parameter : unit.parameters) {
-      if (!model::is_trained(options.model, parameter.name)) continue;
+      const bool trained = model::is_trained(options.model, parameter.name);
+      if (!trained && !saves_frozen(options)) continue;
       tensors.push_back({parameter.name, kParam, parameter.shape, DType::kF32});
-      for (const std::string& kind : kinds_of(options.optimizer, unit, parameter)) {
+      for (const std::string& kind :
+           trained ? kinds_of(options.optimizer, unit, parameter) : std::vector<std::string>()) {
         const optim::MomentType& type = options.optimizer.moment_type;
         tensors.push_back({parameter.name, kind, optim::shape_of_kind(kind, type, parameter.shape),
                            optim::form_of(kind, type).dtype});
@@ -139,6 +167,7 @@ sharding::State run_state(const TrainingOptions& options, const ShardedModel& mo
   sharding::State state{state_tensors(options), {}};
   const Index index = index_of(options, state.tensors);
   add_weights(model, index, pieces, state.pieces);
+  if (pieces == Pieces::kOwned) add_frozen(options, model, index, state.pieces);
   std::map<std::uint32_t, const sharding::UnitState*> unit_of;  // by parameter
   for (const sharding::UnitState& unit : model.units()) {
     for (const ParameterSpec& parameter : unit.spec().parameters) unit_of[parameter.index] = &unit;

@@ -7,8 +7,13 @@
 namespace sherd::engine {
 
 /// Every state tensor of the model, the same list on every rank: each trained parameter's FP32
-/// values ("param"), moments, and the average if one is kept. Frozen ones aren't state.
+/// values ("param"), moments, and the average if one is kept. Those that optimizer.groups freezes
+/// are state too, so that a checkpoint holds the whole model: their values, of 16 bits as f32, and,
+/// if there is an average, the same values again. An adapter's frozen base isn't state.
 std::vector<sharding::StateTensor> state_tensors(const TrainingOptions& options);
+
+/// Whether checkpoints hold frozen parameters. They are loaded by load_frozen (base_model.h).
+bool saves_frozen(const TrainingOptions& options);
 
 enum class Pieces {
   kOwned,  ///< this rank's part of its own slice: all ranks together have each element once

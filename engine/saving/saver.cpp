@@ -30,7 +30,7 @@ json manifest_of(const Checkpointing& shared, const std::string& base_digest,
       {"recipe", checkpoints.recipe},    {"world_size", shared.rank().world_size()},
       {"isa", isa_of(shared.rank())},    {"best_evaluation", to_json(outcome.best)},
       {"folder", checkpoints.folder},    {"vocabulary", json::array()}};
-  if (shared.model().frozen().any()) {
+  if (shared.options().model.adapter.active()) {
     global["base"] = {{"digest", base_digest}, {"path", checkpoints.init_from}};
   }
   for (const char32_t character : checkpoints.vocabulary) {

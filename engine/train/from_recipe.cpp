@@ -4,6 +4,7 @@
 
 #include "engine/train/data_sources.h"
 #include "engine/train/model_shape.h"
+#include "engine/train/parameter_groups.h"
 #include "engine/train/units/kept_inputs.h"
 
 namespace sherd::engine {
@@ -33,23 +34,6 @@ sharding::OffloadOptions offload_of(const Recipe& recipe) {
           .master = optimizer && recipe.mixed_precision.param_dtype != FloatType::kF32,
           .parameters = zero.offload_param == OffloadDevice::kNvme,
           .buffer_bytes = zero.offload_buffer_mib << 20};
-}
-
-std::vector<optim::ParameterGroup> groups_of(const Recipe::Optimizer& optimizer) {
-  std::vector<optim::ParameterGroup> groups;
-  for (const ParameterGroup& group : optimizer.groups) {
-    const std::array<double, 2> betas = group.betas.value_or(optimizer.betas);
-    const auto as_float = [](double value) { return static_cast<float>(value); };
-    groups.push_back({.patterns = group.parameters,
-                      .lr_factor = as_float(group.lr_factor),
-                      .weight_decay = group.weight_decay
-                                          ? std::optional(as_float(*group.weight_decay))
-                                          : std::nullopt,
-                      .beta1 = as_float(betas[0]),
-                      .beta2 = as_float(betas[1]),
-                      .eps = as_float(group.eps.value_or(optimizer.eps))});
-  }
-  return groups;
 }
 
 }  // namespace
@@ -106,7 +90,7 @@ TrainingOptions training_options(const Recipe& recipe) {
                        .muon_coefficients = optimizer.muon_coefficients,
                        .muon_dtype = dtype_of(optimizer.muon_dtype),
                        .decay = {static_cast<float>(optimizer.weight_decay), optimizer.no_decay},
-                       .groups = groups_of(optimizer),
+                       .groups = parameter_groups(recipe, options.model),
                        .moment_type = {dtype_of(precision.optimizer_state_dtype),
                                        precision.stochastic_rounding, recipe.run.seed}};
   options.optimizer.moment_type.in_8_bits = optimizer.eight_bit_states;

@@ -1,11 +1,17 @@
 #include "engine/train/model_shape.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <cmath>
 #include <numeric>
 
 #include "core/error.h"
 #include "engine/model/adapter.h"
 #include "engine/model/cut/tensor_cut.h"
+#include "engine/model/parameters.h"
+#include "engine/recipe/groups.h"
+#include "engine/recipe/mup.h"
 #include "engine/train/layout/training_options.h"
 #include "kernels/attention.h"
 
@@ -109,6 +115,18 @@ model::AdapterShape adapter_of(const Recipe::Adapter& adapter) {
           .trained_modules = adapter.modules_to_save};
 }
 
+std::vector<std::string> frozen_names(const model::ModelShape& shape,
+                                      const std::vector<ParameterGroup>& groups) {
+  std::vector<std::string> names;
+  for (const UnitSpec& unit : model::parameter_table(shape)) {
+    for (const ParameterSpec& parameter : unit.parameters) {
+      if (is_frozen(groups, parameter.name)) names.push_back(parameter.name);
+    }
+  }
+  std::ranges::sort(names);
+  return names;
+}
+
 }  // namespace
 
 DType dtype_of(FloatType type) {
@@ -154,6 +172,9 @@ model::ModelShape model_shape(const Recipe& recipe) {
   shape.norm_eps = m.norm_eps;
   shape.norm_offset = m.norm_offset;
   shape.init_std = m.init_std;
+  if (const double m_width = mup_width_factor(recipe); m_width != 1.0) {
+    shape.block_init_std = m.init_std / std::sqrt(m_width);
+  }
   shape.attention_scale = m.attention_scale;
   shape.attention_softcap = m.attention_softcap;
   shape.embedding_scale = m.embedding_scale;
@@ -165,12 +186,17 @@ model::ModelShape model_shape(const Recipe& recipe) {
   shape.dtype = dtype_of(recipe.mixed_precision.param_dtype);
   shape.recompute = recipe.activation_checkpointing.mode;
   set_layers(m, recipe.moe, shape);
-  if (recipe.adapter.type == AdapterChoice::kLora) shape.adapter = adapter_of(recipe.adapter);
+  if (recipe.adapter.type == AdapterChoice::kLora) {
+    shape.adapter = adapter_of(recipe.adapter);
+  } else if (any_frozen(recipe.optimizer.groups)) {
+    shape.frozen = frozen_names(shape, recipe.optimizer.groups);
+  }
   return shape;
 }
 
 double flops_per_token(const model::ModelShape& shape) {
   const auto heads_width = static_cast<double>(shape.heads_width());
+  const std::int64_t lowest = model::lowest_trained_block(shape);
   const auto flops_of = [&shape](const std::string& module, std::int64_t rows,
                                  std::int64_t columns) {
     const double flops = model::is_trained(shape, module + ".weight") ? 6.0 : 4.0;
@@ -185,7 +211,9 @@ double flops_per_token(const model::ModelShape& shape) {
       const double used = is_stack ? static_cast<double>(shape.moe.per_token) /
                                          static_cast<double>(shape.moe.experts)
                                    : 1.0;
-      block += used * flops_of(site.name, site.rows, site.columns);
+      const std::string module = fmt::format("block.{}.{}", layer, site.name);
+      const double flops = flops_of(module, site.rows, site.columns);
+      block += used * (layer < lowest ? flops / 2.0 : flops);  // 4: of frozen ones
     }
     for (const model::AdapterTarget& target : model::adapter_targets(shape, layer)) {
       block += static_cast<double>(shape.adapter.rank) *
@@ -196,13 +224,15 @@ double flops_per_token(const model::ModelShape& shape) {
   const double head =
       flops_of(shape.tied ? "embedding.token" : "head", shape.vocab_size, shape.width);
   const auto positions = static_cast<double>(shape.seq_length);
-  double keys = 0.0;  // that a query sees, on average, in all layers together
+  double keys = 0.0;  // that a query sees, on average, in all layers together; a third if forward
   double blocks = 0.0;
   for (std::int64_t i = 0; i < shape.num_layers; ++i) {
     blocks += flops_of_block(i);
     const kernels::AttentionShape attention = shape.attention(i);
     const auto window = static_cast<double>(attention.window);
-    keys += attention.windowed() ? window - window * window / (2.0 * positions) : positions / 2.0;
+    const double seen =
+        attention.windowed() ? window - window * window / (2.0 * positions) : positions / 2.0;
+    keys += i < lowest ? seen / 3.0 : seen;
   }
   return blocks + head + 12.0 * keys * heads_width;
 }

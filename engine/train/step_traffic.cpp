@@ -1,5 +1,8 @@
 // What a rank sends in a step (TrainingStep::traffic).
 
+#include <algorithm>
+
+#include "engine/model/adapter.h"
 #include "engine/train/expert_statistics.h"
 #include "engine/train/layout/sharding_plan.h"
 #include "engine/train/pipeline/pipeline.h"
@@ -47,9 +50,12 @@ model::PassCounts pass_counts(const TrainingOptions& options, const RankPipeline
           &counts.mlps_again, &counts.mixtures, &counts.mixtures_again}) {
       *count *= options.num_micro_steps;
     }
+    for (std::int64_t& passes : counts.of_block) passes *= options.num_micro_steps;
     return counts;
   }
   using schedule::ActionKind;
+  const auto lowest = static_cast<int>(model::lowest_trained_block(options.model));
+  counts.of_block.resize(static_cast<std::size_t>(options.model.num_layers));
   std::pair standing(-1, -1);
   for (const schedule::Action& action : pipeline.actions()) {
     const bool is_forward = action.kind == ActionKind::kForward;
@@ -65,15 +71,19 @@ model::PassCounts pass_counts(const TrainingOptions& options, const RankPipeline
       counts.mlps += options.model.num_mlps(chunk.first_block, chunk.num_blocks);
       counts.mixtures += options.model.num_mixtures(chunk.first_block, chunk.num_blocks);
       counts.embeddings += chunk.embedding ? 1 : 0;
+      for (int block = chunk.first_block; block < chunk.end_block(); ++block) {
+        ++counts.of_block[static_cast<std::size_t>(block)];
+      }
     }
     if (is_backward) {
       const bool still_there = standing == here && action.kind == ActionKind::kBackward;
       if (options.model.recompute == model::Recompute::kFull) {
-        const int again = chunk.num_blocks - (still_there ? 1 : 0);
+        const int first = std::max(chunk.first_block, lowest);
+        const int again = std::max(0, chunk.end_block() - first - (still_there ? 1 : 0));
         counts.blocks_again += again;
-        counts.mlps_again += options.model.num_mlps(chunk.first_block, again);
+        counts.mlps_again += options.model.num_mlps(first, again);
         if (options.model.norm_after()) {
-          counts.mixtures_again += options.model.num_mixtures(chunk.first_block, again);
+          counts.mixtures_again += options.model.num_mixtures(first, again);
         }
       }
       counts.heads += chunk.head ? 1 : 0;

@@ -53,7 +53,7 @@ struct StatePiece {
   int tensor = 0;                  ///< index into State::tensors
   std::int64_t first_element = 0;  ///< index in the band
   std::int64_t count = 0;
-  Tensor data;  ///< [count], of the tensor's type
+  Tensor data;  ///< [count], of the tensor's type; to be saved as f32, also of 16 bits
   Band band{};
 };
 

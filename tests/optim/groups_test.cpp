@@ -144,6 +144,38 @@ TEST(ParameterGroups, OfFactor2MoveTwiceAsFarAndOfFactor0NotAtAll) {
   }
 }
 
+// A rate that is a power of two of Muon's, since it is multiplied in another order.
+TEST(ParameterGroups, ThatMuonLeavesToAdamWHaveItsBits) {
+  OptimizerOptions muon = options_of(OptimizerType::kMuon),
+                   adamw = options_of(OptimizerType::kAdamW);
+  muon.adamw_lr_ratio = 0.5f;
+  adamw.groups = {{.patterns = {"*"},
+                   .lr_factor = 0.5f,
+                   .beta1 = adamw.beta1,
+                   .beta2 = adamw.beta2,
+                   .eps = adamw.eps}};
+  OptimizerOptions grouped = muon;
+  grouped.groups = {{.patterns = {"*.up", "block.1.qkv"},
+                     .beta1 = muon.beta1,
+                     .beta2 = muon.beta2,
+                     .eps = muon.eps,
+                     .adamw = true}};
+  const Values of_muon = trained(muon, {}), of_adamw = trained(adamw, {});
+  for (const RunShape& shape : stages_and_worlds()) {
+    SCOPED_TRACE(sherd::testing::name_of(shape));
+    const Values values = trained(grouped, shape);
+    for (const UnitSpec& unit : straddling_units()) {
+      for (const ParameterSpec& parameter : unit.parameters) {
+        const bool left = grouped.group_of(parameter) == 0;
+        EXPECT_EQ(values.at(parameter.index), (left ? of_adamw : of_muon).at(parameter.index))
+            << parameter.name;
+        if (!left) continue;
+        EXPECT_NE(of_adamw.at(parameter.index), of_muon.at(parameter.index)) << parameter.name;
+      }
+    }
+  }
+}
+
 TEST(ParameterGroups, DecideTheDecayOfVectorsToo) {
   OptimizerOptions options = options_of(OptimizerType::kAdamW);
   options.groups = {{.patterns = {"*.norm"}, .weight_decay = 0.3f}, {.patterns = {"*.up"}}};

@@ -53,29 +53,39 @@ bool is_of_mlp(SiteId site) {
   return site > SiteId::kMiddle;
 }
 
-// Trained norms of the residual stream, in all blocks that are passed.
-std::int64_t num_norms(const ModelShape& part, const PassCounts& counts) {
-  std::int64_t norms = 0;
-  for (const Site& site : largest_sites(part)) {
-    if (site.weight != Site::Weight::kNorm || !site.on_residual) continue;
-    if (!is_trained(part, site.name + ".weight")) continue;
-    norms += is_of_mlp(site.id) ? counts.mlps : counts.blocks;
-  }
-  return norms;
-}
-
-// Backwards of blocks that go on to the attention, and to the block's input: with an adapter the
-// lowest block has perhaps nothing to train there. It is passed as often as the embedding before
-// it.
+// Backwards of blocks that go on to the attention, and to the block's input: if parameters are
+// frozen, the lowest block has perhaps nothing to train there, and those below have no backward.
 struct Backwards {
   Backwards(const ModelShape& part, const PassCounts& counts) {
-    const BackwardReach lowest = backward_reach(part, 0);
-    attentions = counts.blocks - (lowest.attention ? 0 : counts.embeddings);
-    mlp_inputs = counts.mlps - (lowest.attention ? 0 : counts.embeddings);
-    inputs = counts.blocks - (lowest.input ? 0 : counts.embeddings);
+    const std::int64_t lowest = lowest_trained_block(part);
+    for (std::int64_t block = lowest; block < part.num_layers; ++block) {
+      const std::int64_t passes = counts.of_block[static_cast<std::size_t>(block)];
+      const BackwardReach reach = block == lowest ? backward_reach(part, block) : BackwardReach{};
+      attentions += reach.attention ? passes : 0;
+      inputs += reach.input ? passes : 0;
+      mlps += part.has_mlp(block) ? passes : 0;
+      mlp_inputs += part.has_mlp(block) && reach.attention ? passes : 0;
+      mixtures += part.has_experts(block) ? passes : 0;
+    }
   }
-  std::int64_t attentions = 0, mlp_inputs = 0, inputs = 0;
+  std::int64_t attentions = 0, inputs = 0;
+  std::int64_t mlps = 0, mlp_inputs = 0, mixtures = 0;
 };
+
+// Backwards of sites that `counts_site` counts and that are trained, in all blocks.
+template <class CountsSite>
+std::int64_t trained_passes(const ModelShape& part, const PassCounts& counts,
+                            const CountsSite& counts_site) {
+  std::int64_t passes = 0;
+  for (std::int64_t block = 0; block < part.num_layers; ++block) {
+    for (const Site& site : block_sites(part, block)) {
+      if (!counts_site(site)) continue;
+      if (!is_trained(part, fmt::format("block.{}.{}.weight", block, site.name))) continue;
+      passes += counts.of_block[static_cast<std::size_t>(block)];
+    }
+  }
+  return passes;
+}
 
 void add_blocks(const ModelShape& part, DType gradients, PassKind pass, const PassCounts& counts,
                 List& list) {
@@ -99,11 +109,13 @@ void add_blocks(const ModelShape& part, DType gradients, PassKind pass, const Pa
   const bool together = one_norm && !part.part.has_canonical_sums();
   const Backwards backwards(part, counts);
   const std::int64_t attentions = backwards.attentions;
-  list.add_rows(part, "gradient of a branch", counts.mlps + attentions);
-  list.add_rows(part, "what a branch read", counts.mlps + attentions);
+  list.add_rows(part, "gradient of a branch", backwards.mlps + attentions);
+  list.add_rows(part, "what a branch read", backwards.mlps + attentions);
   list.add_sum_of_rows(part, "gradient of what a branch read", summed,
                        backwards.inputs + (together ? 0 : backwards.mlp_inputs));
-  list.add_norms(part, gradients, num_norms(part, counts));
+  list.add_norms(part, gradients, trained_passes(part, counts, [](const Site& site) {
+                   return site.weight == Site::Weight::kNorm && site.on_residual;
+                 }));
   if (part.shares_kv_heads()) {
     list.add(Kind::kSumCopies, "gradients of keys and values", DType::kF32,
              T * part.kv_gradient_width(), attentions);
@@ -111,12 +123,13 @@ void add_blocks(const ModelShape& part, DType gradients, PassKind pass, const Pa
   if (part.cuts_normalised_rows()) {
     list.add(Kind::kSum, "gradients of rows of queries and keys", DType::kF32, 4 * T, attentions);
   }
-  for (const char* which : {"query", "key"}) {
-    const bool trained = is_trained(part, fmt::format("attention.{}_norm.weight", which));
-    if (part.qk_norm != QkNorm::kHead || !trained) continue;
+  for (const SiteId norm : {SiteId::kQueryNorm, SiteId::kKeyNorm}) {
+    if (part.qk_norm != QkNorm::kHead) continue;
     const kernels::TokenGroups groups = part.token_groups();
-    list.add(Kind::kSum, "gradient of the " + std::string(which) + " norm",
-             groups ? DType::kF32 : gradients, std::max(1, groups.groups) * part.head_width(), L);
+    list.add(Kind::kSum,
+             norm == SiteId::kQueryNorm ? "gradient of the query norm" : "gradient of the key norm",
+             groups ? DType::kF32 : gradients, std::max(1, groups.groups) * part.head_width(),
+             trained_passes(part, counts, [norm](const Site& site) { return site.id == norm; }));
   }
   for (const AdapterTarget& target : possible_targets(part)) {
     if (!part.adapter.has_target(target.name)) continue;
@@ -183,12 +196,13 @@ void add_experts(const ModelShape& part, PassKind pass, const PassCounts& counts
   add("rows for experts", part.dtype, part.width, forwards);
   add("rows from experts", part.dtype, part.width, forwards);
   if (pass != PassKind::kTraining) return;
-  const std::int64_t backwards = counts.mixtures + counts.mixtures_apart;
+  const std::int64_t mixtures = Backwards(part, counts).mixtures;
+  const std::int64_t backwards = mixtures + counts.mixtures_apart;
   add("rows for experts, again", part.dtype, part.width, backwards);
   add("gradients for experts", part.dtype, part.width, backwards);
   add("weights for experts", DType::kF32, 1, backwards);
   add("gradients of weights", DType::kF32, 1, backwards);
-  add("gradients from experts", part.dtype, part.width, counts.mixtures);
+  add("gradients from experts", part.dtype, part.width, mixtures);
 }
 
 void add_head(const ModelShape& part, DeviceKind device, DType gradients, PassKind pass,
@@ -215,15 +229,18 @@ void add_head(const ModelShape& part, DeviceKind device, DType gradients, PassKi
 
 PassCounts one_pass(const ModelShape& shape, PassKind pass) {
   const bool makes_again = pass == PassKind::kTraining && shape.recompute == Recompute::kFull;
-  const std::int64_t again = makes_again ? shape.num_layers - 1 : 0;
+  const std::int64_t first = lowest_trained_block(shape);
+  const std::int64_t again =
+      makes_again ? std::max<std::int64_t>(0, shape.num_layers - 1 - first) : 0;
   return {.embeddings = 1,
           .heads = 1,
           .blocks = shape.num_layers,
           .blocks_again = again,
           .mlps = shape.num_mlps(0, shape.num_layers),
-          .mlps_again = shape.num_mlps(0, again),
+          .mlps_again = shape.num_mlps(first, again),
           .mixtures = shape.num_mixtures(0, shape.num_layers),
-          .mixtures_again = shape.norm_after() ? shape.num_mixtures(0, again) : 0};
+          .mixtures_again = shape.norm_after() ? shape.num_mixtures(first, again) : 0,
+          .of_block = std::vector<std::int64_t>(static_cast<std::size_t>(shape.num_layers), 1)};
 }
 
 std::vector<Exchange> exchanges(const ModelShape& part, DeviceKind device, DType gradients,

@@ -43,7 +43,8 @@ struct PassCounts {
   std::int64_t mlps = 0, mlps_again = 0;  ///< the same for blocks with an MLP
   /// Outputs of mixtures of experts; a block whose output nobody reads isn't formed again.
   std::int64_t mixtures = 0, mixtures_again = 0;
-  std::int64_t mixtures_apart = 0;  ///< weight gradients that are computed apart
+  std::int64_t mixtures_apart = 0;     ///< weight gradients that are computed apart
+  std::vector<std::int64_t> of_block;  ///< training: passes of each block of the model
 };
 /// One pass of a whole model. The backward repeats all blocks except the last, whose activations
 /// are still available.

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "core/error.h"
+#include "engine/model/adapter.h"
 #include "engine/model/sites.h"
 #include "engine/schedule/balance.h"
 #include "engine/schedule/forwards.h"
@@ -80,10 +81,11 @@ void append(std::vector<UnitId>& to, const std::vector<UnitId>& more) {
   to.insert(to.end(), more.begin(), more.end());
 }
 
-// The blocks of a chunk from its last one to its first.
+// The blocks of a chunk that have a backward, from the last one to the first.
 std::vector<UnitId> layers_backwards(const Chunk& chunk, const model::ModelShape& shape) {
   std::vector<UnitId> uses;
-  for (int block = chunk.end_block() - 1; block >= chunk.first_block; --block) {
+  const int first = first_backward(chunk, shape);
+  for (int block = chunk.end_block() - 1; block >= first; --block) {
     append(uses, layer_units(shape, block));
   }
   return uses;
@@ -153,7 +155,7 @@ PipelinePlan pipeline_plan(const TrainingOptions& options, const sharding::Mesh&
   }
   // Frozen matrices have no weight gradients, and adapters' own are too small to fill a gap.
   PipelinePlan plan{
-      schedule_of({request, options.model.adapter.active()}), {}, options.num_micro_steps};
+      schedule_of({request, model::has_frozen(options.model)}), {}, options.num_micro_steps};
   plan.chunks = degree == 1 ? chunks_of({static_cast<int>(options.model.num_layers)})
                             : chunks_of(layers_per_chunk(options, plan.layout().num_chunks()));
   return plan;
@@ -196,6 +198,10 @@ std::vector<UnitId> units_of(const RankPipeline& pipeline, const model::ModelSha
     units.insert(uses.begin(), uses.end());
   }
   return {units.begin(), units.end()};
+}
+
+int first_backward(const Chunk& chunk, const model::ModelShape& shape) {
+  return std::max(chunk.first_block, static_cast<int>(model::lowest_trained_block(shape)));
 }
 
 std::vector<UnitId> forward_uses(const Chunk& chunk, const model::ModelShape& shape,

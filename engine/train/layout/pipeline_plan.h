@@ -80,6 +80,8 @@ UnitId head_unit(const model::ModelShape& shape);  ///< the embedding's unit if 
 /// The units of those chunks, in the order of the parameter table.
 std::vector<UnitId> units_of(const RankPipeline& pipeline, const model::ModelShape& shape);
 
+/// The lowest block of a chunk that has a backward; end_block() or above: none has.
+int first_backward(const Chunk& chunk, const model::ModelShape& shape);
 /// The order in which a chunk's forward or backward uses units. A forward that no backward follows
 /// includes the head's use.
 std::vector<UnitId> forward_uses(const Chunk& chunk, const model::ModelShape& shape,

@@ -75,21 +75,22 @@ std::string digest_text(std::uint64_t digest) {
 }
 
 std::vector<BufferSpec> frozen_weight_buffers(const std::vector<sharding::UnitPlan>& units,
-                                              int world_size) {
-  const std::optional<BufferSpec> staging = staging_buffer(units);
-  if (!staging) return {};
-  std::vector<BufferSpec> buffers = {
-      *staging, sharding::Agreement<FrozenWeights::Word>::buffer(kName, world_size)};
+                                              bool any, int world_size) {
+  if (!any) return {};
+  std::vector<BufferSpec> buffers;
+  if (const auto staging = staging_buffer(units)) buffers.push_back(*staging);
+  buffers.push_back(sharding::Agreement<FrozenWeights::Word>::buffer(kName, world_size));
   for (BufferSpec& buffer : encoding_buffers(units)) buffers.push_back(std::move(buffer));
   return buffers;
 }
 
 FrozenWeights::FrozenWeights(const sharding::Rank& rank,
-                             const std::vector<sharding::UnitState>& units)
+                             const std::vector<sharding::UnitState>& units, bool any)
     : rank_(&rank), units_(&units) {
+  if (!any) return;
   const auto staging = staging_buffer(sharding::plans_of(units));
-  if (!staging) return;
-  staging_ = {rank, *staging};
+  holds_some_ = staging.has_value();
+  if (staging) staging_ = {rank, *staging};
   if (const auto encoding = encoding_buffers(sharding::plans_of(units)); !encoding.empty()) {
     scales_ = rank.acquire(encoding[0]);
     codes_ = rank.acquire(encoding[1]);
@@ -200,7 +201,7 @@ void FrozenWeights::encode(const Chunk& whole,
 }
 
 void FrozenWeights::fill_initial_values(std::uint64_t seed) {
-  if (!any()) return;
+  if (!holds_some_) return;
   Stream& stream = rank_->compute();
   each_batch([&](const std::vector<Part>& batch) {
     std::int64_t at = 0;
@@ -258,8 +259,8 @@ std::uint64_t FrozenWeights::digest_of_cut(const std::vector<sharding::StateTens
   return digest;
 }
 
-std::string FrozenWeights::load(const Load& load) {
-  if (!any()) return {};
+// Returns this rank's share of the digest.
+std::uint64_t FrozenWeights::load_own(const Load& load) {
   Stream& stream = rank_->compute();
   std::vector<sharding::StateTensor> tensors;
   for (const sharding::UnitState& unit : *units_) {
@@ -313,6 +314,12 @@ std::string FrozenWeights::load(const Load& load) {
     }
     staging_.to_device(stream, 0, chunk.count);
   });
+  return own;
+}
+
+std::string FrozenWeights::load(const Load& load) {
+  if (!any()) return {};
+  const std::uint64_t own = holds_some_ ? load_own(load) : 0;
   // Telling one another waits for the compute stream: the staging memory may be written again.
   std::uint64_t digest = 0;
   for (const Word& word : exchange_->all_gather(

@@ -34,13 +34,15 @@ std::uint64_t digest_of_frozen(const std::string& parameter, std::int64_t first_
                                const float* values, std::int64_t count);
 std::string digest_text(std::uint64_t digest);
 
-/// What FrozenWeights acquires: nothing if all parameters are trained.
+/// What FrozenWeights acquires: nothing if all parameters are trained on all ranks.
 std::vector<BufferSpec> frozen_weight_buffers(const std::vector<sharding::UnitPlan>& units,
-                                              int world_size);
+                                              bool any, int world_size);
 
 class FrozenWeights {
  public:
-  FrozenWeights(const sharding::Rank& rank, const std::vector<sharding::UnitState>& units);
+  /// `any`: whether the model has frozen parameters, perhaps only on other ranks of a pipeline.
+  FrozenWeights(const sharding::Rank& rank, const std::vector<sharding::UnitState>& units,
+                bool any);
 
   bool any() const { return exchange_.has_value(); }
   void fill_initial_values(std::uint64_t seed);
@@ -65,6 +67,7 @@ class FrozenWeights {
   };
   void each_batch(const std::function<void(const std::vector<Part>&)>& use) const;
   void store(const std::vector<Part>& batch);
+  std::uint64_t load_own(const Load& load);
   std::uint64_t digest_of_cut(const std::vector<sharding::StateTensor>& tensors,
                               const Load& load) const;
   bool holds_whole_digest(const sharding::UnitState& unit) const;
@@ -96,7 +99,10 @@ class FrozenWeights {
   Buffer scales_, codes_, scale_codes_;  // of a quantised parameter; codes of a chunk
   std::optional<sharding::Agreement<Word>> exchange_;
 
-  friend std::vector<BufferSpec> frozen_weight_buffers(const std::vector<sharding::UnitPlan>&, int);
+  bool holds_some_ = false;  // this rank
+
+  friend std::vector<BufferSpec> frozen_weight_buffers(const std::vector<sharding::UnitPlan>&, bool,
+                                                       int);
 };
 
 }  // namespace sherd::engine

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "engine/model/activations.h"
+#include "engine/model/adapter.h"
 #include "engine/model/transformer.h"
 
 namespace sherd::engine {
@@ -22,7 +23,9 @@ int KeptInputs::slots(std::int64_t num_layers) {
 std::vector<BufferSpec> KeptInputs::buffers(const model::ModelShape& shape) {
   std::vector<BufferSpec> buffers;
   if (shape.residual_slots == 0) return buffers;
-  for (std::int64_t block = 0; block + shape.residual_slots <= shape.num_layers; ++block) {
+  // Those below the lowest block with a backward aren't read again.
+  for (std::int64_t block = model::lowest_trained_block(shape);
+       block + shape.residual_slots <= shape.num_layers; ++block) {
     BufferSpec buffer = model::Activations::residual_slot(shape, 0);
     buffer.name = fmt::format("block.{}.input", block);
     buffer.numel = shape.residual_tokens() * shape.width;
@@ -44,6 +47,7 @@ KeptInputs::KeptInputs(const sharding::Rank& rank, const model::ModelShape& shap
     : home_(*rank.disk),
       transformer_(transformer),
       slots_(shape.residual_slots),
+      first_(static_cast<int>(model::lowest_trained_block(shape))),
       asked_(static_cast<std::size_t>(shape.residual_slots)) {
   for (const BufferSpec& buffer : buffers(shape)) on_disk_.push_back(rank.acquire(buffer));
 }
@@ -65,7 +69,7 @@ void KeptInputs::wait(int block) {
 // ask(address on disk, memory) returns a ticket.
 template <class Ask>
 void KeptInputs::each_block(int block, const Ask& ask) {
-  const Tensor at_rest = on_disk_[static_cast<std::size_t>(block)].tensor();
+  const Tensor at_rest = on_disk_[static_cast<std::size_t>(block - first_)].tensor();
   const Tensor memory = slot_of(block);
   std::vector<DiskHome::Ticket>& tickets = asked_[static_cast<std::size_t>(block % slots_)];
   for (std::int64_t first = 0; first < at_rest.numel; first += model::kResidualBlock) {
@@ -79,7 +83,7 @@ void KeptInputs::before_write(int block) {
 }
 
 void KeptInputs::read(int block) {
-  if (block >= std::ssize(on_disk_)) return;
+  if (block < first_ || block - first_ >= std::ssize(on_disk_)) return;
   each_block(block, [this](void* address, void* memory) { return home_.write(address, memory); });
 }
 
@@ -89,7 +93,7 @@ void KeptInputs::before_read(int block) {
 
 void KeptInputs::done(int block) {
   const int next = block - slots_;
-  if (next < 0) return;
+  if (next < first_) return;
   each_block(next, [this](void* address, void* memory) { return home_.read(address, memory); });
 }
 

@@ -54,8 +54,8 @@ class KeptInputs {
 
   DiskHome& home_;
   const model::Transformer& transformer_;
-  int slots_;
-  std::vector<Buffer> on_disk_;                       // by block, the first ones
+  int slots_, first_;
+  std::vector<Buffer> on_disk_;                       // of the blocks from first_ on
   std::vector<std::vector<DiskHome::Ticket>> asked_;  // by slot: what last used it
 };
 

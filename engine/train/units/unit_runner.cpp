@@ -63,7 +63,8 @@ std::vector<BufferSpec> UnitRunner::buffers(const TrainingOptions& options,
   std::vector<BufferSpec> buffers;
   for (const sharding::UnitPlan& unit : plan.units) append(buffers, unit_buffers(unit).list());
   append(buffers, gather_buffers(plan.units, options.gather));
-  append(buffers, frozen_weight_buffers(plan.units, plan.mesh.world_size()));
+  append(buffers, frozen_weight_buffers(plan.units, model::has_frozen(options.model),
+                                        plan.mesh.world_size()));
   append(buffers, reduction_buffers(plan.units, options.num_micro_steps).list());
   append(buffers, LossSums::buffers(options));
   const model::ModelShape shape = rank_model(options, plan.mesh, rank);
@@ -83,7 +84,7 @@ UnitRunner::UnitRunner(const TrainingOptions& options, const sharding::Rank& ran
       has_head_(pipeline.has_head()),
       has_whole_model_(pipeline.whole()),
       units_(make_units(options, rank)),
-      frozen_(std::make_unique<FrozenWeights>(rank, units_)),
+      frozen_(std::make_unique<FrozenWeights>(rank, units_, model::has_frozen(options.model))),
       parameters_(rank, units_, options.gather),
       gradients_(rank, units_, options.num_micro_steps),
       loss_sums_(options, rank) {
@@ -211,7 +212,8 @@ void UnitRunner::backward(const Chunk& chunk, const model::Pass& pass, bool inpu
   if (chunk.head) head_backward(pass, joined);
   if (inputs_) inputs_->done(chunk.end_block());
   rank_.memory->enter(kBackward);
-  for (int block = chunk.end_block() - 1; block >= chunk.first_block; --block) {
+  const int first = first_backward(chunk, options_.model);
+  for (int block = chunk.end_block() - 1; block >= first; --block) {
     block_backward(block, pass, input_alone);
   }
   if (chunk.embedding) embedding_backward(pass, joined);

@@ -29,7 +29,7 @@ TEST_F(FirstHourTest, MisspeltCommandsAndOptionsAreGuessed) {
       "sample, "
       "chat, "
       "score, "
-      "runs, report, schedule, "
+      "runs, report, schedule, mup-check, "
       "init, tokenize, launch and info.";
   expect_error({"trian", "x.yaml"}, "\"trian\" isn't a command. Did you mean train?" + commands);
   expect_error({"xyzzy"}, "\"xyzzy\" isn't a command." + commands);

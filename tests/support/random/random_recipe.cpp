@@ -362,6 +362,7 @@ class LegalRecipe {
     set("adapter.type", "lora");
     set("adapter.rank", random_.whole(1, most));
     maybe("adapter.alpha", random_.one_of({"0.5", "1", "16"}));
+    maybe("adapter.lora_plus_ratio", random_.one_of({"1", "16"}));
     maybe("adapter.dropout", random_.one_of({"0", "0.1", "0.5"}));
     const bool four_bits = model::cuts_between_blocks(
         model, static_cast<int>(whole(settings_, "parallelism.tensor_parallel_degree")));
@@ -399,7 +400,19 @@ class LegalRecipe {
     maybe("optimizer.betas", random_.one_of({"[0.9, 0.95]", "[0, 0]", "[0.5, 0.999]"}));
     maybe("optimizer.momentum", random_.one_of({"0", "0.9", "0.99"}));
     maybe("optimizer.groups",
-          random_.one_of({"[]", "[{parameters: [\"*\"], lr_factor: 0.5, weight_decay: 0.01}]"}));
+          has_adapter_
+              ? random_.one_of({"[]", "[{parameters: [\"*\"], lr_factor: 0.5}]"})
+              : random_.one_of({"[]", "[{parameters: [\"*\"], lr_factor: 0.5, weight_decay: 0.01}]",
+                                "[{parameters: [\"embedding.*\", \"block.0.*\"], frozen: true}]",
+                                "[{parameters: [\"block.*norm*\"]}, {parameters: "
+                                "[\"block.*\"], frozen: true}]"}));
+    maybe("model.mup_base_hidden_size", random_.one_of({"0", "8", "100"}));
+    const auto optimizer = settings_.find("optimizer.type");
+    const bool by_trust = optimizer != settings_.end() &&
+                          (optimizer->second == "lamb" || optimizer->second == "lars");
+    if (by_trust || has_adapter_ || settings_.contains("model.logits_scale")) {
+      leave("model.mup_base_hidden_size");
+    }
     maybe("averages.decay", random_.one_of({"0", "0.5", "0.999"}));
     maybe("averages.start_step", random_.whole(0, max_steps_));
     maybe("averages.interval", random_.whole(1, 2));
