@@ -162,6 +162,7 @@ const std::vector<Field> kFields = {
     {FREE(training.sample_temperature), .fallback = value("0.8"), .range = between(0, 1000), .help = "Divides the logits before sampling. 0: always take the most likely token."},
     {FREE(training.sample_top_k), .fallback = value("0"), .range = between(0, 1 << 24), .help = "Sample among this many most likely tokens. 0: all tokens."},
     {MUST_MATCH(training.overfit_one_batch), .fallback = value("false"), .help = "Train on the batch of step 0 in every step. The loss of a correct set-up approaches 0."},
+    {MAY_CHANGE(training.z_loss_multiplier), .fallback = value("0"), .range = kFloatFromZero, .help = "Coefficient of the z-loss of the output logits, the mean squared logarithm of the sum of their exponentials (docs/stability.md); 1e-4 is usual. Its gradient is added; the loss is reported without it. 0: no such loss."},
     {FREE(training.weight_hash_interval), .fallback = value("0"), .range = between(0, kMillion), .help = "Steps after which ranks compare hashes of the weights that several of them hold (docs/controls.md). A difference ends the run with the parameter and the ranks. 0: never."},
 
     {MAY_CHANGE(parallelism.data_parallel_shard_degree), .fallback = value("1"), .range = between(1, 65'536), .help = "Ranks that share the training state. --ranks N sets it."},

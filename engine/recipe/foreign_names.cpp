@@ -68,6 +68,8 @@ constexpr ForeignKey kKeys[] = {
     {"loss_scale_window", "loss_scaling.growth_interval"},
     {"min_loss_scale", "loss_scaling.min_scale"},
     {"gradient_checkpointing recompute_granularity recompute activation_checkpoint selective_ac_option", "activation_checkpointing.mode"},
+    {"z_loss_multiplier z_loss_weight z_loss_coef z_loss_coeff z_loss_factor z_loss_scale lm_z_loss output_z_loss", "training.z_loss_multiplier"},
+    {"use_z_loss z_loss auxiliary_loss_multiplier enable_z_loss", "training.z_loss_multiplier", "it is the coefficient; 1e-4 is usual, 0 is none."},
     {"learning_rate rate max_lr", "optimizer.lr"},
     {"adam_eps epsilon adam_epsilon adamw_eps", "optimizer.eps"},
     {"beta", "optimizer.betas"},

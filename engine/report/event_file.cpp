@@ -137,9 +137,10 @@ void EventFile::write(const StepMetrics& metrics) {
   for (const auto& [axis, milliseconds] : metrics.exposed_by_axis) {
     scalars.emplace_back("time/exposed_comm_ms/" + axis, milliseconds);
   }
+  if (metrics.z_loss) scalars.emplace_back("train/z_loss", *metrics.z_loss);
   if (metrics.experts) {
     scalars.emplace_back("train/balance_loss", metrics.experts->balance_loss);
-    scalars.emplace_back("train/z_loss", metrics.experts->z_loss);
+    scalars.emplace_back("train/router_z_loss", metrics.experts->z_loss);
     for (const ExpertMetrics::Layer& layer : metrics.experts->layers) {
       const std::string name = "experts/layer." + std::to_string(layer.layer);
       scalars.emplace_back(name + "/max_over_mean",

@@ -76,9 +76,10 @@ std::string to_json(const StepMetrics& metrics) {
     line["bad_step"] = metrics.bad_step;
   }
   for (const auto& [name, tokens] : metrics.source_tokens) line["source_tokens"][name] = tokens;
+  if (metrics.z_loss) put(line, "z_loss", *metrics.z_loss);
   if (metrics.experts) {
     put(line, "balance_loss", metrics.experts->balance_loss);
-    put(line, "z_loss", metrics.experts->z_loss);
+    put(line, "router_z_loss", metrics.experts->z_loss);
     for (const ExpertMetrics::Layer& layer : metrics.experts->layers) {
       line["experts"].push_back({{"layer", layer.layer},
                                  {"min", layer.least},

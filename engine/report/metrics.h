@@ -56,8 +56,11 @@
 /// names the tensor, the element, the unit and the rank that owns the slice. A step that
 /// bad_steps keeps from being applied has "skipped":true and "bad_step", the reason.
 ///
-/// With experts, a step's line also has "balance_loss" and "z_loss", which the gradient has in
-/// addition to the loss, and for each layer with experts the fewest, most and mean tokens of an
+/// With training.z_loss_multiplier, a step's line also has "z_loss", which the gradient has in
+/// addition to the loss.
+///
+/// With experts, a step's line also has "balance_loss" and "router_z_loss", which the gradient has
+/// in addition to the loss, and for each layer with experts the fewest, most and mean tokens of an
 /// expert and the experts without any:
 ///
 ///    "experts":[{"layer":0,"min":96,"max":160,"mean":128.0,"idle":0}]
@@ -127,6 +130,7 @@ struct StepMetrics {
   std::string bad_step{};            ///< why the step wasn't applied; empty: it was
   /// With several sources: tokens of each since the start of training.
   std::vector<std::pair<std::string, std::int64_t>> source_tokens{};
+  std::optional<double> z_loss{};  ///< of the output logits
   std::optional<ExpertMetrics> experts{};
   std::string isa;               ///< on a CPU: the instruction set of its matmuls (kernels/isa.h)
   std::string matmul_table{};    ///< on a GPU with one: measured algorithms (kernels/libraries.h)

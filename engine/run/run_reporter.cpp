@@ -8,6 +8,7 @@
 #include "engine/launch/process_age.h"
 #include "engine/launch/stop_signals.h"
 #include "engine/train/expert_statistics.h"
+#include "engine/train/stability_statistics.h"
 #include "kernels/isa.h"
 #include "kernels/libraries.h"
 
@@ -141,6 +142,7 @@ StepMetrics RunReporter::metrics_of(std::int64_t step, const StepResult& result,
     line.slowest = {slowest->rank, slowest->own_ms, slowest->median_ms};
   }
   line.sent = result.sent;
+  if (result.stability) line.z_loss = result.stability->z_loss;
   if (result.experts) line.experts = expert_metrics(*result.experts);
   if (recipe_.loss_scaling.mode != LossScaling::Mode::kNone) {
     line.loss_scale = result.loss_scale;

@@ -5,6 +5,7 @@
 #include "engine/train/expert_statistics.h"
 #include "engine/train/layout/sharding_plan.h"
 #include "engine/train/pipeline/pipeline.h"
+#include "engine/train/stability_statistics.h"
 #include "engine/train/units/model_collectives.h"
 #include "engine/train/units/unit_runner.h"
 #include "sharding/mesh/waits.h"
@@ -22,11 +23,17 @@ std::vector<BufferSpec> ShardedModel::buffers(const TrainingOptions& options,
   for (BufferSpec& buffer : ExpertStatistics::buffers(options, plan.mesh.world_size())) {
     buffers.push_back(std::move(buffer));
   }
+  for (BufferSpec& buffer : StabilityStatistics::buffers(options, plan.mesh.world_size())) {
+    buffers.push_back(std::move(buffer));
+  }
   return buffers;
 }
 
 ShardedModel::ShardedModel(const TrainingOptions& options, const sharding::Rank& rank)
-    : options_(options), rank_(rank), experts_(std::make_unique<ExpertStatistics>(options, rank)) {
+    : options_(options),
+      rank_(rank),
+      experts_(std::make_unique<ExpertStatistics>(options, rank)),
+      stability_(std::make_unique<StabilityStatistics>(options, rank)) {
   RankPipeline pipeline = rank_pipeline(options, rank.mesh, rank.rank);
   runner_ = std::make_unique<UnitRunner>(options, rank, pipeline);
   pipeline_ = std::make_unique<Pipeline>(options, std::move(pipeline), *runner_);
@@ -110,6 +117,11 @@ void ShardedModel::train(const std::function<model::Pass(int)>& pass_of) {
 
 std::shared_ptr<const ExpertReport> ShardedModel::expert_report() {
   return experts_->add_up();
+}
+
+std::shared_ptr<const StabilityReport> ShardedModel::stability_report(std::int64_t num_targets) {
+  if (!stability_->active()) return nullptr;
+  return stability_->combine(runner_->z_loss_sum(), num_targets);
 }
 
 void ShardedModel::correct_router(int unit, const ExpertReport& report) {

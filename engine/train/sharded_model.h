@@ -30,9 +30,11 @@ struct ShardingPlan;
 namespace sherd::engine {
 
 struct ExpertReport;
+struct StabilityReport;
 class ExpertStatistics;
 class FrozenWeights;
 class Pipeline;
+class StabilityStatistics;
 class UnitRunner;
 
 class ShardedModel {
@@ -85,6 +87,9 @@ class ShardedModel {
   /// What routers have decided in the last step, over all ranks (expert_statistics.h). A
   /// collective; null and nothing for a model without experts.
   std::shared_ptr<const ExpertReport> expert_report();
+  /// The same for stability_statistics.h, of a step with this many tokens with a target; null and
+  /// nothing if none of it is asked for.
+  std::shared_ptr<const StabilityReport> stability_report(std::int64_t num_targets);
   /// After an update with these counts: routers with a bias for their choice correct it, and losses
   /// that count the previous step's choices get them.
   void correct_router(int unit, const ExpertReport& report);
@@ -129,6 +134,7 @@ class ShardedModel {
   std::vector<int> numbers_;  // of units in the parameter table
   int num_table_units_ = 0;
   std::unique_ptr<ExpertStatistics> experts_;
+  std::unique_ptr<StabilityStatistics> stability_;
   std::unique_ptr<UnitRunner> runner_;
   std::unique_ptr<Pipeline> pipeline_;
 };

@@ -3,6 +3,7 @@
 #include "engine/train/expert_statistics.h"
 #include "engine/train/layout/sharding_plan.h"
 #include "engine/train/pipeline/pipeline.h"
+#include "engine/train/stability_statistics.h"
 #include "engine/train/training_step.h"
 #include "engine/train/units/model_collectives.h"
 #include "sharding/zero/gradient_reduction.h"
@@ -95,6 +96,7 @@ sharding::Traffic TrainingStep::traffic(const TrainingOptions& options, const sh
   traffic.add(Pipeline::traffic(options, pipeline, mesh, rank));
   traffic.add(sharding::Agreement<RankStats>::traffic(kStepStats, mesh));
   traffic.add(ExpertStatistics::traffic(options, mesh));
+  traffic.add(StabilityStatistics::traffic(options, mesh));
   return traffic;
 }
 

@@ -228,6 +228,7 @@ TrainingStep::StepStats TrainingStep::reduce_step_stats(std::int64_t step,
   stats.gradient_scale =
       static_cast<float>(optim::clip_scale(stats.norm, options_.max_norm) / scaler_.scale());
   result.experts = model_.expert_report();
+  result.stability = model_.stability_report(result.num_targets);
   result.loss = stats.loss;
   result.grad_norm = stats.norm;
   return stats;

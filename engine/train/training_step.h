@@ -56,6 +56,7 @@ struct StepResult {
   std::string overflow;          ///< of a skipped step: the first non-finite gradient
   std::string bad_step;          ///< why the step wasn't applied (optim/bad_steps.h); empty: it was
   std::shared_ptr<const ExpertReport> experts{};  ///< ShardedModel::expert_report
+  std::shared_ptr<const StabilityReport> stability{};  ///< ShardedModel::stability_report
 };
 
 /// A rank's micro-batch, i32 [T] each.

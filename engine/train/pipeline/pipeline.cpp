@@ -138,7 +138,7 @@ void Pipeline::train_whole(const std::function<model::Pass(int)>& pass_of) {
     runner_.rank().memory->enter(kLoss);
     runner_.gradients().begin_micro_step(micro_batch);
     runner_.backward(chunk, pass);
-    runner_.add_losses(runner_.transformer().shape().tokens(), micro_batch == 0);
+    runner_.add_step_losses(micro_batch == 0);
   }
 }
 
@@ -335,8 +335,7 @@ void Pipeline::backward(const Action& action) {
   }
   runner_.gradients().begin_micro_step(action.micro_batch);
   runner_.backward(chunk, pass, input_alone);
-  if (chunk.head)
-    runner_.add_losses(runner_.transformer().shape().tokens(), action.micro_batch == 0);
+  if (chunk.head) runner_.add_step_losses(action.micro_batch == 0);
   if (place.gradient_out >= 0) {
     copy(transformer.residual_gradient(), transformer.residual_slot(place.gradient_out));
   } else if (pipeline_.receives(chunk)) {

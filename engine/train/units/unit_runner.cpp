@@ -24,9 +24,21 @@ std::vector<sharding::UnitState> make_units(const TrainingOptions& options,
   return units;
 }
 
+BufferSpec sum_buffer(std::string name) {
+  return {std::move(name), Category::kWorkspace, DType::kF64, ExactSum::kNumbers,
+          kAlways,         Home::kMirrored};
+}
 BufferSpec loss_sum_buffer() {
-  return {"loss_sum", Category::kWorkspace, DType::kF64, ExactSum::kNumbers,
-          kAlways,    Home::kMirrored};
+  return sum_buffer("loss_sum");
+}
+BufferSpec z_loss_sum_buffer() {
+  return sum_buffer("z_loss_sum");
+}
+
+ExactSum read_sum(const sharding::MirroredBuffer& sum, Stream& stream) {
+  sum.to_host(stream);
+  stream.synchronize();
+  return ExactSum(std::span(sum.host().as<double>(), ExactSum::kNumbers));
 }
 
 // One token's logits, put together from ranks that have some of them or some of the tokens.
@@ -66,6 +78,7 @@ std::vector<BufferSpec> UnitRunner::buffers(const TrainingOptions& options,
   append(buffers, frozen_weight_buffers(plan.units, plan.mesh.world_size()));
   append(buffers, reduction_buffers(plan.units, options.num_micro_steps).list());
   buffers.push_back(loss_sum_buffer());
+  if (options.model.z_loss > 0.0) buffers.push_back(z_loss_sum_buffer());
   const model::ModelShape shape = rank_model(options, plan.mesh, rank);
   const std::optional<model::ModelPart> part = model_part(pipeline, options);
   append(buffers, model::Activations::list(shape, device, part ? &*part : nullptr));
@@ -86,6 +99,7 @@ UnitRunner::UnitRunner(const TrainingOptions& options, const sharding::Rank& ran
       parameters_(rank, units_, options.gather),
       gradients_(rank, units_, options.num_micro_steps),
       loss_sum_(rank, loss_sum_buffer()) {
+  if (options.model.z_loss > 0.0) z_loss_sum_.emplace(rank, z_loss_sum_buffer());
   for (const sharding::UnitState& unit : units_) {
     places_.emplace(unit.spec().id, static_cast<int>(places_.size()));
   }
@@ -379,10 +393,17 @@ void UnitRunner::add_losses(std::int64_t num_tokens, bool first) {
 }
 
 ExactSum UnitRunner::loss_sum() {
-  if (!has_head_) return {};
-  loss_sum_.to_host(rank_.compute());
-  rank_.compute().synchronize();
-  return ExactSum(std::span(loss_sum_.host().as<double>(), ExactSum::kNumbers));
+  return has_head_ ? read_sum(loss_sum_, rank_.compute()) : ExactSum();
+}
+
+void UnitRunner::add_step_losses(bool first) {
+  add_losses(transformer_->shape().tokens(), first);
+  if (!has_head_ || !z_loss_sum_) return;
+  kernels::sum(rank_.compute(), transformer_->z_losses(), z_loss_sum_->device(), !first);
+}
+
+ExactSum UnitRunner::z_loss_sum() {
+  return has_head_ && z_loss_sum_ ? read_sum(*z_loss_sum_, rank_.compute()) : ExactSum();
 }
 
 }  // namespace sherd::engine

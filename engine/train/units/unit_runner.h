@@ -19,6 +19,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -98,6 +99,10 @@ class UnitRunner {
   void add_losses(std::int64_t num_tokens, bool first);
   /// The sum of add_losses. Blocks until it is available.
   ExactSum loss_sum();
+  /// In a training step: add_losses of all tokens, and the same for their z-losses, if there are
+  /// any.
+  void add_step_losses(bool first);
+  ExactSum z_loss_sum();
 
   /// Interleaves the matrices in place: ShardedModel::interleave_weights.
   bool interleave_weights();
@@ -146,6 +151,7 @@ class UnitRunner {
   Buffer logits_;
   std::unique_ptr<model::Transformer> transformer_;
   sharding::MirroredBuffer loss_sum_;
+  std::optional<sharding::MirroredBuffer> z_loss_sum_;
   std::string slots_;
 };
 

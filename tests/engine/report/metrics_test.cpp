@@ -71,7 +71,7 @@ TEST(Metrics, OfAModelWithExpertsAStepSaysHowEvenlyTokensAreDealt) {
   metrics.experts = {.balance_loss = 0.0125, .z_loss = 0.0, .layers = {{1, 96, 160, 128.0, 0}}};
   EXPECT_EQ(to_json(metrics), R"({"step":12,"loss":4.25,"grad_norm":1.5,"lr":0.001,"tokens":9984,)"
                               R"("tokens_per_s":81234.5,"exposed_comm_ms":0.25,"comm_cpu_ms":1.5,)"
-                              R"("balance_loss":0.0125,"z_loss":0.0,)"
+                              R"("balance_loss":0.0125,"router_z_loss":0.0,)"
                               R"("experts":[{"layer":1,"min":96,"max":160,"mean":128.0,"idle":0}],)"
                               R"("peak_bytes":{"parameters":4096,"data":64,"total":4160}})");
 }

@@ -306,6 +306,8 @@ const std::map<std::string, Change> kChanges = {
      {{"optimizer.groups=[{parameters: [\"*\"], lr_factor: 2}]"}, {}, {"optimizer.groups"}}},
     {"training.best_by", {{"training.best_by=validation"}, {}, {"training.best_by"}}},
     {"averages.type", {{"averages.type=ema"}, {"averages.type"}, {}}},
+    {"training.z_loss_multiplier",
+     {{"training.z_loss_multiplier=0.5"}, {}, {"training.z_loss_multiplier"}}},
     {"training.overfit_one_batch",
      {{"training.overfit_one_batch=true"}, {"training.overfit_one_batch"}, {}}},
 };

@@ -259,6 +259,7 @@ class LegalRecipe {
     maybe("training.gradient_accumulation_steps", steps);
     set("zero_optimization.stage", random_.whole(0, 3));
     maybe("training.weight_hash_interval", random_.whole(0, 2));
+    maybe("training.z_loss_multiplier", random_.one_of({"0", "0.0001"}));
     leave_what_the_stage_lacks(settings_);
     const auto optimizer = settings_.find("optimizer.type");
     if (optimizer != settings_.end() && optimizer->second == "muon") leave(kOverReplicas);
