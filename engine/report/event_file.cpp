@@ -138,6 +138,12 @@ void EventFile::write(const StepMetrics& metrics) {
     scalars.emplace_back("time/exposed_comm_ms/" + axis, milliseconds);
   }
   if (metrics.z_loss) scalars.emplace_back("train/z_loss", *metrics.z_loss);
+  if (const auto& logits = metrics.attention_logits) {
+    scalars.emplace_back("train/max_attention_logit", logits->largest);
+  }
+  if (metrics.clipped_heads) {
+    scalars.emplace_back("train/clipped_heads", static_cast<double>(*metrics.clipped_heads));
+  }
   if (metrics.experts) {
     scalars.emplace_back("train/balance_loss", metrics.experts->balance_loss);
     scalars.emplace_back("train/router_z_loss", metrics.experts->z_loss);

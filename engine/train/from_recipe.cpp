@@ -98,6 +98,10 @@ TrainingOptions training_options(const Recipe& recipe) {
                                        precision.stochastic_rounding, recipe.run.seed}};
   options.optimizer.moment_type.in_8_bits = optimizer.eight_bit_states;
   options.lr_schedule = recipe.lr_schedule();
+  options.qk_clip_threshold = optimizer.qk_clip_threshold;
+  options.qk_clip_alpha = optimizer.qk_clip_alpha;
+  options.model.max_attention_logit =
+      recipe.metrics.log_max_attention_logit || options.qk_clip_threshold > 0.0;
   options.model.z_loss = recipe.training.z_loss_multiplier;
   options.overfit_one_batch = recipe.training.overfit_one_batch;
   if (degrees.expert_parallel_degree > 1) options.divide_experts();

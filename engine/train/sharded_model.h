@@ -34,6 +34,7 @@ struct StabilityReport;
 class ExpertStatistics;
 class FrozenWeights;
 class Pipeline;
+class QkClip;
 class StabilityStatistics;
 class UnitRunner;
 
@@ -94,6 +95,11 @@ class ShardedModel {
   /// that count the previous step's choices get them.
   void correct_router(int unit, const ExpertReport& report);
   void remember(const ExpertReport& report);
+  /// QK-clip (qk_clip.h): the query heads that it scales after a step with this report, in all
+  /// layers; 0 without it. Then, after the update of a unit, scales this rank's part of it; returns
+  /// whether it has changed anything.
+  std::int64_t num_clipped_heads(const StabilityReport* report) const;
+  bool clip_heads(int unit, const StabilityReport& report);
   /// ExpertStatistics::previous_counts, for checkpoints.
   const std::vector<std::int64_t>& expert_counts() const;
   void set_expert_counts(const std::vector<std::int64_t>& counts);
@@ -135,6 +141,7 @@ class ShardedModel {
   int num_table_units_ = 0;
   std::unique_ptr<ExpertStatistics> experts_;
   std::unique_ptr<StabilityStatistics> stability_;
+  std::shared_ptr<const QkClip> qk_clip_;  // null: none
   std::unique_ptr<UnitRunner> runner_;
   std::unique_ptr<Pipeline> pipeline_;
 };

@@ -65,6 +65,7 @@ class LegalRecipe {
     parts_of_models();
     experts();
     eight_bits();
+    attention_scores();
     if (has_adapter_) adapter();
     return std::move(settings_);
   }
@@ -463,6 +464,19 @@ class LegalRecipe {
         !is("parallelism.expert_parallel_degree", {"1"})) {
       leave("optimizer.eight_bit_states");
     }
+  }
+
+  void attention_scores() {
+    const auto is_off = [this](const char* key, std::string_view off) {
+      const auto found = settings_.find(std::string(key));
+      return found == settings_.end() || found->second == off;
+    };
+    leave("optimizer.qk_clip_threshold");
+    if (has_adapter_ || !is_off("model.qk_norm", "none") ||
+        !is_off("model.attention_softcap", "0") || !random_.chance(0.5)) {
+      return leave("optimizer.qk_clip_alpha");
+    }
+    set("optimizer.qk_clip_threshold", random_.one_of({"1e-6", "0.5", "100"}));
   }
 
   void saves() {
