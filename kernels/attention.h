@@ -68,9 +68,16 @@
 ///   Workspace a fixed reserve (kernels/device_common/attention.h): its plan's size is known
 ///             only on the GPU. Deterministic plans keep dP, B * H * S * S of 16 bits.
 ///   Errors    UsageError with the shape and the cuDNN version if no plan fits.
+/// The largest score of each head, if it is asked for (`maxima`): over the queries and keys of this
+/// call that see one another, s as in the first line, before the soft cap and dropout. On a CPU it
+/// costs a comparison of each score. On a GPU, a kernel of ours computes the scores again in f32,
+/// also where cuDNN computes attention. Scores that are NaN don't count.
 #pragma once
 
+#include <bit>
 #include <cmath>
+#include <cstdint>
+#include <limits>
 
 #include "core/stream.h"
 #include "core/tensor.h"
@@ -132,6 +139,17 @@ struct AttentionShape {
   std::int64_t packed_width() const { return (query_heads + 2 * kv_heads) * head_width; }
 };
 
+/// f32 numbers as integers of the same order, so that the larger integer is the larger number. 0 is
+/// below all: no number yet.
+SHERD_HOST_DEVICE inline std::uint32_t ordered_word(std::uint32_t bits) {
+  return (bits >> 31) != 0 ? ~bits : bits | 0x80000000u;
+}
+/// The number of such a word; 0: -infinity.
+inline float number_of_ordered(std::uint32_t word) {
+  if (word == 0) return -std::numeric_limits<float>::infinity();
+  return std::bit_cast<float>((word >> 31) != 0 ? word & 0x7fffffffu : ~word);
+}
+
 struct AttentionForward {
   AttentionShape shape;
   ConstTensor qkv;
@@ -143,6 +161,8 @@ struct AttentionForward {
   /// With a block: merge the result with out and lse. The block's keys and values may be in qkv,
   /// too. false: out and lse are overwritten, with zeros for padding.
   bool merge = false;
+  /// i32 [H], or empty: each head's largest score joins what is there, as `ordered_word`s.
+  Tensor maxima{};
 };
 void attention_forward(Stream& stream, const AttentionForward& args);
 

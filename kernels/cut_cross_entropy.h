@@ -11,6 +11,9 @@
 ///                      overwritten with their gradient: grad_scale * (exp(z - m) / sums[0] -
 ///                      onehot(target)) times dz/dlogits
 ///
+/// With a z-loss (kernels/token.h), lse[t] = log sums[0][t] + m[t], which every rank has: its
+/// z_loss.losses are the same on every rank, and no number more is exchanged.
+///
 /// A target of kNoTarget has zero loss and gradients, and adds nothing to the sums.
 ///
 /// Source    Megatron-LM (Shoeybi et al., arXiv:1909.08053, section 3), which exchanges the same
@@ -42,6 +45,7 @@ struct CutCrossEntropy {
   /// (j + 1) N). It is the same on any number of ranks that have whole groups.
   int groups = 1;
   std::int64_t rows_of_a_group = 0;
+  ZLoss z_loss{};
 };
 void logit_maxima(Stream& stream, const CutCrossEntropy& args);
 void exponential_sums(Stream& stream, const CutCrossEntropy& args);

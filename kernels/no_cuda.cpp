@@ -138,6 +138,9 @@ void linear_backward_input(Stream&, const LinearBackwardInput&) {
 void linear_backward_weight(Stream&, const LinearBackwardWeight&) {
   no_cuda_kernel("linear_backward_weight");
 }
+void attention_maxima(Stream&, const AttentionForward&) {
+  no_cuda_kernel("attention_maxima");
+}
 void attention_forward(Stream&, const AttentionForward&) {
   no_cuda_kernel("attention_forward");
 }

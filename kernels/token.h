@@ -99,6 +99,10 @@ std::int64_t embedding_backward_workspace_bytes(std::int64_t tokens, std::int64_
 ///
 /// Shapes   logits [T, V]; targets [T] i32; losses [T] f32. Types: logits f32, bf16 or f16; all
 ///          sums in f32 with the row's maximum subtracted.
+/// With a z-loss of coefficient c (PaLM, arXiv:2204.02311, section 5; training.z_loss_multiplier),
+/// where lse[t] = log sum_v exp(z[t,v]), the gradient is that of loss[t] + c lse[t]^2: softmax(z) has
+/// the factor 1 + 2 c lse[t]. `losses` stays without it.
+///
 /// The scale and soft cap are applied between the head's matmul and the softmax.
 struct LogitsForm {
   float scale = 1.0f;
@@ -107,6 +111,19 @@ struct LogitsForm {
   bool is_neutral() const { return scale == 1.0f && softcap == 0.0f; }
 };
 inline constexpr std::int32_t kNoTarget = -1;
+struct ZLoss {
+  float coefficient = 0.0f;  ///< c; 0: none
+  Tensor losses{};           ///< f32 [T]: c lse[t]^2, or 0 without a target; empty if c is 0
+
+  explicit operator bool() const { return coefficient != 0.0f; }
+};
+/// c lse^2, and the factor of the softmax in the gradient.
+SHERD_HOST_DEVICE inline float z_loss_of(float coefficient, float lse) {
+  return coefficient * lse * lse;
+}
+SHERD_HOST_DEVICE inline float z_loss_factor(float coefficient, float lse) {
+  return 1.0f + 2.0f * coefficient * lse;
+}
 struct CrossEntropy {
   std::int64_t tokens = 0, vocab_size = 0;
   Tensor logits;
@@ -115,6 +132,7 @@ struct CrossEntropy {
   bool gradient = true;
   float grad_scale = 1.0f;
   LogitsForm form{};
+  ZLoss z_loss{};
 };
 void cross_entropy(Stream& stream, const CrossEntropy& args);
 

@@ -196,6 +196,10 @@ void Activations::acquire_head(const ModelShape& shape, DeviceKind device, const
   final_norm_buffers = acquire_site(shape, final_norm_site(shape), "", true, kInHead, acquire);
   // Read after the backward, when the step's loss is added up.
   losses_T = acquire({"losses", Category::kActivations, DType::kF32, tokens, kInHead | kBackward});
+  if (shape.z_loss > 0.0) {
+    z_losses_T =
+        acquire({"z_losses", Category::kActivations, DType::kF32, tokens, kLoss | kBackward});
+  }
   chunk_tokens = logits_chunk_tokens(shape, device);
   logits_CV =
       acquire({"logits", Category::kLogits, shape.dtype, chunk_tokens * shape.vocab_size, kInHead});

@@ -107,7 +107,8 @@ struct Activations {
   /// If the gradient of the head's matrix is a tree over chunks: the sum of the upper half at each
   /// level, the smallest first.
   std::vector<Buffer> head_sums;
-  Buffer losses_T;  ///< f32, one per token
+  Buffer losses_T;    ///< f32, one per token
+  Buffer z_losses_T;  ///< the same of the z-loss (kernels/token.h), in training with one
   /// For a cut model or canonical sums, f32: the largest logits of a chunk on every rank, and sums
   /// [2, C].
   Buffer loss_maxima_RC, loss_sums_2C;

@@ -24,6 +24,9 @@ struct Pass {
   /// f64 [L, E + 2], added to (kernels/router.h, RouterTotals): where a training step counts what
   /// routers decide. Empty: nobody counts.
   Tensor expert_totals{};
+  /// i32 [L, all H], where a training step finds each head's largest attention score
+  /// (kernels/attention.h, `maxima`). Empty: nobody asks.
+  Tensor attention_maxima{};
   /// i32 [L, E + 1], for losses that count the previous step's choices (kernels/router.h). Empty:
   /// routers count those of the micro-batch.
   ConstTensor previous_counts{};

@@ -95,6 +95,9 @@ class Transformer {
 
   /// The last pass's loss of every token, f32 [T], in device memory.
   const Tensor& losses() const { return computation_.activations.losses_T.tensor(); }
+  /// In training with ModelShape::z_loss: the last pass's z-losses of its tokens, the coefficient
+  /// included; `losses` is without them.
+  const Tensor& z_losses() const { return computation_.activations.z_losses_T.tensor(); }
   /// Logits of the last pass's tokens [first, first + count): Head::logits. For generating and
   /// scoring text.
   Tensor logits(const HeadParameters& parameters, std::int64_t first, std::int64_t count) {

@@ -165,6 +165,7 @@ const std::vector<Field> kFields = {
     {FREE(training.sample_temperature), .fallback = value("0.8"), .range = between(0, 1000), .help = "Divides the logits before sampling. 0: always take the most likely token."},
     {FREE(training.sample_top_k), .fallback = value("0"), .range = between(0, 1 << 24), .help = "Sample among this many most likely tokens. 0: all tokens."},
     {MUST_MATCH(training.overfit_one_batch), .fallback = value("false"), .help = "Train on the batch of step 0 in every step. The loss of a correct set-up approaches 0."},
+    {MAY_CHANGE(training.z_loss_multiplier), .fallback = value("0"), .range = kFloatFromZero, .help = "Coefficient of the z-loss of the output logits, the mean squared logarithm of the sum of their exponentials (docs/stability.md); 1e-4 is usual. Its gradient is added; the loss is reported without it. 0: no such loss."},
     {FREE(training.weight_hash_interval), .fallback = value("0"), .range = between(0, kMillion), .help = "Steps after which ranks compare hashes of the weights that several of them hold (docs/controls.md). A difference ends the run with the parameter and the ranks. 0: never."},
 
     {MAY_CHANGE(parallelism.data_parallel_shard_degree), .fallback = value("1"), .range = between(1, 65'536), .help = "Ranks that share the training state. --ranks N sets it."},
@@ -225,6 +226,8 @@ const std::vector<Field> kFields = {
     {MAY_CHANGE(optimizer.muon_coefficients), .fallback = value("jordan"), .choices = {"jordan", "polar_express"}, .help = "Polynomials of Newton-Schulz (equations: kernels/orthogonalise.h). jordan: the same in each of the five steps. polar_express: five different ones, which bring singular values nearer to 1 (arXiv:2505.16932)."},
     {MAY_CHANGE(optimizer.muon_dtype), .fallback = value("f32"), .choices = {"f32", "bf16"}, .help = "Type of the matrices that Newton-Schulz multiplies to orthogonalise an update. bf16 is muon's author's choice and fastest on GPUs (with allow_tf32, f32 is TF32 there)."},
     {MUST_MATCH(optimizer.eight_bit_states), .fallback = value("false"), .help = "Stores moments in 8 bits, with a scale for every 64 elements: 1.06 bytes per moment instead of 4 (arXiv:2110.02861; kernels/eight_bits.h)."},
+    {MAY_CHANGE(optimizer.qk_clip_threshold), .fallback = value("0"), .range = kFloatFromZero, .help = "QK-clip: after an update, queries and keys of heads whose largest attention logit in the step is above this are scaled down (docs/stability.md); 100 is usual. 0: never."},
+    {MAY_CHANGE(optimizer.qk_clip_alpha), .fallback = value("0.5"), .range = between(0, 1), .help = "Share of QK-clip's factor, as an exponent, that queries get; keys get the rest."},
 
     {MAY_CHANGE(lr_scheduler.type), .fallback = value("cosine"), .choices = {"constant", "linear", "cosine", "wsd", "inverse_sqrt"}, .help = "Shape after warm-up (equations: optim/lr_schedule.h). wsd holds the rate and decays it over the last wsd_decay_steps. inverse_sqrt never ends; decay_steps doesn't matter."},
     {MAY_CHANGE(lr_scheduler.warmup_ratio), .fallback = value("0"), .range = kFraction, .help = "Warm-up as a fraction of the run's steps, rounded up to a whole step. Used if warmup_steps isn't set."},
@@ -273,6 +276,7 @@ const std::vector<Field> kFields = {
     {FREE(memory.on_exceed), .fallback = value("abort"), .choices = {"abort", "warn"}, .help = "abort: a run that needs more memory ends before its first step. warn: it warns and continues."},
 
     {FREE(metrics.log_interval), .fallback = value("10"), .range = between(1, 1e12), .help = "Steps between printed lines. metrics.jsonl has every step."},
+    {FREE(metrics.log_max_attention_logit), .fallback = value("false"), .help = "Write the step's largest attention logit to metrics.jsonl, overall and of each layer (docs/stability.md). On GPUs it is computed again by a kernel of its own. Training stays bit-identical."},
     {FREE(metrics.trace_steps), .fallback = value("[]"), .range = between(1, 1e12), .help = "First and last step, counted from 1, of a Chrome trace of every stream of every rank."},
     {FREE(metrics.source_losses), .fallback = value("false"), .help = "Also report the training loss of each source of data.sources."},
     {FREE(metrics.tensorboard), .fallback = value("true"), .help = "Curves for TensorBoard in {run.output_dir}/tensorboard: losses, gradient norm, learning rate, speed, memory, the last sample. metrics.jsonl is the exact record."},

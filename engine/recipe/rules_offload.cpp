@@ -92,6 +92,12 @@ void check_offload(Resolution& recipe) {
                   "memory. Leave out one of the two.",
                   key);
   }
+  if (values.optimizer.qk_clip_threshold > 0.0) {
+    recipe.refuse({key, "optimizer.qk_clip_threshold"},
+                  "{} is nvme, which puts FP32 weights on disk, but optimizer.qk_clip_threshold "
+                  "changes them in memory. Leave out one of the two.",
+                  key);
+  }
   if (values.training.weight_hash_interval > 0) {
     recipe.refuse(
         {key, "training.weight_hash_interval"},

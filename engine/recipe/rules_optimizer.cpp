@@ -220,6 +220,33 @@ void check_groups(Resolution& recipe) {
   check_frozen(recipe);
 }
 
+// QK-clip scales scores by scaling queries and keys.
+void check_qk_clip(Resolution& recipe) {
+  constexpr std::string_view kKey = "optimizer.qk_clip_threshold";
+  const Recipe& values = recipe.values();
+  if (values.optimizer.qk_clip_threshold == 0.0 || recipe.has_problems()) return;
+  if (values.model.qk_norm != model::QkNorm::kNone) {
+    return recipe.refuse(
+        {kKey, "model.qk_norm"},
+        "{} is {}, but model.qk_norm normalises queries and keys, so scaling their "
+        "weights wouldn't change attention logits. Use {}: 0.",
+        kKey, values.optimizer.qk_clip_threshold, kKey);
+  }
+  if (values.model.attention_softcap > 0.0) {
+    return recipe.refuse({kKey, "model.attention_softcap"},
+                         "{} is {}, but model.attention_softcap limits attention logits already. "
+                         "Use {}: 0.",
+                         kKey, values.optimizer.qk_clip_threshold, kKey);
+  }
+  const model::ModelShape shape = shape_of(values);
+  for (std::int64_t layer = 0; layer < shape.num_layers; ++layer) {
+    const std::string name = fmt::format("block.{}.attention.qkv.weight", layer);
+    if (model::is_trained(shape, name)) continue;
+    return recipe.refuse({kKey}, "{} is {}, but {} is frozen, and QK-clip scales it. Use {}: 0.",
+                         kKey, values.optimizer.qk_clip_threshold, name, kKey);
+  }
+}
+
 void check_no_decay(Resolution& recipe) {
   constexpr std::string_view kKey = "optimizer.no_decay";
   const Recipe& values = recipe.values();

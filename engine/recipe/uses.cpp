@@ -271,6 +271,8 @@ const Use kUses[] = {
     {"optimizer.eight_bit_states", "by adamw, adam, lion", updates_by<kAdamW, kAdam, kLion>},
     {"optimizer.muon_coefficients", "by muon", updates_by<kMuon>},
     {"optimizer.muon_dtype", "by muon", updates_by<kMuon>},
+    {"optimizer.qk_clip_alpha", "with qk_clip_threshold",
+     [](R r) { return r.optimizer.qk_clip_threshold > 0.0; }},
 
     {"lr_scheduler.decay_steps", kByAStep, decays_by_a_step},
     {"lr_scheduler.min_lr_ratio", kDecays, decays},

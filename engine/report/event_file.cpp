@@ -140,9 +140,16 @@ void EventFile::write(const StepMetrics& metrics) {
   for (const auto& [name, loss] : metrics.source_losses) {
     scalars.emplace_back("train/loss/" + name, loss);
   }
+  if (metrics.z_loss) scalars.emplace_back("train/z_loss", *metrics.z_loss);
+  if (const auto& logits = metrics.attention_logits) {
+    scalars.emplace_back("train/max_attention_logit", logits->largest);
+  }
+  if (metrics.clipped_heads) {
+    scalars.emplace_back("train/clipped_heads", static_cast<double>(*metrics.clipped_heads));
+  }
   if (metrics.experts) {
     scalars.emplace_back("train/balance_loss", metrics.experts->balance_loss);
-    scalars.emplace_back("train/z_loss", metrics.experts->z_loss);
+    scalars.emplace_back("train/router_z_loss", metrics.experts->z_loss);
     for (const ExpertMetrics::Layer& layer : metrics.experts->layers) {
       const std::string name = "experts/layer." + std::to_string(layer.layer);
       scalars.emplace_back(name + "/max_over_mean",

@@ -78,9 +78,17 @@ std::string to_json(const StepMetrics& metrics) {
   }
   for (const auto& [name, tokens] : metrics.source_tokens) line["source_tokens"][name] = tokens;
   for (const auto& [name, loss] : metrics.source_losses) put(line, "loss/" + name, loss);
+  if (metrics.z_loss) put(line, "z_loss", *metrics.z_loss);
+  if (const auto& logits = metrics.attention_logits) {
+    put(line, "max_attention_logit", logits->largest);
+    line["max_attention_logit_layer"] = logits->layer;
+    line["max_attention_logit_head"] = logits->head;
+    line["max_attention_logits"] = logits->of_layers;
+  }
+  if (metrics.clipped_heads) line["clipped_heads"] = *metrics.clipped_heads;
   if (metrics.experts) {
     put(line, "balance_loss", metrics.experts->balance_loss);
-    put(line, "z_loss", metrics.experts->z_loss);
+    put(line, "router_z_loss", metrics.experts->z_loss);
     for (const ExpertMetrics::Layer& layer : metrics.experts->layers) {
       line["experts"].push_back({{"layer", layer.layer},
                                  {"min", layer.least},

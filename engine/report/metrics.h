@@ -60,8 +60,17 @@
 /// names the tensor, the element, the unit and the rank that owns the slice. A step that
 /// bad_steps keeps from being applied has "skipped":true and "bad_step", the reason.
 ///
-/// With experts, a step's line also has "balance_loss" and "z_loss", which the gradient has in
-/// addition to the loss, and for each layer with experts the fewest, most and mean tokens of an
+/// With training.z_loss_multiplier, a step's line also has "z_loss", which the gradient has in
+/// addition to the loss. With metrics.log_max_attention_logit or QK-clip, it also has the step's
+/// largest attention score with its layer and head, and the largest of each layer:
+///
+///    "max_attention_logit":12.5,"max_attention_logit_layer":1,"max_attention_logit_head":3,
+///    "max_attention_logits":[9.25,12.5]
+///
+/// With QK-clip, also "clipped_heads", the number of query heads that it scaled, in all layers.
+///
+/// With experts, a step's line also has "balance_loss" and "router_z_loss", which the gradient has
+/// in addition to the loss, and for each layer with experts the fewest, most and mean tokens of an
 /// expert and the experts without any:
 ///
 ///    "experts":[{"layer":0,"min":96,"max":160,"mean":128.0,"idle":0}]
@@ -134,6 +143,15 @@ struct StepMetrics {
   std::vector<std::pair<std::string, std::int64_t>> source_tokens{};
   /// With metrics.source_losses: the mean loss of each that has tokens in the step.
   std::vector<std::pair<std::string, double>> source_losses{};
+  std::optional<double> z_loss{};  ///< of the output logits
+  /// The largest attention score, its layer and head, and the largest of each layer.
+  struct AttentionLogits {
+    double largest = 0;
+    std::int64_t layer = 0, head = 0;
+    std::vector<double> of_layers{};
+  };
+  std::optional<AttentionLogits> attention_logits{};
+  std::optional<std::int64_t> clipped_heads{};  ///< with QK-clip
   std::optional<ExpertMetrics> experts{};
   std::string isa;               ///< on a CPU: the instruction set of its matmuls (kernels/isa.h)
   std::string matmul_table{};    ///< on a GPU with one: measured algorithms (kernels/libraries.h)

@@ -26,7 +26,11 @@ constexpr Column kOfSteps[] = {
     {"tokens_per_s", &RunHistory::tokens_per_s},
     {"exposed_comm_ms", &RunHistory::exposed_comm_ms},
 };
-constexpr Column kOfExperts = {"balance_loss", &RunHistory::balance_loss};
+constexpr Column kOfSomeRuns[] = {
+    {"balance_loss", &RunHistory::balance_loss},
+    {"z_loss", &RunHistory::z_loss},
+    {"max_attention_logit", &RunHistory::max_attention_logit},
+};
 
 double number_of(const json& line, const char* key) {
   const auto found = line.find(key);
@@ -127,9 +131,10 @@ class Reader {
       if (!key.starts_with(kOfSource) || !value.is_number()) continue;
       history_.source_losses[key.substr(kOfSource.size())].push_back({step, value.get<double>()});
     }
-    drop_from(history_.balance_loss, step);
-    if (line.contains(kOfExperts.key)) {
-      history_.balance_loss.push_back({step, number_of(line, kOfExperts.key)});
+    for (const Column& column : kOfSomeRuns) {
+      Curve& curve = history_.*column.curve;
+      drop_from(curve, step);
+      if (line.contains(column.key)) curve.push_back({step, number_of(line, column.key)});
     }
     const json peak = line.value("peak_bytes", json::object());
     if (peak.is_object()) history_.memory.push_back({step, number_of(peak, "total")});

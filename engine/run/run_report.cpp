@@ -89,13 +89,15 @@ struct Picture {
   const char* title;
   Curve RunHistory::*curve;
   std::string (*label)(double);
-  bool from_zero, bytes = false;
+  bool from_zero, bytes = false, may_lack = false;
 };
 constexpr std::array kPictures = {
     Picture{"Loss", &RunHistory::loss, plain, false},
     Picture{"Validation loss", &RunHistory::val_loss, plain, false},
     Picture{"Gradient norm", &RunHistory::grad_norm, plain, false},
-    Picture{"Balance loss of experts", &RunHistory::balance_loss, plain, false},
+    Picture{"Balance loss of experts", &RunHistory::balance_loss, plain, false, false, true},
+    Picture{"Z-loss", &RunHistory::z_loss, plain, false, false, true},
+    Picture{"Largest attention logit", &RunHistory::max_attention_logit, plain, false, false, true},
     Picture{"Learning rate", &RunHistory::lr, plain, true},
     Picture{"Tokens per second", &RunHistory::tokens_per_s, human_rate, true},
     Picture{"Exposed communication", &RunHistory::exposed_comm_ms, human_milliseconds, true},
@@ -301,7 +303,7 @@ std::string report_page(const std::vector<ReportedRun>& runs) {
   for (const Picture& picture : kPictures) {
     const bool is_empty = std::ranges::all_of(
         runs, [&](const ReportedRun& run) { return (run.history.*picture.curve).empty(); });
-    if (is_empty && picture.curve == &RunHistory::balance_loss) continue;
+    if (is_empty && picture.may_lack) continue;
     Chart chart{.title = picture.title,
                 .label = picture.label,
                 .from_zero = picture.from_zero,

@@ -8,6 +8,7 @@
 #include "engine/launch/process_age.h"
 #include "engine/launch/stop_signals.h"
 #include "engine/train/expert_statistics.h"
+#include "engine/train/stability_statistics.h"
 #include "kernels/isa.h"
 #include "kernels/libraries.h"
 
@@ -36,6 +37,16 @@ ExpertMetrics expert_metrics(const ExpertReport& report) {
         {layer, least, most, static_cast<double>(sum) / static_cast<double>(counts.size()), idle});
   }
   return metrics;
+}
+
+std::optional<StepMetrics::AttentionLogits> attention_logits(const StabilityReport& report) {
+  if (report.max_logits.empty()) return std::nullopt;
+  const auto [layer, head, value] = report.largest_logit();
+  StepMetrics::AttentionLogits logits{static_cast<double>(value), layer, head};
+  for (const std::vector<float>& heads : report.max_logits) {
+    logits.of_layers.push_back(static_cast<double>(*std::ranges::max_element(heads)));
+  }
+  return logits;
 }
 
 }  // namespace
@@ -142,6 +153,11 @@ StepMetrics RunReporter::metrics_of(std::int64_t step, const StepResult& result,
     line.slowest = {slowest->rank, slowest->own_ms, slowest->median_ms};
   }
   line.sent = result.sent;
+  if (result.stability) {
+    line.z_loss = result.stability->z_loss;
+    line.attention_logits = attention_logits(*result.stability);
+  }
+  if (recipe_.optimizer.qk_clip_threshold > 0.0) line.clipped_heads = result.clipped_heads;
   if (result.experts) line.experts = expert_metrics(*result.experts);
   if (recipe_.loss_scaling.mode != LossScaling::Mode::kNone) {
     line.loss_scale = result.loss_scale;

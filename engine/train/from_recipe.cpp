@@ -99,6 +99,11 @@ TrainingOptions training_options(const Recipe& recipe) {
     options.model.residual_slots = KeptInputs::slots(options.model.num_layers);
   }
   options.lr_schedule = recipe.lr_schedule();
+  options.qk_clip_threshold = optimizer.qk_clip_threshold;
+  options.qk_clip_alpha = optimizer.qk_clip_alpha;
+  options.model.max_attention_logit =
+      recipe.metrics.log_max_attention_logit || options.qk_clip_threshold > 0.0;
+  options.model.z_loss = recipe.training.z_loss_multiplier;
   options.overfit_one_batch = recipe.training.overfit_one_batch;
   if (degrees.expert_parallel_degree > 1) options.divide_experts();
   options.staging_bytes = recipe.checkpoint.staging_mib << 20;

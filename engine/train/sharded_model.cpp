@@ -5,6 +5,8 @@
 #include "engine/train/expert_statistics.h"
 #include "engine/train/layout/sharding_plan.h"
 #include "engine/train/pipeline/pipeline.h"
+#include "engine/train/qk_clip.h"
+#include "engine/train/stability_statistics.h"
 #include "engine/train/units/model_collectives.h"
 #include "engine/train/units/unit_runner.h"
 #include "sharding/mesh/waits.h"
@@ -22,11 +24,18 @@ std::vector<BufferSpec> ShardedModel::buffers(const TrainingOptions& options,
   for (BufferSpec& buffer : ExpertStatistics::buffers(options, plan.mesh.world_size())) {
     buffers.push_back(std::move(buffer));
   }
+  for (BufferSpec& buffer : StabilityStatistics::buffers(options, plan.mesh.world_size())) {
+    buffers.push_back(std::move(buffer));
+  }
   return buffers;
 }
 
 ShardedModel::ShardedModel(const TrainingOptions& options, const sharding::Rank& rank)
-    : options_(options), rank_(rank), experts_(std::make_unique<ExpertStatistics>(options, rank)) {
+    : options_(options),
+      rank_(rank),
+      experts_(std::make_unique<ExpertStatistics>(options, rank)),
+      stability_(std::make_unique<StabilityStatistics>(options, rank)),
+      qk_clip_(QkClip::of(options)) {
   RankPipeline pipeline = rank_pipeline(options, rank.mesh, rank.rank);
   runner_ = std::make_unique<UnitRunner>(options, rank, pipeline);
   pipeline_ = std::make_unique<Pipeline>(options, std::move(pipeline), *runner_);
@@ -109,10 +118,12 @@ std::vector<int> ShardedModel::evaluation_uses(int num_passes) const {
 void ShardedModel::train(const std::function<model::Pass(int)>& pass_of) {
   parameters().plan(training_uses());
   experts_->begin();
+  stability_->begin();
   pipeline_->train([&](int micro_batch) {
     model::Pass pass = pass_of(micro_batch);
     pass.expert_totals = experts_->totals();
     pass.previous_counts = experts_->previous();
+    pass.attention_maxima = stability_->maxima();
     return pass;
   });
 }
@@ -121,11 +132,22 @@ std::shared_ptr<const ExpertReport> ShardedModel::expert_report() {
   return experts_->add_up();
 }
 
+std::shared_ptr<const StabilityReport> ShardedModel::stability_report(std::int64_t num_targets) {
+  if (!stability_->active()) return nullptr;
+  return stability_->combine(runner_->z_loss_sum(), num_targets);
+}
+
 void ShardedModel::correct_router(int unit, const ExpertReport& report) {
   experts_->correct_router(units()[static_cast<std::size_t>(unit)], report);
 }
 void ShardedModel::remember(const ExpertReport& report) {
   experts_->set_previous(report);
+}
+std::int64_t ShardedModel::num_clipped_heads(const StabilityReport* report) const {
+  return qk_clip_ ? qk_clip_->num_clipped(*report) : 0;
+}
+bool ShardedModel::clip_heads(int unit, const StabilityReport& report) {
+  return qk_clip_->apply(rank_.compute(), units()[static_cast<std::size_t>(unit)], report);
 }
 const std::vector<std::int64_t>& ShardedModel::expert_counts() const {
   return experts_->previous_counts();

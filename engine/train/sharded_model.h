@@ -30,9 +30,12 @@ struct ShardingPlan;
 namespace sherd::engine {
 
 struct ExpertReport;
+struct StabilityReport;
 class ExpertStatistics;
 class FrozenWeights;
 class Pipeline;
+class QkClip;
+class StabilityStatistics;
 class UnitRunner;
 
 class ShardedModel {
@@ -85,10 +88,18 @@ class ShardedModel {
   /// What routers have decided in the last step, over all ranks (expert_statistics.h). A
   /// collective; null and nothing for a model without experts.
   std::shared_ptr<const ExpertReport> expert_report();
+  /// The same for stability_statistics.h, of a step with this many tokens with a target; null and
+  /// nothing if none of it is asked for.
+  std::shared_ptr<const StabilityReport> stability_report(std::int64_t num_targets);
   /// After an update with these counts: routers with a bias for their choice correct it, and losses
   /// that count the previous step's choices get them.
   void correct_router(int unit, const ExpertReport& report);
   void remember(const ExpertReport& report);
+  /// QK-clip (qk_clip.h): the query heads that it scales after a step with this report, in all
+  /// layers; 0 without it. Then, after the update of a unit, scales this rank's part of it; returns
+  /// whether it has changed anything.
+  std::int64_t num_clipped_heads(const StabilityReport* report) const;
+  bool clip_heads(int unit, const StabilityReport& report);
   /// ExpertStatistics::previous_counts, for checkpoints.
   const std::vector<std::int64_t>& expert_counts() const;
   void set_expert_counts(const std::vector<std::int64_t>& counts);
@@ -132,6 +143,8 @@ class ShardedModel {
   std::vector<int> numbers_;  // of units in the parameter table
   int num_table_units_ = 0;
   std::unique_ptr<ExpertStatistics> experts_;
+  std::unique_ptr<StabilityStatistics> stability_;
+  std::shared_ptr<const QkClip> qk_clip_;  // null: none
   std::unique_ptr<UnitRunner> runner_;
   std::unique_ptr<Pipeline> pipeline_;
 };

@@ -6,6 +6,7 @@
 #include "engine/train/expert_statistics.h"
 #include "engine/train/layout/sharding_plan.h"
 #include "engine/train/pipeline/pipeline.h"
+#include "engine/train/stability_statistics.h"
 #include "engine/train/training_step.h"
 #include "engine/train/units/kept_inputs.h"
 #include "engine/train/units/model_collectives.h"
@@ -121,6 +122,7 @@ sharding::Traffic TrainingStep::traffic(const TrainingOptions& options, const sh
                                            sharding::group_along(mesh, mesh.all_axes())));
   }
   traffic.add(ExpertStatistics::traffic(options, mesh));
+  traffic.add(StabilityStatistics::traffic(options, mesh));
   return traffic;
 }
 

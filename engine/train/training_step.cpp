@@ -5,8 +5,9 @@
 //                         gradient is accumulated or reduced as soon as the unit's backward is done
 //   reduce_step_stats     one small exchange: loss, gradient norm, and whether all is finite
 //   update                (or skip, if the gradient overflowed or the step looks wrong) a rank's
-//                         own slices, at stage 0 all of them; then `publish`: an all-gather under
-//                         the next forward at stages 1-2, nothing at 0, the next gather at 3
+//                         own slices, at stage 0 all of them; QK-clip, if asked for; then
+//                         `publish`: an all-gather under the next forward at stages 1-2, nothing at
+//                         0, the next gather at 3
 //
 // Which of it communicates, and when, is the business of ParameterGather and GradientReduction.
 
@@ -93,7 +94,7 @@ StepResult TrainingStep::run(std::int64_t step, const NextBatch& next_batch,
   } else if (!(scaler_.active() && !stats.finite) && is_bad(result)) {
     if (stats.finite) scaler_.clean_step();
   } else if (stats.finite) {
-    update(step, stats.gradient_scale, result.experts.get());
+    update(step, stats.gradient_scale, result);
     scaler_.clean_step();
   } else if (scaler_.active()) {
     skip(result);
@@ -250,6 +251,7 @@ TrainingStep::StepStats TrainingStep::reduce_step_stats(std::int64_t step,
   stats.gradient_scale =
       static_cast<float>(optim::clip_scale(stats.norm, options_.max_norm) / scaler_.scale());
   result.experts = model_.expert_report();
+  result.stability = model_.stability_report(result.num_targets);
   result.loss = stats.loss;
   result.grad_norm = stats.norm;
   return stats;
@@ -299,20 +301,24 @@ void TrainingStep::end_own_time() {
   own_time_ += std::max(Clock::now() - begin_ - waited, std::chrono::nanoseconds(0));
 }
 
-void TrainingStep::update(std::int64_t step, float gradient_scale, const ExpertReport* experts) {
+void TrainingStep::update(std::int64_t step, float gradient_scale, StepResult& result) {
   if (before_update) before_update();
   TraceSpan span(rank_.compute(), "update");
   const optim::UpdateStep how{
       .lr = static_cast<float>(optim::learning_rate(options_.lr_schedule, step)),
       .update_number = ++num_updates_,
       .gradient_scale = gradient_scale};
+  const ExpertReport* experts = result.experts.get();
   if (experts) model_.remember(*experts);
+  result.clipped_heads = model_.num_clipped_heads(result.stability.get());
   optimizer_->prepare(rank_.compute(), how);
   for (std::size_t unit = 0; unit < model_.units().size(); ++unit) {
     optimizer_->update(rank_.compute(), static_cast<int>(unit), how);
     if (experts) model_.correct_router(static_cast<int>(unit), *experts);
+    const bool clipped =
+        result.clipped_heads > 0 && model_.clip_heads(static_cast<int>(unit), *result.stability);
     if (average_) average_->update(rank_.compute(), static_cast<int>(unit), num_updates_);
-    model_.publish(static_cast<int>(unit), optimizer_->rounds_parameters());
+    model_.publish(static_cast<int>(unit), optimizer_->rounds_parameters() && !clipped);
   }
 }
 

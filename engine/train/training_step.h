@@ -59,7 +59,9 @@ struct StepResult {
   double loss_scale = 1.0;  ///< of this step
   std::string overflow;     ///< of a skipped step: the first non-finite gradient
   std::string bad_step;     ///< why the step wasn't applied (optim/bad_steps.h); empty: it was
-  std::shared_ptr<const ExpertReport> experts{};  ///< ShardedModel::expert_report
+  std::shared_ptr<const ExpertReport> experts{};       ///< ShardedModel::expert_report
+  std::shared_ptr<const StabilityReport> stability{};  ///< ShardedModel::stability_report
+  std::int64_t clipped_heads = 0;                      ///< by QK-clip, in all layers
 };
 
 /// A rank's micro-batch, i32 [T] each.
@@ -167,7 +169,7 @@ class TrainingStep {
   void end_own_time();
   StepStats reduce_step_stats(std::int64_t step, const StepRequests& asked);
   std::vector<std::pair<int, double>> source_losses(std::int64_t step);
-  void update(std::int64_t step, float gradient_scale, const ExpertReport* experts);
+  void update(std::int64_t step, float gradient_scale, StepResult& result);
   void compare_weights(std::int64_t step);
   void skip(StepResult& result);
   bool is_bad(StepResult& result);

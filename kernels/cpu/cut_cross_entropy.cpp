@@ -69,7 +69,8 @@ float sum_of_groups(float* numbers, int count) {
 template <class T, class Form>
 void differentiate_row(const CutCrossEntropy& args, const Form& form, float maximum, float sum,
                        std::int64_t target_row, T* logits_V) {
-  const float factor = args.grad_scale / sum;
+  float factor = args.grad_scale / sum;
+  if (args.z_loss) factor *= z_loss_factor(args.z_loss.coefficient, fast_log(sum) + maximum);
   const float target_logit =
       target_row < 0 ? 0.0f : form.shape(static_cast<float>(logits_V[target_row]));
   for_each_shaped_block(logits_V, args.num_rows, form,
@@ -124,14 +125,19 @@ void exponential_sums(ThreadTeam& team, const CutCrossEntropy& args) {
 void cut_cross_entropy(ThreadTeam& team, const CutCrossEntropy& args) {
   const auto* targets_T = args.targets.as<std::int32_t>();
   const auto *sums_T = args.sums.as<float>(), *targets_above_T = sums_T + args.tokens;
-  auto* losses_T = args.losses.as<float>();
+  auto *losses_T = args.losses.as<float>(), *z_losses_T = args.z_loss.losses.as<float>();
   for_each_token(team, args, [&]<class T>(std::int64_t t, T* logits_V, const auto& form) {
     if (targets_T[t] == kNoTarget) {
       losses_T[t] = 0.0f;
+      if (args.z_loss) z_losses_T[t] = 0.0f;
       if (args.gradient) std::fill_n(logits_V, args.num_rows, T{});
       return;
     }
     losses_T[t] = fast_log(sums_T[t]) - targets_above_T[t];
+    if (args.z_loss) {
+      const float lse = fast_log(sums_T[t]) + maximum_of(args, t);
+      z_losses_T[t] = z_loss_of(args.z_loss.coefficient, lse);
+    }
     if (!args.gradient) return;
     differentiate_row(args, form, maximum_of(args, t), sums_T[t],
                       row_of_token(args.rows, args.num_rows, targets_T[t]), logits_V);

@@ -127,14 +127,14 @@ __device__ void merge_row(const float (&sum)[kChunks], float scale, const Merged
   }
 }
 
-__device__ float row_maximum(float value) {
+__device__ inline float row_maximum(float value) {
   for (int offset = kLanes / 2; offset > 0; offset /= 2) {
     const float other = __shfl_xor_sync(0xffffffffu, value, offset);
     value = other > value ? other : value;
   }
   return value;
 }
-__device__ float row_sum(float value) {
+__device__ inline float row_sum(float value) {
   for (int offset = kLanes / 2; offset > 0; offset /= 2) {
     value += __shfl_xor_sync(0xffffffffu, value, offset);
   }

@@ -19,10 +19,17 @@ __device__ inline float exp_below(float x, float most) {
   return exp2f((x - most) * 1.44269504088896341f);
 }
 
+// Of kernels/token.h, ZLoss; null: none.
+struct ZLosses {
+  float coefficient;
+  float* losses;
+};
+
 template <int N, class T, class Form>
 __global__ void __launch_bounds__(kRowThreads)
     cross_entropy_row(T* logits, const std::int32_t* targets, float* losses,
-                      std::int64_t vocab_size, const Form form, bool gradient, float scale) {
+                      std::int64_t vocab_size, const Form form, bool gradient, float scale,
+                      const ZLosses z_loss) {
   __shared__ float scratch[32];
   const std::int64_t row = blockIdx.x;
   T* x = logits + row * vocab_size;
@@ -31,6 +38,7 @@ __global__ void __launch_bounds__(kRowThreads)
   const std::int64_t begin = static_cast<std::int64_t>(threadIdx.x) * N;
   if (target == kNoTarget) {  // all threads of the block
     if (threadIdx.x == 0) losses[row] = 0.0f;
+    if (threadIdx.x == 0 && z_loss.losses != nullptr) z_loss.losses[row] = 0.0f;
     const float zeros[N] = {};
     for (std::int64_t v = begin; gradient && v < vocab_size; v += step) {
       store_narrow<N>(x + v, zeros);
@@ -62,8 +70,13 @@ __global__ void __launch_bounds__(kRowThreads)
   const float total =
       block_sum(most == -device_common::kInfinity ? sum : sum * exp_below(most, maximum), scratch);
   if (threadIdx.x == 0) losses[row] = device_common::fast_log(total) + (maximum - target_logit);
+  float factor = scale / total;
+  if (z_loss.losses != nullptr) {
+    const float lse = device_common::fast_log(total) + maximum;
+    if (threadIdx.x == 0) z_loss.losses[row] = z_loss_of(z_loss.coefficient, lse);
+    factor *= z_loss_factor(z_loss.coefficient, lse);
+  }
   if (!gradient) return;
-  const float factor = scale / total;
 #pragma unroll 2
   for (std::int64_t v = begin; v < vocab_size; v += step) {
     float pack[N];
@@ -88,7 +101,8 @@ void cross_entropy(Stream& stream, const CrossEntropy& args) {
       const auto launch = [&](auto kernel) {
         kernel<<<grid_of(args.tokens), kRowThreads, 0, handle_of(stream)>>>(
             logits, args.targets.as<std::int32_t>(), args.losses.as<float>(), args.vocab_size, form,
-            args.gradient, args.grad_scale);
+            args.gradient, args.grad_scale,
+            ZLosses{args.z_loss.coefficient, args.z_loss.losses.as<float>()});
       };
       packs ? launch(cross_entropy_row<N, T, Form>) : launch(cross_entropy_row<1, T, Form>);
     };

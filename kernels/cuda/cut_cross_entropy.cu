@@ -27,6 +27,8 @@ struct Arguments {
   int num_ranks, rank;
   bool gradient;
   float grad_scale;
+  float z_loss;
+  float* z_losses;  // null: none
 
   /// The largest of all ranks' maxima.
   __device__ float maximum(std::int64_t t) const {
@@ -108,6 +110,7 @@ __global__ void __launch_bounds__(kRowThreads)
   T* x = a.logits + t * a.num_rows;
   if (a.targets[t] == kNoTarget) {
     if (threadIdx.x == 0) a.losses[t] = 0.0f;
+    if (threadIdx.x == 0 && a.z_losses != nullptr) a.z_losses[t] = 0.0f;
     const float zeros[N] = {};
     for (std::int64_t v = own_begin<N>(); a.gradient && v < a.num_rows; v += own_step<N>()) {
       store_narrow<N>(x + v, zeros);
@@ -116,8 +119,15 @@ __global__ void __launch_bounds__(kRowThreads)
   }
   const float total = a.sums[t];
   if (threadIdx.x == 0) a.losses[t] = device_common::fast_log(total) - a.sums[a.tokens + t];
+  if (!a.gradient && a.z_losses == nullptr) return;
+  const float maximum = a.maximum(t);
+  float factor = a.grad_scale / total;
+  if (a.z_losses != nullptr) {
+    const float lse = device_common::fast_log(total) + maximum;
+    if (threadIdx.x == 0) a.z_losses[t] = z_loss_of(a.z_loss, lse);
+    factor *= z_loss_factor(a.z_loss, lse);
+  }
   if (!a.gradient) return;
-  const float maximum = a.maximum(t), factor = a.grad_scale / total;
   const std::int64_t target = a.target_row(t);
 #pragma unroll 2
   for (std::int64_t v = own_begin<N>(); v < a.num_rows; v += own_step<N>()) {
@@ -161,7 +171,9 @@ void run(Stream& stream, const char* name, const CutCrossEntropy& args) {
                          .num_ranks = args.num_ranks,
                          .rank = args.rank,
                          .gradient = args.gradient,
-                         .grad_scale = args.grad_scale};
+                         .grad_scale = args.grad_scale,
+                         .z_loss = args.z_loss.coefficient,
+                         .z_losses = args.z_loss.losses.as<float>()};
     const bool packs = args.num_rows % N == 0 && device_common::allow_packs(a.logits);
     const auto with = [&](const auto& form) {
       packs ? launch<kStep, N>(stream, a, form) : launch<kStep, 1>(stream, a, form);

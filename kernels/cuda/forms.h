@@ -77,6 +77,8 @@ void linear_backward_input(Stream& stream, const LinearBackwardInput& args);
 void linear_backward_weight(Stream& stream, const LinearBackwardWeight& args);
 
 void attention_forward(Stream& stream, const AttentionForward& args);
+/// attention_maxima.cu: only AttentionForward::maxima, in f32 whichever form computes the rest.
+void attention_maxima(Stream& stream, const AttentionForward& args);
 void attention_backward(Stream& stream, const AttentionBackward& args);
 void cached_attention(Stream& stream, const CachedAttention& args);
 

@@ -93,8 +93,12 @@ void attention_forward(Stream& stream, const AttentionForward& args) {
   check_tensor("attention: lse", args.lse, DType::kF32, shape.query_tokens() * shape.query_heads);
   check_documents(shape, args.documents);
   check_keys_values(shape, args.keys_values, dtype);
+  if (args.maxima) {
+    check_tensor("attention: maxima", args.maxima, DType::kI32, shape.query_heads);
+  }
   if (is_cuda(stream)) {
     check_on_gpu(shape);
+    if (args.maxima) on_gpu(stream, cuda::attention_maxima, launches::attention_maxima, args);
     return on_gpu(stream, cuda::attention_forward, launches::attention_forward, args);
   }
   stream.run("attention_forward", [&stream, args] { cpu::attention_forward(stream.team(), args); });

@@ -31,6 +31,9 @@ void run(Stream& stream, const char* label, const CutCrossEntropy& args,
   check_tensor("cut cross-entropy: maxima", args.maxima, DType::kF32, args.num_ranks * args.tokens);
   check_tensor("cut cross-entropy: sums", args.sums, DType::kF32, 2 * args.tokens);
   check_tensor("cut cross-entropy: losses", args.losses, DType::kF32, args.tokens);
+  if (args.z_loss) {
+    check_tensor("cut cross-entropy: z-losses", args.z_loss.losses, DType::kF32, args.tokens);
+  }
   if (is_cuda(stream)) return on_gpu(stream, form, launches, args);
   stream.run(label, [=, &stream] { kernel(stream.team(), args); });
 }

@@ -81,6 +81,9 @@ void cross_entropy(Stream& stream, const CrossEntropy& args) {
                args.tokens * args.vocab_size);
   check_tensor("cross_entropy: targets", args.targets, DType::kI32, args.tokens);
   check_tensor("cross_entropy: losses", args.losses, DType::kF32, args.tokens);
+  if (args.z_loss) {
+    check_tensor("cross_entropy: z-losses", args.z_loss.losses, DType::kF32, args.tokens);
+  }
   if (is_cuda(stream)) return on_gpu(stream, cuda::cross_entropy, launches::cross_entropy, args);
   stream.run("cross_entropy", [&stream, args] { cpu::cross_entropy(stream.team(), args); });
 }

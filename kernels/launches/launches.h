@@ -74,6 +74,7 @@ Launches linear_forward(const LinearForward& args);
 Launches linear_backward_input(const LinearBackwardInput& args);
 Launches linear_backward_weight(const LinearBackwardWeight& args);
 Launches attention_forward(const AttentionForward& args);
+Launches attention_maxima(const AttentionForward& args);
 Launches attention_backward(const AttentionBackward& args);
 Launches cached_attention(const CachedAttention& args);
 

@@ -118,6 +118,11 @@ Launches seed_of(const Dropout& dropout) {
 
 }  // namespace
 
+Launches attention_maxima(const AttentionForward& args) {
+  return {attention("attention_maxima", args.shape, DType::kF32, 1,
+                    bytes_of(args.qkv, args.keys_values), args.maxima.bytes())};
+}
+
 Launches attention_forward(const AttentionForward& args) {
   const AttentionBlock& block = args.shape.block;
   if (block && by_cudnn(args)) {

@@ -157,7 +157,8 @@ Launches embedding_backward(const EmbeddingBackward& args) {
 
 Launches cross_entropy(const CrossEntropy& args) {
   return {memory("cross_entropy", args.logits.bytes() + args.targets.bytes(),
-                 args.losses.bytes() + (args.gradient ? args.logits.bytes() : 0))};
+                 args.losses.bytes() + args.z_loss.losses.bytes() +
+                     (args.gradient ? args.logits.bytes() : 0))};
 }
 Launches shape_logits(const LogitsForm&, const Tensor& logits) {
   return flat("shape_logits", logits.numel, logits.bytes(), logits.bytes());
@@ -174,7 +175,7 @@ Launches cut_cross_entropy(const CutCrossEntropy& args) {
   return {memory(
       "cut_cross_entropy",
       gradient + bytes_of(args.targets, args.sums) + (args.gradient ? args.maxima.bytes() : 0),
-      gradient + args.losses.bytes())};
+      gradient + args.losses.bytes() + args.z_loss.losses.bytes())};
 }
 
 Launches add_to_columns(const Columns&, const ConstTensor& z, float, const Tensor& y) {

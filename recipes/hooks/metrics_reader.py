@@ -11,7 +11,8 @@ import os
 
 FIGURES = (
     "loss grad_norm lr tokens tokens_per_s exposed_comm_ms comm_cpu_ms loss_scale balance_loss"
-    " z_loss val_loss val_loss_20_batches save_s goodput"
+    " router_z_loss z_loss max_attention_logit clipped_heads val_loss val_loss_20_batches save_s"
+    " goodput"
 ).split()
 
 

@@ -143,3 +143,10 @@ __attribute__((noinline, no_sanitize("thread"))) T atomicMin(T* to, std::type_id
   if (value < before) *to = value;
   return before;
 }
+template <class T>
+__attribute__((noinline, no_sanitize("thread"))) T atomicMax(T* to, std::type_identity_t<T> value) {
+  emulated::watch_atomic(to, sizeof *to);
+  const T before = *to;
+  if (before < value) *to = value;
+  return before;
+}

@@ -56,6 +56,20 @@ TEST(Launches, OfAStepIn16BitsAreThoseInTheLedger) {
   }
 }
 
+// No head is clipped: a clip's launches depend on the scores.
+TEST(Launches, OfAStepWithZLossAndAttentionScoresAreThoseInTheLedger) {
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    model::ModelShape shape = tiny_model(false);
+    shape.dtype = dtype;
+    shape.z_loss = 1e-4;
+    shape.max_attention_logit = true;
+    engine::TrainingOptions options = tiny_training(shape, 1.0f);
+    options.precision = {dtype, DType::kF32, DType::kF32};
+    options.qk_clip_threshold = 1e6;
+    expect_alike(options, one_gpu(2));
+  }
+}
+
 // The emulated matmul forms its sum from zero before it adds it, as cuBLASLt needn't.
 TEST(AddingInMatmuls, GivesTheBitsOfAddingAfterThem) {
   for (const bool tied : {false, true}) {

@@ -28,6 +28,8 @@ struct CutLosses {
   std::int64_t tokens, vocab_size;
   int num_ranks;
   LogitsForm form{};
+  float z_loss = 0.0f;
+  OwnedTensor* z_losses = nullptr;  ///< every rank writes the same; null: none
 
   std::int64_t first(int rank) const {
     return std::min(vocab_size, rank * ((vocab_size + num_ranks - 1) / num_ranks));
@@ -60,6 +62,7 @@ struct CutLosses {
     all.gradient = gradient;
     all.grad_scale = grad_scale;
     all.form = form;
+    if (z_losses != nullptr) all.z_loss = {z_loss, place.out(*z_losses)};
     std::vector<CutCrossEntropy> ranks(static_cast<std::size_t>(num_ranks), all);
     for (int r = 0; r < num_ranks; ++r) {
       CutCrossEntropy& rank = ranks[static_cast<std::size_t>(r)];
@@ -160,6 +163,38 @@ TEST_P(CudaCutLosses, LossesOfScaledAndCappedLogitsAreTheUncutKernels) {
     tolerance.absolute += 1e-7;
     EXPECT_TRUE(test::close(cut.together(parts), whole[0].values(), tolerance));
   }
+}
+
+TEST_P(CudaCutLosses, ZLossesAreTheUncutKernels) {
+  const DType type = GetParam();
+  CutLosses cut{9, 77, 4, {0.5f, 3.0f}};
+  const Values logits = test::rounded(type, random_values(9 * 77, 2, 8.0));
+  std::vector<std::int32_t> ids = test::random_tokens(9, 77, 1);
+  ids[2] = kNoTarget;
+  const OwnedTensor targets(ids);
+  cut.z_loss = 0.05f;
+  OwnedTensor z_losses(DType::kF32, 9);
+  cut.z_losses = &z_losses;
+  const Outputs parts = test::on_gpu(
+      [&](Place& place) { return cut.compute(place, type, logits, targets, true, 0.5f); });
+  const Outputs whole = test::on_gpu([&](Place& place) {
+    Outputs out{{type, logits}, {DType::kF32, 9}, {DType::kF32, 9}};
+    cross_entropy(place.stream(), {.tokens = 9,
+                                   .vocab_size = 77,
+                                   .logits = place.out(out[0]),
+                                   .targets = place.in(targets),
+                                   .losses = place.out(out[1]),
+                                   .gradient = true,
+                                   .grad_scale = 0.5f,
+                                   .form = cut.form,
+                                   .z_loss = {0.05f, place.out(out[2])}});
+    place.finish();
+    return out;
+  });
+  EXPECT_TRUE(test::close(z_losses, whole[2].values(), {1e-5, 1e-6, 1e-6}));
+  test::Tolerance tolerance = test::rounded_once(type);
+  tolerance.absolute += 1e-6;
+  EXPECT_TRUE(test::close(cut.together(parts), whole[0].values(), tolerance));
 }
 
 // One logit dwarfs the others, on another rank than its target's or on its own; broken ones reach every rank's loss.

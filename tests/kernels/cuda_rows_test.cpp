@@ -323,6 +323,42 @@ TEST_P(CudaRows, CrossEntropyMatchesTheOracle) {
   }
 }
 
+TEST_P(CudaRows, ZLossesAndTheirGradientsAreTheCpus) {
+  const DType type = GetParam();
+  for (const LogitsForm& form : {LogitsForm{}, LogitsForm{0.5f, 3.0f}}) {
+    for (const auto& [tokens, vocab] : {std::pair{3, 7}, {5, 512}, {33, 1003}, {2, 50304}}) {
+      for (const bool gradient : {true, false}) {
+        SCOPED_TRACE(fmt::format("T {} V {} cap {}", tokens, vocab, form.softcap));
+        std::vector<std::int32_t> ids = test::random_tokens(tokens, vocab, 1);
+        ids[1] = kNoTarget;
+        const OwnedTensor targets(ids);
+        const OwnedTensor logits(type, random_values(std::int64_t{tokens} * vocab, 2, 8.0));
+        const test::Work work = [&](Place& place) {
+          Outputs out{logits, {DType::kF32, tokens}, {DType::kF32, tokens}};
+          cross_entropy(place.stream(), {.tokens = tokens,
+                                         .vocab_size = vocab,
+                                         .logits = place.out(out[0]),
+                                         .targets = place.in(targets),
+                                         .losses = place.out(out[1]),
+                                         .gradient = gradient,
+                                         .grad_scale = 0.125f,
+                                         .form = form,
+                                         .z_loss = {0.05f, place.out(out[2])}});
+          place.finish();
+          return out;
+        };
+        const Outputs gpu = test::on_gpu(work), cpu = test::on_cpu(work);
+        EXPECT_TRUE(test::close(gpu[1], cpu[1].values(), {4e-6, 4e-6, 4e-6}));
+        EXPECT_TRUE(test::close(gpu[2], cpu[2].values(), {1e-5, 1e-6, 1e-6}));
+        EXPECT_EQ(gpu[2].values()[1], 0.0) << "a row without a target";
+        test::Tolerance tolerance = test::rounded_once(type).times(2);
+        tolerance.absolute += 1e-6;
+        EXPECT_TRUE(test::close(gpu[0], cpu[0].values(), tolerance));
+      }
+    }
+  }
+}
+
 // The CPU's form of it has been compared with the double oracle; sums are in another order here.
 TEST_P(CudaRows, CrossEntropyOfScaledAndCappedLogitsIsTheCpus) {
   const DType type = GetParam();

@@ -48,7 +48,8 @@ void DealtHeads::attend(std::int64_t block, const BlockTensors& kept, const Pass
                                         .lse = kept[SiteId::kAttention].statistic,
                                         .workspace = activations_.workspace,
                                         .documents = attention_documents(pass),
-                                        .keys_values = {}});
+                                        .keys_values = {},
+                                        .maxima = maxima_of(block, pass)});
   to_positions("what heads attended to", HeadRows::kQueries, out, kept[SiteId::kAttention].output);
 }
 

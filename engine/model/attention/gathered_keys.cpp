@@ -42,7 +42,8 @@ void GatheredKeys::attend(std::int64_t block, const BlockTensors& kept, const Pa
                               .lse = kept[SiteId::kAttention].statistic,
                               .workspace = activations_.workspace,
                               .documents = attention_documents(pass),
-                              .keys_values = gather_keys_values("keys and values", qkv_TE)});
+                              .keys_values = gather_keys_values("keys and values", qkv_TE),
+                              .maxima = maxima_of(block, pass)});
 }
 
 void GatheredKeys::attend_backward(std::int64_t block, const BlockTensors& kept, const Pass& pass,

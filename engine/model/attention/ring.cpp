@@ -114,7 +114,8 @@ void RingOfKeys::attend(std::int64_t block, const BlockTensors& kept, const Pass
                      .workspace = activations_.workspace,
                      .documents = attention_documents(pass),
                      .keys_values = step == 0 ? ConstTensor() : ConstTensor(passed_keys(step)),
-                     .merge = !begins});
+                     .merge = !begins,
+                     .maxima = maxima_of(block, pass)});
     }
   }
   collectives_.await_sent();

@@ -20,7 +20,8 @@ class WholeSequences final : public Sequences {
                                           .lse = kept[SiteId::kAttention].statistic,
                                           .workspace = activations_.workspace,
                                           .documents = pass.documents,
-                                          .keys_values = {}});
+                                          .keys_values = {},
+                                          .maxima = maxima_of(block, pass)});
   }
 
   void attend_backward(std::int64_t block, const BlockTensors& kept, const Pass& pass,
@@ -63,6 +64,13 @@ class CachedSequences final : public Sequences {
 };
 
 }  // namespace
+
+Tensor Sequences::maxima_of(std::int64_t block, const Pass& pass) const {
+  if (!pass.attention_maxima) return {};
+  const kernels::AttentionShape attention = shape_.attention(block);
+  return pass.attention_maxima.part(block * shape_.all_query_heads() + attention.first_query_head,
+                                    attention.query_heads);
+}
 
 std::unique_ptr<Sequences> make_sequences(Computation& computation) {
   const ModelShape& shape = computation.shape;

@@ -30,6 +30,10 @@ class Sequences : protected Part {
   /// d_qkv_TE = the gradient of queries, and of keys and values unless these go to d_kv.
   virtual void attend_backward(std::int64_t block, const BlockTensors& kept, const Pass& pass,
                                const Tensor& d_attended_TD, const Tensor& d_qkv_TE) = 0;
+
+ protected:
+  /// Of Pass::attention_maxima, the part of the heads that this rank's attention kernels compute.
+  Tensor maxima_of(std::int64_t block, const Pass& pass) const;
 };
 
 std::unique_ptr<Sequences> make_sequences(Computation& computation);

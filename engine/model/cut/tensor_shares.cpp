@@ -26,6 +26,12 @@ std::vector<OutputColumns> TensorShares::up_columns(std::int64_t block) const {
   return {{0, F}, {F, F}};
 }
 
+// Not in evaluations, which form no gradient.
+kernels::ZLoss TensorShares::z_loss(std::int64_t first, std::int64_t tokens, bool gradient) const {
+  if (!gradient || shape_.z_loss == 0.0) return {};
+  return {static_cast<float>(shape_.z_loss), activations_.z_losses_T.tensor().part(first, tokens)};
+}
+
 kernels::QkNormBackward TensorShares::qk_norm_gradients(const BlockTensors& kept,
                                                         const BlockParameters& parameters,
                                                         const Affine& query, const Affine& key,
@@ -59,7 +65,8 @@ class WholeShares final : public TensorShares {
                                       .losses = activations_.losses_T.tensor().part(first, tokens),
                                       .gradient = gradient,
                                       .grad_scale = pass.gradient_scale,
-                                      .form = shape_.logits_form()});
+                                      .form = shape_.logits_form(),
+                                      .z_loss = z_loss(first, tokens, gradient)});
   }
   RowSums sums_of_normalised_rows(const Tensor&) override { return {}; }
   void qk_norm_backward(const BlockTensors& kept, const BlockParameters& parameters,
@@ -132,7 +139,8 @@ void CutShares::chunk_losses(const Pass& pass, std::int64_t first, std::int64_t 
       .grad_scale = pass.gradient_scale,
       .form = shape_.logits_form(),
       .groups = std::max(1, shape_.part.sum_groups),
-      .rows_of_a_group = shape_.vocabulary_group()};
+      .rows_of_a_group = shape_.vocabulary_group(),
+      .z_loss = z_loss(first, tokens, gradient)};
   kernels::logit_maxima(compute_, args);
   collectives_.gather("largest logits", args.maxima);
   kernels::exponential_sums(compute_, args);

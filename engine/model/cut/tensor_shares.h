@@ -9,7 +9,8 @@
 
 namespace sherd::kernels {
 struct QkNormBackward;
-}
+struct ZLoss;
+}  // namespace sherd::kernels
 
 namespace sherd::model {
 
@@ -50,6 +51,7 @@ class TensorShares : protected Part {
   std::vector<OutputColumns> up_columns(std::int64_t block) const;
 
  protected:
+  kernels::ZLoss z_loss(std::int64_t first, std::int64_t tokens, bool gradient) const;
   kernels::QkNormBackward qk_norm_gradients(const BlockTensors& kept,
                                             const BlockParameters& parameters, const Affine& query,
                                             const Affine& key, const Tensor& d_qkv_TE) const;

@@ -25,12 +25,17 @@ std::vector<BufferSpec> LossSums::buffers(const TrainingOptions& options) {
   if (options.num_loss_sources > 0) {
     buffers.push_back(sums_buffer("loss_sum.sources", options.num_loss_sources));
   }
+  if (options.model.z_loss > 0.0) buffers.push_back(sums_buffer("z_loss_sum", 1));
   return buffers;
 }
 
 LossSums::LossSums(const TrainingOptions& options, const sharding::Rank& rank)
-    : rank_(rank), num_sources_(options.num_loss_sources), total_(rank, buffers(options)[0]) {
+    : rank_(rank),
+      num_sources_(options.num_loss_sources),
+      has_z_(options.model.z_loss > 0.0),
+      total_(rank, buffers(options)[0]) {
   if (num_sources_ > 0) by_source_ = {rank, buffers(options)[1]};
+  if (has_z_) z_total_ = {rank, buffers(options).back()};
 }
 
 void LossSums::add(const Tensor& losses, bool first) {
@@ -51,10 +56,22 @@ void LossSums::add_by_source(const Tensor& losses, std::int64_t first_row, std::
   }
 }
 
-ExactSum LossSums::total() {
-  total_.to_host(rank_.compute());
+void LossSums::add_z(const Tensor& z_losses, bool first) {
+  kernels::sum(rank_.compute(), z_losses, z_total_.device(), !first);
+}
+
+ExactSum LossSums::read(const sharding::MirroredBuffer& sum) const {
+  sum.to_host(rank_.compute());
   rank_.compute().synchronize();
-  return ExactSum(std::span(total_.host().as<double>(), kNumbers));
+  return ExactSum(std::span(sum.host().as<double>(), kNumbers));
+}
+
+ExactSum LossSums::total() {
+  return read(total_);
+}
+
+ExactSum LossSums::z_total() {
+  return has_z_ ? read(z_total_) : ExactSum();
 }
 
 std::vector<ExactSum> LossSums::by_source() {

@@ -29,16 +29,23 @@ class LossSums {
   void add_by_source(const Tensor& losses, std::int64_t first_row, std::int64_t num_rows,
                      bool first);
 
+  /// The same for z-losses, with ModelShape::z_loss.
+  void add_z(const Tensor& z_losses, bool first);
+
   /// Block until they are available.
   ExactSum total();
+  ExactSum z_total();  ///< 0 without z-losses
   std::vector<ExactSum> by_source();
   /// f32 losses in device memory.
   std::vector<float> on_host(const Tensor& losses);
 
  private:
+  ExactSum read(const sharding::MirroredBuffer& sum) const;
+
   const sharding::Rank& rank_;
   int num_sources_;
-  sharding::MirroredBuffer total_, by_source_;
+  bool has_z_;
+  sharding::MirroredBuffer total_, by_source_, z_total_;
 };
 
 }  // namespace sherd::engine

@@ -394,6 +394,7 @@ void UnitRunner::add_step_losses(const model::Pass& pass, bool first) {
   if (!has_head_) return;
   loss_sums_.add_by_source(transformer_->losses().part(0, shape.tokens()), pass.first_row,
                            shape.sequences, first);
+  if (options_.model.z_loss > 0.0) loss_sums_.add_z(transformer_->z_losses(), first);
 }
 
 std::vector<float> UnitRunner::losses(std::int64_t num_tokens) {

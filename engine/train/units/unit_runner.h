@@ -19,6 +19,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -99,7 +100,8 @@ class UnitRunner {
   /// Adds the last pass's losses of the first `num_tokens` tokens, in f64, to a sum on the device;
   /// `first`: the sum starts with them.
   void add_losses(std::int64_t num_tokens, bool first);
-  /// The same for all tokens of a training pass, and to the sums of their sources.
+  /// The same for all tokens of a training pass, and to the sums of their sources; and their
+  /// z-losses, if there are any.
   void add_step_losses(const model::Pass& pass, bool first);
   /// The sums of add_losses and add_step_losses. Blocks until they are available; empty on a rank
   /// without the head.
@@ -113,6 +115,7 @@ class UnitRunner {
   /// The last pass's losses of its first `num_tokens` tokens; 0 without a target. Blocks until they
   /// are available. Empty on a rank without the head.
   std::vector<float> losses(std::int64_t num_tokens);
+  ExactSum z_loss_sum() { return has_head_ ? loss_sums_.z_total() : ExactSum(); }
 
   /// Interleaves the matrices in place: ShardedModel::interleave_weights.
   bool interleave_weights();

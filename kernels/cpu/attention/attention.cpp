@@ -2,6 +2,8 @@
 #include "kernels/cpu/attention/attention.h"
 
 #include <algorithm>
+#include <atomic>
+#include <bit>
 #include <limits>
 #include <type_traits>
 
@@ -31,6 +33,16 @@ void merge_row(const float* own, float own_lse, std::int64_t head_width, float* 
   *lse = merged;
 }
 
+// The largest of both; other tasks may do the same.
+void join_maximum(std::int32_t* maximum, float score) {
+  if (score == -std::numeric_limits<float>::infinity()) return;
+  const std::uint32_t word = ordered_word(std::bit_cast<std::uint32_t>(score));
+  const std::atomic_ref<std::uint32_t> joined(*reinterpret_cast<std::uint32_t*>(maximum));
+  std::uint32_t before = joined.load(std::memory_order_relaxed);
+  while (before < word && !joined.compare_exchange_weak(before, word, std::memory_order_relaxed)) {
+  }
+}
+
 // One head of one document, strip of queries by strip; writes its rows of out and lse, or merges
 // with them.
 template <class T, class Out>
@@ -57,6 +69,8 @@ void forward_head(const AttentionForward& args, const Document& document, std::i
   const PackedHead packed{panels, buffers.key_panels, buffers.value_panels, S};
   const HeadRows<const T> queries =
       packed_head(args.qkv.as<T>(), shape, first_row, Part::kQuery, h);
+  float largest = -std::numeric_limits<float>::infinity();
+  float* const found = args.maxima ? &largest : nullptr;
   const std::int64_t first_query = shape.first_query, end = first_query + shape.num_queries();
   for (std::int64_t strip_begin = first_query / kStrip * kStrip; strip_begin < end;
        strip_begin += kStrip) {
@@ -71,7 +85,7 @@ void forward_head(const AttentionForward& args, const Document& document, std::i
     score_queries(shape, packed, left, rows, keys, strip);
     for (std::int64_t r = 0; r < rows; ++r) {
       strip.factor[r] = softmax_row(shape, args.dropout, document.element(h, q0 + r), q0 + r, keys,
-                                    strip.score + r * strip.score_stride, lse + r);
+                                    strip.score + r * strip.score_stride, lse + r, found);
     }
     weigh_values(shape, packed, rows, keys, strip);
     Out* out_rows = out.first + row * out.stride;
@@ -82,6 +96,7 @@ void forward_head(const AttentionForward& args, const Document& document, std::i
     }
     if (!args.merge) narrow_rows(strip.out, K, out_rows, out.stride, rows, K);
   }
+  if (args.maxima) join_maximum(args.maxima.as<std::int32_t>() + h, largest);
 }
 
 }  // namespace

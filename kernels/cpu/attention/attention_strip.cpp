@@ -74,7 +74,7 @@ void score_queries(const AttentionShape& shape, const PackedHead& head, const Ma
 }
 
 float softmax_row(const AttentionShape& shape, const Dropout& dropout, std::int64_t first_element,
-                  std::int64_t q, const KeyRange& keys, float* row, float* lse) {
+                  std::int64_t q, const KeyRange& keys, float* row, float* lse, float* largest) {
   constexpr float kMasked = -std::numeric_limits<float>::infinity();
   const std::int64_t first = first_key(shape, q) - keys.begin;
   const std::int64_t end = std::min(q + 1, shape.positions) - keys.begin;
@@ -84,6 +84,7 @@ float softmax_row(const AttentionShape& shape, const Dropout& dropout, std::int6
     *lse = kMasked;
     return 0.0f;
   }
+  if (largest != nullptr) *largest = std::max(*largest, row_maximum(row + first, end - first));
   if (shape.softcap > 0.0f) cap_scores(SoftCap(shape.softcap), row + first, end - first);
   std::fill(row, row + first, kMasked);
   std::fill(row + end, row + padded, kMasked);

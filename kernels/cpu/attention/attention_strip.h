@@ -43,9 +43,11 @@ void score_queries(const AttentionShape& shape, const PackedHead& head, const Ma
 
 /// Turns the scores of query q against `keys` into the weights of the values: the exponentials,
 /// exactly zero where masked or dropped. Returns the factor that is still missing. If the query
-/// sees none of the keys, the weights are zeros and lse is -inf.
+/// sees none of the keys, the weights are zeros and lse is -inf. `largest`, if given: becomes the
+/// largest score that the query sees, before the soft cap, unless it is larger.
 float softmax_row(const AttentionShape& shape, const Dropout& dropout, std::int64_t first_element,
-                  std::int64_t q, const KeyRange& keys, float* row, float* lse);
+                  std::int64_t q, const KeyRange& keys, float* row, float* lse,
+                  float* largest = nullptr);
 
 /// buffers.out[r, :] = factor[r] * the sum of the weights times the values. The weights are rounded
 /// to bf16 if the values are bf16. Overwrites the scores.

@@ -66,12 +66,25 @@ TEST(Metrics, OnSeveralRanksAStepNamesTheSlowest) {
                               R"("peak_bytes":{"parameters":4096,"data":64,"total":4160}})");
 }
 
+TEST(Metrics, AStepHasItsZLossAndItsLargestAttentionScores) {
+  StepMetrics metrics = example();
+  metrics.z_loss = 0.0625;
+  metrics.attention_logits = {.largest = 12.5, .layer = 1, .head = 3, .of_layers = {9.25, 12.5}};
+  metrics.clipped_heads = 2;
+  EXPECT_EQ(to_json(metrics), R"({"step":12,"loss":4.25,"grad_norm":1.5,"lr":0.001,"tokens":9984,)"
+                              R"("tokens_per_s":81234.5,"exposed_comm_ms":0.25,"comm_cpu_ms":1.5,)"
+                              R"("z_loss":0.0625,"max_attention_logit":12.5,)"
+                              R"("max_attention_logit_layer":1,"max_attention_logit_head":3,)"
+                              R"("max_attention_logits":[9.25,12.5],"clipped_heads":2,)"
+                              R"("peak_bytes":{"parameters":4096,"data":64,"total":4160}})");
+}
+
 TEST(Metrics, OfAModelWithExpertsAStepSaysHowEvenlyTokensAreDealt) {
   StepMetrics metrics = example();
   metrics.experts = {.balance_loss = 0.0125, .z_loss = 0.0, .layers = {{1, 96, 160, 128.0, 0}}};
   EXPECT_EQ(to_json(metrics), R"({"step":12,"loss":4.25,"grad_norm":1.5,"lr":0.001,"tokens":9984,)"
                               R"("tokens_per_s":81234.5,"exposed_comm_ms":0.25,"comm_cpu_ms":1.5,)"
-                              R"("balance_loss":0.0125,"z_loss":0.0,)"
+                              R"("balance_loss":0.0125,"router_z_loss":0.0,)"
                               R"("experts":[{"layer":1,"min":96,"max":160,"mean":128.0,"idle":0}],)"
                               R"("peak_bytes":{"parameters":4096,"data":64,"total":4160}})");
 }

@@ -58,4 +58,21 @@ Loss cross_entropy(std::int64_t vocab_size, const Values& logits,
   return out;
 }
 
+Loss z_loss(std::int64_t vocab_size, const Values& logits, double c) {
+  const auto V = static_cast<std::size_t>(vocab_size);
+  Loss out{{}, Values(logits.size())};
+  for (std::size_t first = 0; first < logits.size(); first += V) {
+    const double* row = &logits[first];
+    const double largest = *std::max_element(row, row + V);
+    double sum = 0.0;
+    for (std::size_t v = 0; v < V; ++v) sum += std::exp(row[v] - largest);
+    const double lse = largest + std::log(sum);
+    out.losses.push_back(c * lse * lse);
+    for (std::size_t v = 0; v < V; ++v) {
+      out.gradients[first + v] = 2.0 * c * lse * std::exp(row[v] - lse);
+    }
+  }
+  return out;
+}
+
 }  // namespace sherd::oracle

@@ -28,5 +28,7 @@ struct Loss {
 };
 Loss cross_entropy(std::int64_t vocab_size, const Values& logits,
                    const std::vector<std::int32_t>& targets);
+/// c lse^2 of every token.
+Loss z_loss(std::int64_t vocab_size, const Values& logits, double c);
 
 }  // namespace sherd::oracle

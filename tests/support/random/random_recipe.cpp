@@ -65,6 +65,7 @@ class LegalRecipe {
     parts_of_models();
     experts();
     eight_bits();
+    attention_scores();
     if (has_adapter_) adapter();
     return std::move(settings_);
   }
@@ -259,6 +260,7 @@ class LegalRecipe {
     maybe("training.gradient_accumulation_steps", steps);
     set("zero_optimization.stage", random_.whole(0, 3));
     maybe("training.weight_hash_interval", random_.whole(0, 2));
+    maybe("training.z_loss_multiplier", random_.one_of({"0", "0.0001"}));
     leave_what_the_stage_lacks(settings_);
     const auto optimizer = settings_.find("optimizer.type");
     if (optimizer != settings_.end() && optimizer->second == "muon") leave(kOverReplicas);
@@ -475,6 +477,19 @@ class LegalRecipe {
         !is("parallelism.expert_parallel_degree", {"1"})) {
       leave("optimizer.eight_bit_states");
     }
+  }
+
+  void attention_scores() {
+    const auto is_off = [this](const char* key, std::string_view off) {
+      const auto found = settings_.find(std::string(key));
+      return found == settings_.end() || found->second == off;
+    };
+    leave("optimizer.qk_clip_threshold");
+    if (has_adapter_ || !is_off("model.qk_norm", "none") ||
+        !is_off("model.attention_softcap", "0") || !random_.chance(0.5)) {
+      return leave("optimizer.qk_clip_alpha");
+    }
+    set("optimizer.qk_clip_threshold", random_.one_of({"1e-6", "0.5", "100"}));
   }
 
   void saves() {
