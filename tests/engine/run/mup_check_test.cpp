@@ -19,7 +19,11 @@ class MupCheckTest : public SmallRuns {
         "training: {{seq_length: 16, global_batch_size: 4, micro_batch_size: 4, max_steps: 100}}\n"
         "optimizer: {{lr: 0.01}}\n",
         folder_.file("text"));
-    return {{.path = "mine.yaml", .text = text, .sets = std::move(sets)}, 4, 4};
+    engine::RecipeRequest request;
+    request.path = "mine.yaml";
+    request.text = text;
+    request.sets = std::move(sets);
+    return {std::move(request), 4, 4};
   }
 };
 

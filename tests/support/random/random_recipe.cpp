@@ -33,6 +33,7 @@ void leave_what_the_stage_lacks(Settings& settings) {
   if (stage == 0) settings.erase(std::string(kOverReplicas));
   const bool has_copies = replicas > 1 || (stage < 3 && shards > 1);
   if (!has_copies) settings.erase("training.weight_hash_interval");
+  if (stage < 3) settings.erase("zero_optimization.offload_param");
 }
 
 // Ranks that divide the experts, of a recipe with its data ranks.
@@ -66,11 +67,40 @@ class LegalRecipe {
     experts();
     eight_bits();
     attention_scores();
+    on_disk();
     if (has_adapter_) adapter();
     return std::move(settings_);
   }
 
  private:
+  std::string value_of(const std::string& key, const std::string& fallback) const {
+    const auto found = settings_.find(key);
+    return found == settings_.end() ? fallback : found->second;
+  }
+  // State and the inputs of blocks.
+  void on_disk() {
+    for (const char* key : {"optimizer", "param", "path", "buffer_mib"}) {
+      leave(fmt::format("zero_optimization.offload_{}", key));
+    }
+    leave("activation_checkpointing.offload");
+    if (value_of("activation_checkpointing.mode", "none") == "full" &&
+        value_of("parallelism.pipeline_parallel_degree", "1") == "1") {
+      maybe("activation_checkpointing.offload", "nvme");
+    }
+    const std::string type = value_of("optimizer.type", "adamw");
+    if (type != "adamw" && type != "adam" && type != "lion") return;
+    if (random_.chance(0.6)) return;
+    set("zero_optimization.offload_optimizer", "nvme");
+    set("zero_optimization.offload_buffer_mib", random_.whole(1, 8));
+    if (value_of("zero_optimization.stage", "0") == "3") {
+      maybe("zero_optimization.offload_param", "nvme");
+    }
+    // Of FP32 weights on disk.
+    for (const char* key : {"averages.type", "training.weight_hash_interval",
+                            "optimizer.qk_clip_threshold", "optimizer.qk_clip_alpha"}) {
+      leave(key);
+    }
+  }
   void set(std::string_view key, const std::string& value) { settings_[std::string(key)] = value; }
   void set(std::string_view key, std::int64_t value) { set(key, std::to_string(value)); }
   void leave(std::string_view key) { settings_.erase(std::string(key)); }
@@ -408,6 +438,8 @@ class LegalRecipe {
                                 "[{parameters: [\"embedding.*\", \"block.0.*\"], frozen: true}]",
                                 "[{parameters: [\"block.*norm*\"]}, {parameters: "
                                 "[\"block.*\"], frozen: true}]"}));
+    // New rows of an embedding that is frozen would never be trained.
+    if (settings_.contains("model.add_special_tokens")) leave("optimizer.groups");
     maybe("model.mup_base_hidden_size", random_.one_of({"0", "8", "100"}));
     const auto optimizer = settings_.find("optimizer.type");
     const bool by_trust = optimizer != settings_.end() &&

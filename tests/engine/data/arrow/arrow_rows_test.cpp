@@ -190,7 +190,7 @@ TEST(ArrowModule, IsRefusedIfItCantBeLoadedOrIsOfAnotherVersion) {
       << text;
   EXPECT_EQ(test::error_text<DataError>([] { load_arrow_module({SHERD_WRONG_MODULE}, "a.arrow"); }),
             "a.arrow: can't be read, because " SHERD_WRONG_MODULE
-            " belongs to another version of sherd (interface 999, not 1); build both from the same "
+            " belongs to another version of sherd (interface 999, not 2); build both from the same "
             "sources.");
 }
 
