@@ -79,7 +79,11 @@ ParameterGather::ParameterGather(const Rank& rank, const std::vector<UnitState>&
     made.free = rank.make_event();
   }
   quantised_ = rank.acquire(quantised_gather_buffer(plans_of(units)));
-  if (rank.disk) at_once_ = make_cpu_compute_stream({.name = "read", .rank = rank.rank});
+  if (!rank.disk) return;
+  StreamOptions at_once;
+  at_once.name = "read";
+  at_once.rank = rank.rank;
+  at_once_ = make_cpu_compute_stream(std::move(at_once));
 }
 
 void ParameterGather::plan(std::vector<int> uses) {
