@@ -26,7 +26,7 @@ std::vector<BufferSpec> DiskHome::copy_buffers(const std::vector<BufferSpec>& bu
     if (buffer.home == Home::kDisk) bytes = std::max(bytes, disk_room(block_bytes(buffer)));
   }
   if (bytes == 0) return {};
-  // Of this category, so that places are aligned to pages.
+  // Buffers of this category are placed on pages.
   std::vector<BufferSpec> copies = {{"offload.copy", Category::kCheckpoint, DType::kU8, bytes}};
   if (saves) copies.push_back({"offload.snapshot", Category::kCheckpoint, DType::kU8, bytes});
   return copies;

@@ -12,7 +12,9 @@
 /// Snapshot   from `begin_snapshot` to `end_snapshot`, `copy_of_snapshot` reads what was there when
 ///            it began, although writes continue: they go to a second place in the file. So a save
 ///            costs disk space, but neither memory nor time.
-/// Threads    copies and `each_part` may be called by any thread, all else by the rank's.
+/// Threads    copies and `each_part` may be called by any thread, all else by the rank's. Writes of
+///            `copy` and `each_part` come before the first request, since what a request has read
+///            ahead wouldn't have them.
 /// Errors     `wait` and the copies throw what a request met: DataError, with file, operation and
 ///            remedy. After an error all later requests fail.
 #pragma once
@@ -28,7 +30,7 @@ namespace sherd {
 
 /// Of addresses, file offsets and lengths of direct input and output.
 inline constexpr std::int64_t kDiskAlignment = 4096;
-/// Bytes that a block of so many bytes takes, in the file and in memory.
+/// Bytes that a block of `bytes` bytes takes, in the file and in memory.
 constexpr std::int64_t disk_room(std::int64_t bytes) {
   return (bytes + kDiskAlignment - 1) / kDiskAlignment * kDiskAlignment;
 }

@@ -53,8 +53,9 @@ BufferSpec StateRing::buffer(std::span<const OffloadedKind> kinds, std::int64_t 
                              const std::vector<sharding::UnitPlan>& units) {
   std::int64_t num_blocks = 0;
   for (const sharding::UnitPlan& unit : units) num_blocks += blocks_of(unit, block);
-  return {"offload.ring", Category::kOptimizer, DType::kU8,
-          slots_for(num_blocks) * slot_bytes(kinds, longest_block(block, units)) + kDiskAlignment};
+  const std::int64_t slot = slot_bytes(kinds, longest_block(block, units));
+  return {"offload.ring", Category::kOptimizer, DType::kU8, slots_for(num_blocks) * slot,
+          kAlways,        Home::kDevice,        slot};
 }
 
 StateRing::StateRing(const sharding::Rank& rank, std::vector<OffloadedKind> kinds,
@@ -86,11 +87,8 @@ StateRing::~StateRing() {
 
 std::vector<StateRing::Part> StateRing::parts_of(std::size_t position) const {
   const Place& place = order_[position % order_.size()];
-  char* const memory = static_cast<char*>(memory_.tensor().data);
-  const auto begin = reinterpret_cast<std::uintptr_t>(memory);
-  char* const slot =
-      memory + (disk_room(static_cast<std::int64_t>(begin)) - static_cast<std::int64_t>(begin)) +
-      static_cast<std::int64_t>(position % num_slots_) * slot_bytes_;
+  char* const slot = static_cast<char*>(memory_.tensor().data) +
+                     static_cast<std::int64_t>(position % num_slots_) * slot_bytes_;
   std::vector<Part> parts;
   for (std::size_t kind = 0; kind < kinds_.size(); ++kind) {
     const Tensor& whole = at_rest_[kind][place.unit];

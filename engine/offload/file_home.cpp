@@ -103,6 +103,7 @@ class FileHome final : public DiskHome {
   }
   void each_part(const void* address, std::int64_t bytes, bool writes, const Use& use) override {
     const std::lock_guard lock(latest_.mutex);
+    SHERD_CHECK(!writes || !has_requests_, "state on disk is written after the first request");
     each_range(address, bytes,
                [&](const BlockTable::Position& at, std::int64_t begin, std::int64_t count) {
                  bring(latest_, at.block, false);
@@ -138,6 +139,7 @@ class FileHome final : public DiskHome {
 
  private:
   static constexpr std::size_t kNoBlock = static_cast<std::size_t>(-1);
+  static constexpr Ticket kCopy = -1;  // of the block that a copy reads
 
   struct Block {
     int latest = kNothing;  ///< place of the newest content, once its requests are done
@@ -214,6 +216,7 @@ class FileHome final : public DiskHome {
     }
     request.place = block.latest;
     request.ticket = ++last_ticket_;
+    has_requests_ = true;
     requests_.push_back(request);
     changed_.notify_all();
     return request.ticket;
@@ -250,15 +253,32 @@ class FileHome final : public DiskHome {
       changed_.wait(lock, [&] { return error_ || !still_written(); });
       if (error_) std::rethrow_exception(error_);
       if (!of_snapshot && place != kNothing) traffic_.read += file_.block_bytes(block);
+      // Writes that are asked for meanwhile wait for this one. A snapshot's place isn't written.
+      if (!of_snapshot) requests_.push_back({.ticket = kCopy, .block = block, .running = true});
     }
-    flush(cache);
-    cache.block = kNoBlock;
+    std::exception_ptr error;
+    try {
+      flush(cache);
+      cache.block = kNoBlock;
+      read_place(block, place, bytes_of(cache));
+      cache.block = block;
+    } catch (...) {
+      error = std::current_exception();
+    }
+    if (!of_snapshot) forget(kCopy);
+    if (error) std::rethrow_exception(error);
+  }
+  void read_place(std::size_t block, int place, char* to) const {
     if (place == kNothing) {
-      std::memset(bytes_of(cache), 0, static_cast<std::size_t>(file_.block_bytes(block)));
+      std::memset(to, 0, static_cast<std::size_t>(file_.block_bytes(block)));
     } else {
-      file_.read(block, place, bytes_of(cache));
+      file_.read(block, place, to);
     }
-    cache.block = block;
+  }
+  void forget(Ticket ticket) {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(requests_, [&](const Request& done) { return done.ticket == ticket; });
+    changed_.notify_all();
   }
 
   bool is_pending(Ticket ticket) const {
@@ -304,10 +324,8 @@ class FileHome final : public DiskHome {
   void run(const Request& request) {
     if (request.writes) {
       file_.write(request.block, request.place, request.memory);
-    } else if (request.place == kNothing) {
-      std::memset(request.memory, 0, static_cast<std::size_t>(file_.block_bytes(request.block)));
     } else {
-      file_.read(request.block, request.place, request.memory);
+      read_place(request.block, request.place, request.memory);
     }
   }
   // What was asked for is still done: its memory must not be used any more afterwards.
@@ -332,6 +350,7 @@ class FileHome final : public DiskHome {
   std::deque<Request> requests_;  // in order, those that run included
   std::vector<Block> blocks_;
   Ticket last_ticket_ = 0;
+  std::atomic<bool> has_requests_ = false;
   std::exception_ptr error_;
   bool leaving_ = false;
   const bool keeps_snapshots_;

@@ -7,8 +7,11 @@
 
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <filesystem>
+#include <functional>
 #include <numeric>
+#include <thread>
 
 #include "engine/offload/disk_rate.h"
 #include "tests/checkpoint/support/hooked_disk.h"
@@ -148,6 +151,45 @@ TEST(FileHome, CopiesTakeAnyBytesOfSeveralBlocks) {
     ASSERT_EQ(back[static_cast<std::size_t>(i)], inside ? static_cast<float>(i - 999) : 0.0f);
   }
   files.expect(1, 2001.0f);  // requests see what copies have brought
+}
+
+// Calls `before` before each read. Calls of several threads overlap.
+class HeldReads final : public test::HookedDisk {
+ public:
+  HeldReads() : HookedDisk({}) {}
+  ssize_t pread(int fd, void* to, std::size_t bytes, std::int64_t offset) override {
+    before();
+    return checkpoint::posix_disk().pread(fd, to, bytes, offset);
+  }
+  ssize_t pwrite(int fd, const void* from, std::size_t bytes, std::int64_t offset) override {
+    return checkpoint::posix_disk().pwrite(fd, from, bytes, offset);
+  }
+  std::function<void()> before;
+};
+
+// Its read begins before a write of the same block is asked for, and ends long after.
+TEST(FileHome, AWriteWaitsForTheCopyThatReadsItsBlock) {
+  std::atomic<bool> is_read = false, is_asked = false, holds = false;
+  HeldReads disk;
+  disk.before = [&] {
+    if (!holds.exchange(false)) return;
+    is_read = true;
+    while (!is_asked) std::this_thread::yield();
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  };
+  Fixture files(disk);
+  files.home().wait(files.write(1, 5.0f));
+  holds = true;
+  std::vector<float> values(kBlock);
+  std::thread copies([&] { files.home().copy(files.at(1), values.data(), 4 * kBlock); });
+  while (!is_read) std::this_thread::yield();
+  files.write(1, 900.0f);
+  is_asked = true;
+  copies.join();
+  for (std::int64_t i = 0; i < kBlock; ++i) {
+    ASSERT_EQ(values[static_cast<std::size_t>(i)], 5.0f + static_cast<float>(i));
+  }
+  files.expect(1, 900.0f);
 }
 
 TEST(FileHome, ASnapshotStaysWhileWritesGoOn) {
