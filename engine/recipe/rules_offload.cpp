@@ -1,5 +1,8 @@
 // Rules about state that is on disk between uses.
+#include <utility>
+
 #include "engine/recipe/fields.h"
+#include "engine/recipe/offload.h"
 #include "engine/recipe/resolution.h"
 
 namespace sherd::engine {
@@ -41,6 +44,16 @@ void check_optimizer(Resolution& recipe, bool master) {
 
 }  // namespace
 
+sharding::OffloadOptions offload_of(const Recipe& recipe) {
+  const Recipe::ZeroOptimization& zero = recipe.zero_optimization;
+  const bool optimizer = zero.offload_optimizer == OffloadDevice::kNvme;
+  return {.moments = optimizer,
+          .master = optimizer && recipe.mixed_precision.param_dtype != FloatType::kF32 &&
+                    (zero.stage < 3 || zero.shard_optimizer_over_replicas),
+          .parameters = zero.offload_param == OffloadDevice::kNvme,
+          .buffer_bytes = zero.offload_buffer_mib << 20};
+}
+
 namespace {
 
 void check_activations(Resolution& recipe) {
@@ -71,39 +84,28 @@ void check_offload(Resolution& recipe) {
   check_activations(recipe);
   check_device_of(recipe, kOptimizer, zero.offload_optimizer);
   check_device_of(recipe, kParam, zero.offload_param);
-  const bool param = zero.offload_param == OffloadDevice::kNvme;
-  const bool optimizer = zero.offload_optimizer == OffloadDevice::kNvme;
-  if (!param && !optimizer) return;
-  if (param && zero.stage < 3) {
+  const sharding::OffloadOptions offload = offload_of(values);
+  if (!offload.active()) return;
+  if (offload.parameters && zero.stage < 3) {
     recipe.refuse(
         {kParam, "zero_optimization.stage"},
         "{} is nvme, but at stage {} every rank computes with whole parameters in memory. "
         "Use stage: 3.",
         kParam, zero.stage);
   }
-  const bool master = optimizer && values.mixed_precision.param_dtype != FloatType::kF32 &&
-                      (zero.stage < 3 || zero.shard_optimizer_over_replicas);
-  check_optimizer(recipe, master);
-  if (!param && !master) return;
-  const std::string_view key = param ? kParam : kOptimizer;
-  if (values.averages.type != AverageType::kNone) {
-    recipe.refuse({key, "averages.type"},
-                  "{} is nvme, which puts FP32 weights on disk, but averages.type needs them in "
-                  "memory. Leave out one of the two.",
-                  key);
-  }
-  if (values.optimizer.qk_clip_threshold > 0.0) {
-    recipe.refuse({key, "optimizer.qk_clip_threshold"},
-                  "{} is nvme, which puts FP32 weights on disk, but optimizer.qk_clip_threshold "
-                  "changes them in memory. Leave out one of the two.",
-                  key);
-  }
-  if (values.training.weight_hash_interval > 0) {
-    recipe.refuse(
-        {key, "training.weight_hash_interval"},
-        "{} is nvme, which puts FP32 weights on disk, but "
-        "training.weight_hash_interval compares them in memory. Leave out one of the two.",
-        key);
+  check_optimizer(recipe, offload.master);
+  if (!offload.parameters && !offload.master) return;
+  const std::string_view key = offload.parameters ? kParam : kOptimizer;
+  for (const auto& [other, is_used] :
+       {std::pair<std::string_view, bool>("averages.type",
+                                          values.averages.type != AverageType::kNone),
+        {"optimizer.qk_clip_threshold", values.optimizer.qk_clip_threshold > 0.0},
+        {"training.weight_hash_interval", values.training.weight_hash_interval > 0}}) {
+    if (!is_used) continue;
+    recipe.refuse({key, other},
+                  "{} is nvme, which puts FP32 weights on disk, but {} needs them in memory. Leave "
+                  "out one of the two.",
+                  key, other);
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "engine/recipe/offload.h"
 #include "engine/train/data_sources.h"
 #include "engine/train/model_shape.h"
 #include "engine/train/parameter_groups.h"
@@ -25,15 +26,6 @@ data::Format data_format(DataFormat format) {
   }
   SHERD_CHECK(false, "unknown data format");
   __builtin_unreachable();
-}
-
-sharding::OffloadOptions offload_of(const Recipe& recipe) {
-  const Recipe::ZeroOptimization& zero = recipe.zero_optimization;
-  const bool optimizer = zero.offload_optimizer == OffloadDevice::kNvme;
-  return {.moments = optimizer,
-          .master = optimizer && recipe.mixed_precision.param_dtype != FloatType::kF32,
-          .parameters = zero.offload_param == OffloadDevice::kNvme,
-          .buffer_bytes = zero.offload_buffer_mib << 20};
 }
 
 }  // namespace
