@@ -24,7 +24,7 @@ namespace sherd::engine {
 
 class KeptInputs {
  public:
-  /// How many slots a model of so many layers has; 0: all inputs fit into that many.
+  /// Number of slots for a model of `num_layers` layers; 0: all inputs fit into them.
   static int slots(std::int64_t num_layers);
   /// On disk, for the shape of one rank; none if ModelShape::residual_slots is 0.
   static std::vector<BufferSpec> buffers(const model::ModelShape& shape);
