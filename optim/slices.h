@@ -36,14 +36,14 @@ struct UpdatedSlice {
   }
 };
 
-/// By unit: the slices that this rank updates. With `block`, each is cut where a block of so many
-/// elements of the unit's moments ends (optim/state_ring.h).
+/// By unit: the slices that this rank updates. With `block`, each is cut after every `block`
+/// elements of the unit's moments (optim/state_ring.h).
 std::vector<std::vector<UpdatedSlice>> updated_slices(const std::vector<sharding::UnitState>& units,
                                                       const OptimizerOptions& options,
                                                       std::int64_t block = 0);
 
 /// A buffer for one kind of moment, as large as the unit's slices that this rank updates. With
-/// `block` it is on disk, in blocks of so many elements of the slices.
+/// `block` it is on disk, in blocks for that number of the slices' elements.
 BufferSpec moment_buffer(const sharding::UnitPlan& unit, const std::string& kind,
                          const MomentType& type, std::int64_t block = 0);
 /// One buffer for each kind and each unit that has trained parameters, kind by kind.

@@ -226,6 +226,12 @@ std::string sent_section(const PlanReport& report) {
   return head + scrolling("Sent in a step", html) + "</section>\n";
 }
 
+std::string disk_section(const PlanReport& report) {
+  if (!report.disk) return "";
+  return fmt::format("<section>\n<h2>On disk</h2>\n<pre>{}</pre>\n</section>\n",
+                     escaped(disk_plan_text(*report.disk)));
+}
+
 }  // namespace
 
 std::string plan_page(const PlanReport& report) {
@@ -235,10 +241,10 @@ std::string plan_page(const PlanReport& report) {
   if (report.planned.recipe.parallelism.pipeline_parallel_degree > 1)
     style += schedule::kPictureStyle;
   const std::string body =
-      fmt::format("<h1>{}</h1>\n<p class=\"soft\">{}</p>\n{}{}{}{}{}{}{}", escaped(name),
+      fmt::format("<h1>{}</h1>\n<p class=\"soft\">{}</p>\n{}{}{}{}{}{}{}{}", escaped(name),
                   escaped(head), verdict_section(report), stages_section(report),
                   timeline_section(report), table_section(report), pipeline_section(report.planned),
-                  answers_section(report), sent_section(report));
+                  answers_section(report), sent_section(report), disk_section(report));
   return page({.title = name + ": memory plan", .style = style, .body = body});
 }
 

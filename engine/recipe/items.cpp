@@ -41,7 +41,7 @@ const std::vector<ItemKey<DataSource>> kSources = {
 const std::vector<ItemKey<DataStage>> kStages = {
     key(&DataStage::steps, {.key = "steps", .fallback = value("0"), .range = {.min = 0, .max = 1e12}, .help = "Steps of the stage."}),
     key(&DataStage::tokens, {.key = "tokens", .fallback = value("0"), .range = {.min = 0, .max = 1e18}, .help = "Tokens of the stage instead of steps, rounded up to whole steps. The last stage needs no length: it lasts to the end of the run."}),
-    key(&DataStage::epochs, {.key = "epochs", .fallback = value("0"), .range = {.min = 0, .max = kMillion}, .help = "Epochs of a source instead of steps: the stage has the fewest whole steps that use so many times the source's sequences."}),
+    key(&DataStage::epochs, {.key = "epochs", .fallback = value("0"), .range = {.min = 0, .max = kMillion}, .help = "Epochs of a source instead of steps. The stage ends with the first step that completes them."}),
     key(&DataStage::epochs_of, {.key = "epochs_of", .fallback = derived("the only source"), .help = "Name of the source that epochs counts."}),
     key(&DataStage::weights, {.key = "weights", .fallback = derived("those of data.sources"), .range = {.min = 0, .max = kMillion}, .help = "A weight for each source, in their order."}),
     key(&DataStage::seq_length, {.key = "seq_length", .fallback = derived("training.seq_length"), .range = {.min = 0, .max = 1 << 24}, .help = "Tokens of a sequence in this stage. With another length, the texts are cut again."}),

@@ -31,6 +31,9 @@
 /// step is 1. A file without the first line is of version 1, in which the first step was 0; a run
 /// that continues such a file rewrites it as version 2.
 ///
+/// With state or activations on disk, a step's line also has "exposed_disk_ms":3.5: how long the
+/// rank that waited longest for the disk did so.
+///
 /// With ranks in several processes over MPI, a step's line also has
 /// "sent_bytes":{"within_machines":4718592,"to_other_machines":1572864}, sent by all ranks since
 /// the previous line.

@@ -20,7 +20,7 @@ int source_of(const data::Batcher& batches, const std::string& name) {
   return 0;  // the only one; the rules have checked it
 }
 
-// The fewest sequences that are so many epochs. An epoch isn't rounded up by a factor such as 1.1.
+// The fewest sequences that complete the epochs. An epoch isn't rounded up by a factor such as 1.1.
 std::int64_t sequences_of(double epochs, std::int64_t in_epoch) {
   const auto size = static_cast<double>(in_epoch);
   auto count = static_cast<std::int64_t>(std::floor(epochs * size));

@@ -81,7 +81,7 @@ struct UnitPlan {
   /// are in rank order.
   int tree_of_ranks = 1;
   /// Where FP32 parameters are that are buffers of their own and that only the optimizer uses.
-  /// On disk, in blocks of so many elements; 0: in memory.
+  /// Elements of a block on disk; 0: they are in memory.
   std::int64_t fp32_disk_block = 0;
   /// Per parameter: whether the backward may add its gradient to the accumulated one, if that is
   /// full (gradient_reduction.h). Empty: none.
