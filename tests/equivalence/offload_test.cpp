@@ -294,6 +294,40 @@ TEST(Offload, ASaveThatLastsFiveStepsHasTheStateOfItsOwnStep) {
   }
 }
 
+class FailsAfterSave final : public test::HookedDisk {
+ public:
+  explicit FailsAfterSave(std::string checkpoint)
+      : HookedDisk({}), checkpoint_(std::move(checkpoint)) {}
+
+  int open(int directory, const std::string& path, int flags, mode_t mode) override {
+    const int fd = HookedDisk::open(directory, path, flags, mode);
+    const std::lock_guard lock(mutex_);
+    is_state_[fd] = path.find("sherd-state-") != std::string::npos;
+    return fd;
+  }
+  ssize_t pwrite(int fd, const void* from, std::size_t bytes, std::int64_t offset) override {
+    if (fails_ && is_late_write(fd)) {
+      while (!fs::exists(checkpoint_)) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      return -EIO;
+    }
+    return checkpoint::posix_disk().pwrite(fd, from, bytes, offset);
+  }
+  void repair() { fails_ = false; }
+
+ private:
+  bool is_late_write(int fd) {
+    const std::lock_guard lock(mutex_);
+    return is_state_[fd] && ++num_writes_ > kEarly;
+  }
+
+  static constexpr int kEarly = 50;  // writes of the steps up to the first save, and a few more
+  const std::string checkpoint_;
+  std::mutex mutex_;
+  std::map<int, bool> is_state_;
+  int num_writes_ = 0;
+  bool fails_ = true;
+};
+
 TEST(Offload, ADriveThatFailsEndsTheRunAndLeavesTheCheckpoint) {
   const test::TempFolder folder;
   write_data(folder);
@@ -301,12 +335,10 @@ TEST(Offload, ADriveThatFailsEndsTheRunAndLeavesTheCheckpoint) {
                   .optimizer = "adamw",
                   .accumulation = "gradient_accumulation_steps: 1",
                   .zero = kOnDisk};
-  int writes = 0;
-  bool fails = true;
-  test::HookedDisk broken([&](const test::DiskCall& call) -> std::optional<std::int64_t> {
-    if (!call.writes() || call.path.find("sherd-state-") == std::string::npos) return std::nullopt;
-    return fails && ++writes > 50 ? std::optional<std::int64_t>(-EIO) : std::nullopt;
-  });
+  const std::string saved =
+      folder.file("run/checkpoints/" + checkpoint::step_directory_name(kInterval));
+  // It fails once the first checkpoint is whole. The last steps wait for that, so it does fail.
+  FailsAfterSave broken(saved);
   run.disk = &broken;
   std::string error;
   try {
@@ -315,9 +347,8 @@ TEST(Offload, ADriveThatFailsEndsTheRunAndLeavesTheCheckpoint) {
     error = caught.what();
   }
   EXPECT_NE(error.find("EIO"), std::string::npos) << error;
-  EXPECT_TRUE(
-      fs::exists(folder.file("run/checkpoints/" + checkpoint::step_directory_name(kInterval))));
-  fails = false;
+  EXPECT_TRUE(fs::exists(saved));
+  broken.repair();
   train_in(folder, "run", run);
   run.zero.clear();
   train_in(folder, "memory", run);
