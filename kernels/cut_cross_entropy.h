@@ -14,6 +14,8 @@
 /// With a z-loss (kernels/token.h), lse[t] = log sums[0][t] + m[t], which every rank has: its
 /// z_loss.losses are the same on every rank, and no number more is exchanged.
 ///
+/// `weights` are as in kernels/token.h.
+///
 /// A target of kNoTarget has zero loss and gradients, and adds nothing to the sums.
 ///
 /// Source    Megatron-LM (Shoeybi et al., arXiv:1909.08053, section 3), which exchanges the same
@@ -46,6 +48,7 @@ struct CutCrossEntropy {
   int groups = 1;
   std::int64_t rows_of_a_group = 0;
   ZLoss z_loss{};
+  ConstTensor weights{};  ///< f32 [T]; empty: all 1
 };
 void logit_maxima(Stream& stream, const CutCrossEntropy& args);
 void exponential_sums(Stream& stream, const CutCrossEntropy& args);

@@ -103,6 +103,9 @@ std::int64_t embedding_backward_workspace_bytes(std::int64_t tokens, std::int64_
 /// where lse[t] = log sum_v exp(z[t,v]), the gradient is that of loss[t] + c lse[t]^2: softmax(z) has
 /// the factor 1 + 2 c lse[t]. `losses` stays without it.
 ///
+/// With `weights`, the gradient of token t has the factor weights[t]: that of a loss whose
+/// derivative with respect to loss[t] it is. `losses` stay without it.
+///
 /// The scale and soft cap are applied between the head's matmul and the softmax.
 struct LogitsForm {
   float scale = 1.0f;
@@ -133,6 +136,7 @@ struct CrossEntropy {
   float grad_scale = 1.0f;
   LogitsForm form{};
   ZLoss z_loss{};
+  ConstTensor weights{};  ///< f32 [T]; empty: all 1
 };
 void cross_entropy(Stream& stream, const CrossEntropy& args);
 

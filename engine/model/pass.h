@@ -17,6 +17,9 @@ struct Pass {
   std::int64_t first_position = 0;  ///< with a cache: positions it already holds
   /// Loss scale / number of tokens with a target in the whole step, over all ranks.
   float gradient_scale = 1.0f;
+  /// f32 [T]: a factor of each token's gradient, of losses of whole answers (engine/preference).
+  /// Empty: all 1.
+  ConstTensor token_weights{};
   /// Loss scale / micro-batches of the whole step, over all ranks: the weight of this one's balance
   /// losses. Their mean over micro-batches is added to the loss. A sequence's is divided by the
   /// sequences of a micro-batch.

@@ -75,7 +75,7 @@ void differentiate_row(T* logits_V, std::int64_t V, const Form& form, float fact
 // One row of cross-entropy: the loss is returned and the row becomes its gradient.
 template <class T, class Form>
 float cross_entropy_row(T* logits_V, std::int64_t V, std::int64_t target, const Form& form,
-                        const CrossEntropy& args, float* z_loss) {
+                        const CrossEntropy& args, float scale, float* z_loss) {
   constexpr bool kKeeps = std::is_same_v<T, float> && Form::kPlain;
   const float target_logit = form.shape(static_cast<float>(logits_V[target]));
   const RowSum row = sum_exponentials(logits_V, V, form, target_logit, kKeeps && args.gradient);
@@ -83,7 +83,7 @@ float cross_entropy_row(T* logits_V, std::int64_t V, std::int64_t target, const 
   const float lse = args.z_loss ? fast_log(total) + row.base : 0.0f;
   if (args.z_loss) *z_loss = z_loss_of(args.z_loss.coefficient, lse);
   if (args.gradient) {
-    const float scale = args.grad_scale, base = row.base;
+    const float base = row.base;
     float factor = scale / total;
     if (args.z_loss) factor *= z_loss_factor(args.z_loss.coefficient, lse);
     const float at_target = factor * fast_exp(target_logit - base) - scale;
@@ -114,8 +114,10 @@ void cross_entropy(ThreadTeam& team, const CrossEntropy& args) {
         }
         const std::int64_t target = checked_token(targets_T[t], V);
         float* z_loss = args.z_loss ? args.z_loss.losses.as<float>() + t : nullptr;
+        const float scale =
+            args.weights ? args.grad_scale * args.weights.as<float>()[t] : args.grad_scale;
         args.losses.as<float>()[t] =
-            cross_entropy_row(logits_TV + t * V, V, target, form, args, z_loss);
+            cross_entropy_row(logits_TV + t * V, V, target, form, args, scale, z_loss);
       });
     };
     args.form.is_neutral() ? all_rows(PlainLogits{}) : all_rows(ShapedLogits(args.form));

@@ -67,9 +67,9 @@ float sum_of_groups(float* numbers, int count) {
 }
 
 template <class T, class Form>
-void differentiate_row(const CutCrossEntropy& args, const Form& form, float maximum, float sum,
-                       std::int64_t target_row, T* logits_V) {
-  float factor = args.grad_scale / sum;
+void differentiate_row(const CutCrossEntropy& args, const Form& form, float scale, float maximum,
+                       float sum, std::int64_t target_row, T* logits_V) {
+  float factor = scale / sum;
   if (args.z_loss) factor *= z_loss_factor(args.z_loss.coefficient, fast_log(sum) + maximum);
   const float target_logit =
       target_row < 0 ? 0.0f : form.shape(static_cast<float>(logits_V[target_row]));
@@ -84,7 +84,7 @@ void differentiate_row(const CutCrossEntropy& args, const Form& form, float maxi
                           store_block(logits_V + first, count, out);
                         });
   if (target_row < 0) return;
-  const float at_target = factor * fast_exp(target_logit - maximum) - args.grad_scale;
+  const float at_target = factor * fast_exp(target_logit - maximum) - scale;
   logits_V[target_row] = static_cast<T>(at_target * form.slope(target_logit));
 }
 
@@ -139,7 +139,9 @@ void cut_cross_entropy(ThreadTeam& team, const CutCrossEntropy& args) {
       z_losses_T[t] = z_loss_of(args.z_loss.coefficient, lse);
     }
     if (!args.gradient) return;
-    differentiate_row(args, form, maximum_of(args, t), sums_T[t],
+    const float scale =
+        args.weights ? args.grad_scale * args.weights.as<float>()[t] : args.grad_scale;
+    differentiate_row(args, form, scale, maximum_of(args, t), sums_T[t],
                       row_of_token(args.rows, args.num_rows, targets_T[t]), logits_V);
   });
 }

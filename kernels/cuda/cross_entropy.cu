@@ -29,7 +29,7 @@ template <int N, class T, class Form>
 __global__ void __launch_bounds__(kRowThreads)
     cross_entropy_row(T* logits, const std::int32_t* targets, float* losses,
                       std::int64_t vocab_size, const Form form, bool gradient, float scale,
-                      const ZLosses z_loss) {
+                      const float* weights, const ZLosses z_loss) {
   __shared__ float scratch[32];
   const std::int64_t row = blockIdx.x;
   T* x = logits + row * vocab_size;
@@ -70,6 +70,7 @@ __global__ void __launch_bounds__(kRowThreads)
   const float total =
       block_sum(most == -device_common::kInfinity ? sum : sum * exp_below(most, maximum), scratch);
   if (threadIdx.x == 0) losses[row] = device_common::fast_log(total) + (maximum - target_logit);
+  if (weights != nullptr) scale *= weights[row];
   float factor = scale / total;
   if (z_loss.losses != nullptr) {
     const float lse = device_common::fast_log(total) + maximum;
@@ -101,7 +102,7 @@ void cross_entropy(Stream& stream, const CrossEntropy& args) {
       const auto launch = [&](auto kernel) {
         kernel<<<grid_of(args.tokens), kRowThreads, 0, handle_of(stream)>>>(
             logits, args.targets.as<std::int32_t>(), args.losses.as<float>(), args.vocab_size, form,
-            args.gradient, args.grad_scale,
+            args.gradient, args.grad_scale, args.weights.as<float>(),
             ZLosses{args.z_loss.coefficient, args.z_loss.losses.as<float>()});
       };
       packs ? launch(cross_entropy_row<N, T, Form>) : launch(cross_entropy_row<1, T, Form>);

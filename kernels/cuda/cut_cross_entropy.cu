@@ -27,6 +27,7 @@ struct Arguments {
   int num_ranks, rank;
   bool gradient;
   float grad_scale;
+  const float* weights;  // null: all 1
   float z_loss;
   float* z_losses;  // null: none
 
@@ -121,7 +122,8 @@ __global__ void __launch_bounds__(kRowThreads)
   if (threadIdx.x == 0) a.losses[t] = device_common::fast_log(total) - a.sums[a.tokens + t];
   if (!a.gradient && a.z_losses == nullptr) return;
   const float maximum = a.maximum(t);
-  float factor = a.grad_scale / total;
+  const float scale = a.weights == nullptr ? a.grad_scale : a.grad_scale * a.weights[t];
+  float factor = scale / total;
   if (a.z_losses != nullptr) {
     const float lse = device_common::fast_log(total) + maximum;
     if (threadIdx.x == 0) a.z_losses[t] = z_loss_of(a.z_loss, lse);
@@ -136,7 +138,7 @@ __global__ void __launch_bounds__(kRowThreads)
     for (int i = 0; i < N; ++i) {
       const float z = form.shape(pack[i]);
       const float share = factor * exp_below(z, maximum);
-      pack[i] = (v + i == target ? share - a.grad_scale : share) * form.slope(z);
+      pack[i] = (v + i == target ? share - scale : share) * form.slope(z);
     }
     store_narrow<N>(x + v, pack);
   }
@@ -172,6 +174,7 @@ void run(Stream& stream, const char* name, const CutCrossEntropy& args) {
                          .rank = args.rank,
                          .gradient = args.gradient,
                          .grad_scale = args.grad_scale,
+                         .weights = args.weights.as<float>(),
                          .z_loss = args.z_loss.coefficient,
                          .z_losses = args.z_loss.losses.as<float>()};
     const bool packs = args.num_rows % N == 0 && device_common::allow_packs(a.logits);

@@ -34,6 +34,9 @@ void run(Stream& stream, const char* label, const CutCrossEntropy& args,
   if (args.z_loss) {
     check_tensor("cut cross-entropy: z-losses", args.z_loss.losses, DType::kF32, args.tokens);
   }
+  if (args.weights) {
+    check_tensor("cut cross-entropy: weights", args.weights, DType::kF32, args.tokens);
+  }
   if (is_cuda(stream)) return on_gpu(stream, form, launches, args);
   stream.run(label, [=, &stream] { kernel(stream.team(), args); });
 }

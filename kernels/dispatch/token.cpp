@@ -84,6 +84,9 @@ void cross_entropy(Stream& stream, const CrossEntropy& args) {
   if (args.z_loss) {
     check_tensor("cross_entropy: z-losses", args.z_loss.losses, DType::kF32, args.tokens);
   }
+  if (args.weights) {
+    check_tensor("cross_entropy: weights", args.weights, DType::kF32, args.tokens);
+  }
   if (is_cuda(stream)) return on_gpu(stream, cuda::cross_entropy, launches::cross_entropy, args);
   stream.run("cross_entropy", [&stream, args] { cpu::cross_entropy(stream.team(), args); });
 }

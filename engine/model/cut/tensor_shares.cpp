@@ -52,6 +52,10 @@ kernels::QkNormBackward TensorShares::qk_norm_gradients(const BlockTensors& kept
 
 namespace {
 
+ConstTensor weights_of(const Pass& pass, std::int64_t first, std::int64_t tokens) {
+  return pass.token_weights ? pass.token_weights.part(first, tokens) : ConstTensor();
+}
+
 class WholeShares final : public TensorShares {
  public:
   using TensorShares::TensorShares;
@@ -66,7 +70,8 @@ class WholeShares final : public TensorShares {
                                       .gradient = gradient,
                                       .grad_scale = pass.gradient_scale,
                                       .form = shape_.logits_form(),
-                                      .z_loss = z_loss(first, tokens, gradient)});
+                                      .z_loss = z_loss(first, tokens, gradient),
+                                      .weights = weights_of(pass, first, tokens)});
   }
   RowSums sums_of_normalised_rows(const Tensor&) override { return {}; }
   void qk_norm_backward(const BlockTensors& kept, const BlockParameters& parameters,
@@ -140,7 +145,8 @@ void CutShares::chunk_losses(const Pass& pass, std::int64_t first, std::int64_t 
       .form = shape_.logits_form(),
       .groups = std::max(1, shape_.part.sum_groups),
       .rows_of_a_group = shape_.vocabulary_group(),
-      .z_loss = z_loss(first, tokens, gradient)};
+      .z_loss = z_loss(first, tokens, gradient),
+      .weights = weights_of(pass, first, tokens)};
   kernels::logit_maxima(compute_, args);
   collectives_.gather("largest logits", args.maxima);
   kernels::exponential_sums(compute_, args);
