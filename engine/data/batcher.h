@@ -23,6 +23,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/data/batch.h"
@@ -118,6 +119,23 @@ class Batcher {
   std::int64_t num_targets(std::int64_t step) const;
   std::vector<std::int64_t> num_targets_of_sources(std::int64_t step) const;
 
+  /// Pairs of answers, or labelled answers, if the data has such examples.
+  ExampleKind examples() const { return dataset().examples(); }
+  /// Of a step, over all ranks and micro-steps; of validation windows.
+  std::int64_t num_examples(std::int64_t step) const;
+  std::int64_t num_validation_examples(std::int64_t first_window, std::int64_t count,
+                                       int set = 0) const;
+  /// The documents of a row of a step's batch, and of a validation window. Their numbers count on
+  /// over the sources, and then over the validation sets. A row of padding has none.
+  std::vector<RowDocument> documents_of_row(std::int64_t step, std::int64_t row) const;
+  std::vector<RowDocument> documents_of_window(std::int64_t window, int set = 0) const;
+  std::int64_t num_documents() const;
+  /// Rows that have each of these documents once.
+  std::int64_t num_example_rows() const;
+  std::vector<RowDocument> documents_of_example_row(std::int64_t row) const;
+  /// Writes rows [first, first + count) of them as the first rows of the batch.
+  void fill_example_rows(std::int64_t first, std::int64_t count, const Batch& batch) const;
+
   int num_sources() const { return static_cast<int>(sources_.size()); }
   const Source& source(int index) const { return sources_[static_cast<std::size_t>(index)]; }
   const Sequences& training(int source = 0) const {
@@ -181,6 +199,9 @@ class Batcher {
 
  private:
   void make_stages(const std::vector<Stage>& stages);
+  const Sequences& split(std::size_t index) const;
+  std::vector<RowDocument> numbered(std::size_t split, std::int64_t row) const;
+  std::pair<std::size_t, std::int64_t> place_of_example_row(std::int64_t row) const;
   const StageMixture& stage_of(std::int64_t sample) const;
   const Sequences& validation(int set, std::int64_t first_window) const;
 

@@ -12,6 +12,7 @@
 #include "engine/data/chat/chat_file.h"
 #include "engine/data/dataset_summary.h"
 #include "engine/data/document_ends.h"
+#include "engine/data/document_rows.h"
 #include "engine/data/files/encoded_file.h"
 #include "engine/data/files/id_table.h"
 #include "engine/data/files/joined_file.h"
@@ -110,6 +111,7 @@ class DatasetBuilder {
     dataset_.vocab_size_ = options_.vocab_size;
     dataset_.seq_length_ = options_.seq_length;
     dataset_.separate_documents_ = options_.separate_documents;
+    dataset_.examples_ = options_.chat.examples;
     DataOptions text_options = options_;
     if (options_.format == Format::kChars) {
       text_options.vocabulary =
@@ -170,9 +172,12 @@ class DatasetBuilder {
     std::vector<FilePart> for_training;
     for (int index = 0; index < dataset_.num_files(); ++index) {
       const bool trains = static_cast<std::size_t>(index) < num_train_files_;
+      const std::vector<std::uint8_t> labels = dataset_.file(index).document_labels();
       std::int64_t begin = 0;
+      std::size_t number = 0;
       for (const std::int64_t end : document_ends_of(dataset_.file(index), tokenizer_.get())) {
-        const FilePart document{index, begin, end - begin};
+        const bool is_wanted = !labels.empty() && labels[number++] != 0;
+        const FilePart document{index, begin, end - begin, is_wanted};
         begin = end;
         if (document.count == 0) continue;
         if (trains) {
@@ -198,17 +203,21 @@ class DatasetBuilder {
     SHERD_CHECK(num_documents <= std::numeric_limits<std::int32_t>::max(), "{} documents",
                 num_documents);
     const bool by_fraction = options_.validation_path.empty();
+    // Whole examples.
+    const std::int64_t together = documents_of_example(options_.chat.examples);
+    const std::int64_t num_examples = num_documents / together;
     const std::int64_t held_out =
-        by_fraction ? num_held_out(num_documents, options_.validation_fraction) : 0;
-    if (held_out > 0 && held_out == num_documents) {
+        by_fraction ? num_held_out(num_examples, options_.validation_fraction) : 0;
+    if (held_out > 0 && held_out == num_examples) {
       throw DataError(
           "{}: has one document, so none can be held out for validation; set "
           "data.validation_fraction: 0, or data.validation_path.",
           options_.path);
     }
     for (std::int64_t i = 0; i < num_documents; ++i) {
-      add_document(is_held_out(i, held_out, num_documents) ? Split::kValidation : Split::kTrain,
-                   documents[static_cast<std::size_t>(i)]);
+      add_document(
+          is_held_out(i / together, held_out, num_examples) ? Split::kValidation : Split::kTrain,
+          documents[static_cast<std::size_t>(i)]);
     }
   }
 
@@ -240,6 +249,9 @@ class DatasetBuilder {
   // changes in training enters by itself.
   void fingerprint_parts() {
     std::uint64_t fingerprint = hash_of(options_.format, mapped_.size());
+    if (options_.chat.examples != ExampleKind::kDocument) {
+      fingerprint = hash_of(fingerprint, options_.chat.examples);
+    }
     if (options_.format == Format::kText || options_.format == Format::kChat) {
       fingerprint = hash_of(fingerprint, fingerprint_of(tokenizer_->digest()));
     }
@@ -250,6 +262,7 @@ class DatasetBuilder {
     for (const Split split : {Split::kTrain, Split::kValidation}) {
       for (const FilePart& part : dataset_.parts(split)) {
         fingerprint = hash_of(fingerprint, split, part.file, part.first, part.count);
+        if (part.is_wanted) fingerprint = hash_of(fingerprint, part.is_wanted);
       }
     }
     dataset_.fingerprint_ = fingerprint;
@@ -324,8 +337,8 @@ class DatasetBuilder {
   void add_chat_files() {
     const ChatFormat format(options_.tokenizer, tokenizer_, options_.chat);
     for (const auto& file : mapped_) {
-      auto chat = open_chat_file(file->path(), format, options_.chat.unfit, options_.seq_length,
-                                 tokenizer_, dataset_.chat_counts_);
+      auto chat = open_chat_file(file->path(), format, options_.chat.unfit, options_.chat.examples,
+                                 options_.seq_length, tokenizer_, dataset_.chat_counts_);
       const std::int64_t tokens = chat->num_tokens();
       // What the template makes of them isn't in the files' bytes.
       std::vector<std::int32_t> ids(static_cast<std::size_t>(tokens));

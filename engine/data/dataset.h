@@ -74,6 +74,7 @@ struct FilePart {
   int file = 0;
   std::int64_t first = 0;
   std::int64_t count = 0;
+  bool is_wanted = false;  ///< of ExampleKind::kLabelled
 };
 
 /// Converts ids and text for a format; `vocabulary` has the characters of kChars.
@@ -102,6 +103,8 @@ class Dataset {
   std::int64_t num_tokens(Split split) const { return counts(split).tokens; }
   std::int64_t seq_length() const { return seq_length_; }
   bool separate_documents() const { return separate_documents_; }
+  /// What the documents form. An example's documents are neighbours, all in one split.
+  ExampleKind examples() const { return examples_; }
 
   /// For chat: what happened to the conversations.
   const ChatCounts& chat_counts() const { return chat_counts_; }
@@ -134,6 +137,7 @@ class Dataset {
   ChatCounts chat_counts_;
   std::int64_t seq_length_ = 1;
   bool separate_documents_ = false;
+  ExampleKind examples_ = ExampleKind::kDocument;
   std::unique_ptr<const TokenText> text_;
   std::int64_t vocab_size_ = 0;
   std::uint64_t fingerprint_ = 0;

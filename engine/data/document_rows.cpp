@@ -21,11 +21,14 @@ DocumentRows::DocumentRows(std::shared_ptr<const Dataset> dataset, Split split, 
   for (const FilePart& document : dataset_->parts(split)) cut(document);
   SHERD_CHECK(std::ssize(pieces_) < std::numeric_limits<std::int32_t>::max(),
               "{} pieces of documents", pieces_.size());
-  lengths_.reserve(pieces_.size());
-  for (const Piece& piece : pieces_) {
-    lengths_.push_back(piece.count);
-    num_tokens_ += piece.count;
-    num_targets_ += piece.targets;
+  pieces_per_item_ = static_cast<std::int32_t>(documents_of_example(dataset_->examples()));
+  SHERD_CHECK(pieces_per_item_ == 1 || std::size(pieces_) == dataset_->parts(split).size(),
+              "{} pieces of {} documents", pieces_.size(), dataset_->parts(split).size());
+  lengths_.resize(pieces_.size() / static_cast<std::size_t>(pieces_per_item_));
+  for (std::size_t i = 0; i < pieces_.size(); ++i) {
+    lengths_[i / static_cast<std::size_t>(pieces_per_item_)] += pieces_[i].count;
+    num_tokens_ += pieces_[i].count;
+    num_targets_ += pieces_[i].targets;
   }
   if (pieces_.empty()) return;
   rows_per_epoch_ = 1;  // until it is known
@@ -40,6 +43,7 @@ void DocumentRows::cut(const FilePart& document) {
     Piece piece;
     piece.first = document.first + begin;
     piece.file = document.file;
+    piece.is_wanted = document.is_wanted;
     const std::int64_t count = std::min(dataset_->seq_length(), document.count - begin);
     piece.count = static_cast<std::int32_t>(count);
     piece.goes_on = begin + count < document.count;
@@ -57,7 +61,7 @@ void DocumentRows::cut(const FilePart& document) {
 DocumentRows::Epoch DocumentRows::plan(std::int64_t number) const {
   Epoch epoch;
   epoch.number = number;
-  const auto n = static_cast<std::uint64_t>(num_pieces());
+  const auto n = static_cast<std::uint64_t>(lengths_.size());
   std::vector<std::int32_t> order(static_cast<std::size_t>(n));
   std::iota(order.begin(), order.end(), 0);
   if (order_.shuffled) {
@@ -72,8 +76,8 @@ DocumentRows::Epoch DocumentRows::plan(std::int64_t number) const {
   if (!order_.shuffled) return epoch;
   std::vector<std::int64_t> costs(num_rows);
   for (std::size_t row = 0; row < num_rows; ++row) {
-    for (const std::int32_t piece : epoch.rows.of(static_cast<std::int64_t>(row))) {
-      const std::int64_t length = lengths_[static_cast<std::size_t>(piece)];
+    for (const std::int32_t piece : pieces_of(epoch.rows, static_cast<std::int64_t>(row))) {
+      const std::int64_t length = pieces_[static_cast<std::size_t>(piece)].count;
       costs[row] += length * length;
     }
   }
@@ -90,8 +94,35 @@ std::shared_ptr<const DocumentRows::Epoch> DocumentRows::epoch(std::int64_t numb
   return kept;
 }
 
-std::span<const std::int32_t> DocumentRows::pieces_of(const Epoch& epoch, std::int64_t row) const {
-  return epoch.rows.of(epoch.order[static_cast<std::size_t>(row % rows_per_epoch_)]);
+std::vector<std::int32_t> DocumentRows::pieces_of(const PackedRows& rows, std::int64_t row) const {
+  std::vector<std::int32_t> pieces;
+  for (const std::int32_t item : rows.of(row)) {
+    for (std::int32_t i = 0; i < pieces_per_item_; ++i)
+      pieces.push_back(item * pieces_per_item_ + i);
+  }
+  return pieces;
+}
+
+std::vector<std::int32_t> DocumentRows::pieces_of(const Epoch& epoch, std::int64_t row) const {
+  return pieces_of(epoch.rows, epoch.order[static_cast<std::size_t>(row % rows_per_epoch_)]);
+}
+
+std::vector<RowDocument> DocumentRows::documents_of(std::int64_t row) const {
+  SHERD_CHECK(pieces_per_item_ > 1, "documents that may be cut");
+  const auto epoch = epoch_of(row);
+  std::vector<RowDocument> documents;
+  std::int64_t token = 0;
+  for (const std::int32_t number : pieces_of(*epoch, row)) {
+    const Piece& piece = pieces_[static_cast<std::size_t>(number)];
+    documents.push_back({token, piece.count, number, piece.is_wanted});
+    token += piece.count;
+  }
+  return documents;
+}
+
+std::int64_t DocumentRows::num_examples_of(std::int64_t row) const {
+  const auto epoch = epoch_of(row);
+  return std::ssize(pieces_of(*epoch, row)) / pieces_per_item_;
 }
 
 std::int64_t DocumentRows::targets_of(std::int64_t row) const {
@@ -107,7 +138,7 @@ std::vector<std::int64_t> DocumentRows::lengths_of(std::int64_t row) const {
   const auto epoch = epoch_of(row);
   std::vector<std::int64_t> lengths;
   for (const std::int32_t piece : pieces_of(*epoch, row)) {
-    lengths.push_back(lengths_[static_cast<std::size_t>(piece)]);
+    lengths.push_back(pieces_[static_cast<std::size_t>(piece)].count);
   }
   return lengths;
 }

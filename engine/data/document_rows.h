@@ -7,6 +7,9 @@
 ///   epoch    every piece once. The number of rows is the same in every epoch.
 ///   order    of pieces and rows: a pure function of (seed, epoch, rows per step)
 ///
+/// The documents of an example (ExampleKind) are neighbours in one row. They fit into a row
+/// together.
+///
 /// Pieces without a target are left out. Any thread may call. Memory: 32 bytes per piece, plus 8
 /// for each of two epochs.
 #pragma once
@@ -25,6 +28,16 @@
 namespace sherd::data {
 
 enum class Packing : std::uint8_t { kBestFit, kNone };
+
+/// A document in a row.
+struct RowDocument {
+  std::int64_t first = 0, count = 0;  ///< its tokens, counted from the row's first
+  std::int64_t number = 0;            ///< of all documents of the split, in the data's order
+  bool is_wanted = false;             ///< of ExampleKind::kLabelled
+};
+inline std::int64_t documents_of_example(ExampleKind kind) {
+  return kind == ExampleKind::kDocument ? 1 : 2;
+}
 
 class DocumentRows {
  public:
@@ -47,6 +60,10 @@ class DocumentRows {
   /// The lengths of the row's pieces.
   std::vector<std::int64_t> lengths_of(std::int64_t row) const;
 
+  /// Pieces are documents only if the data has examples of several documents.
+  std::vector<RowDocument> documents_of(std::int64_t row) const;
+  std::int64_t num_examples_of(std::int64_t row) const;
+
   /// Writes row `row` as the batch's next row.
   void write(std::int64_t row, BatchRows& rows) const;
 
@@ -55,6 +72,7 @@ class DocumentRows {
     std::int64_t first;  ///< in the file
     std::int32_t file, count, targets;
     bool goes_on;  ///< the next token belongs to the same document
+    bool is_wanted;
   };
   struct Epoch {
     std::int64_t number = -1;
@@ -64,7 +82,8 @@ class DocumentRows {
   void cut(const FilePart& document);
   Epoch plan(std::int64_t number) const;
   std::shared_ptr<const Epoch> epoch(std::int64_t number) const;
-  std::span<const std::int32_t> pieces_of(const Epoch& epoch, std::int64_t row) const;
+  std::vector<std::int32_t> pieces_of(const PackedRows& rows, std::int64_t row) const;
+  std::vector<std::int32_t> pieces_of(const Epoch& epoch, std::int64_t row) const;
   std::shared_ptr<const Epoch> epoch_of(std::int64_t row) const {
     return epoch(row / rows_per_epoch_);
   }
@@ -74,7 +93,8 @@ class DocumentRows {
   Packing packing_;
   Order order_;
   std::vector<Piece> pieces_;
-  std::vector<std::int32_t> lengths_;
+  std::int32_t pieces_per_item_ = 1;   ///< items are packed
+  std::vector<std::int32_t> lengths_;  ///< of items
   std::int64_t rows_per_epoch_ = 0, num_tokens_ = 0, num_targets_ = 0;
 
   mutable std::mutex mutex_;

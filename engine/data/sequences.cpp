@@ -83,6 +83,10 @@ void Sequences::write_start(std::int64_t start, BatchRows& rows) const {
   write_window({run.part.file, run.part.first + start - run.first_start}, rows);
 }
 
+std::int64_t Sequences::num_examples(std::int64_t number) const {
+  return document_rows_ ? document_rows_->num_examples_of(number) : 1;
+}
+
 std::int64_t Sequences::num_targets(std::int64_t number) const {
   return document_rows_ ? document_rows_->targets_of(number) : dataset_->seq_length();
 }

@@ -46,6 +46,9 @@ class Sequences {
   std::int64_t num_starts() const { return num_starts_; }
   void write_start(std::int64_t start, BatchRows& rows) const;
 
+  /// Of a sequence, if documents are separate; else 1.
+  std::int64_t num_examples(std::int64_t number) const;
+
   /// Null unless documents are separate.
   const DocumentRows* document_rows() const { return document_rows_.get(); }
 

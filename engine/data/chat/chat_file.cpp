@@ -1,9 +1,11 @@
 #include "engine/data/chat/chat_file.h"
 
 #include <algorithm>
+#include <span>
 
 #include "core/error.h"
 #include "engine/data/chat/message_fields.h"
+#include "engine/data/chat/preference_row.h"
 #include "engine/data/files/document_batches.h"
 #include "engine/data/tokenizer/encode_each.h"
 
@@ -14,7 +16,9 @@ class ChatFile final : public TokenFile {
  public:
   explicit ChatFile(std::string path) : path_(std::move(path)) {}
 
-  void add(const EncodedConversation& conversation) {
+  /// `is_judged`: the documents have labels.
+  void add(const EncodedConversation& conversation, bool is_judged, bool is_wanted) {
+    if (is_judged) labels_.push_back(is_wanted ? 1 : 0);
     ids_.insert(ids_.end(), conversation.ids.begin(), conversation.ids.end());
     trained_.insert(trained_.end(), conversation.trained.begin(), conversation.trained.end());
     ends_.push_back(std::ssize(ids_));
@@ -27,6 +31,7 @@ class ChatFile final : public TokenFile {
     std::copy_n(ids_.begin() + first, count, ids);
   }
   std::vector<std::int64_t> document_ends() const override { return ends_; }
+  std::vector<std::uint8_t> document_labels() const override { return labels_; }
   bool has_untrained() const override { return true; }
   void read_trained(std::int64_t first, std::int64_t count, std::uint8_t* trained) const override {
     check_range(*this, first, count);
@@ -38,11 +43,13 @@ class ChatFile final : public TokenFile {
   std::vector<std::int32_t> ids_;
   std::vector<std::uint8_t> trained_;
   std::vector<std::int64_t> ends_;
+  std::vector<std::uint8_t> labels_;
 };
 
 // What became of a line: tokens, or why there are none.
 struct Row {
-  EncodedConversation encoded;
+  std::vector<EncodedConversation> documents;  // of one example
+  bool is_wanted = false;
   std::vector<std::string> unread;
   std::string_view reason;  ///< empty: it fits
   std::string problem;
@@ -77,12 +84,13 @@ void explain_nothing_trained(const Conversation& conversation, Row& row) {
 
 class ChatReader {
  public:
-  ChatReader(const std::string& path, const ChatFormat& format, Unfit unfit,
+  ChatReader(const std::string& path, const ChatFormat& format, Unfit unfit, ExampleKind kind,
              std::int64_t seq_length, std::shared_ptr<const tokenizer::Tokenizer> tokenizer,
              ChatCounts& counts)
       : path_(path),
         format_(format),
         unfit_(unfit),
+        kind_(kind),
         most_(static_cast<std::size_t>(seq_length)),
         tokenizer_(std::move(tokenizer)),
         counts_(counts) {}
@@ -94,7 +102,9 @@ class ChatReader {
       if (rows[i].reason.empty()) fit(rows[i]);
       if (rows[i].reason.empty()) {
         count_notes(rows[i]);
-        file.add(rows[i].encoded);
+        for (const EncodedConversation& document : rows[i].documents) {
+          file.add(document, kind_ == ExampleKind::kLabelled, rows[i].is_wanted);
+        }
       } else {
         drop(rows[i], lines[i].line);
       }
@@ -104,12 +114,16 @@ class ChatReader {
  private:
   std::vector<Row> read_rows(const std::vector<RawDocument>& lines) const {
     std::vector<Row> rows(lines.size());
+    const std::vector<PreferenceRow> examples = read_examples(lines, rows);
     tokenizer::encode_each(lines.size(), tokenizer_, [&](std::size_t i, auto& encoder) {
+      if (!rows[i].reason.empty()) return;
       try {
-        const Conversation conversation = read_conversation(lines[i].text);
-        rows[i].encoded = format_.encode(conversation, encoder);
-        rows[i].unread = conversation.unread;
-        if (!has_target(rows[i].encoded)) explain_nothing_trained(conversation, rows[i]);
+        if (kind_ == ExampleKind::kDocument) {
+          encode(lines[i].text, encoder, rows[i]);
+        } else {
+          for (const std::string& answer : examples[i].answers) encode(answer, encoder, rows[i]);
+          require_one_prompt(rows[i]);
+        }
       } catch (const UnfitRow& unfit) {
         rows[i].reason = unfit.reason();
         rows[i].problem = unfit.what();
@@ -120,16 +134,72 @@ class ChatReader {
     return rows;
   }
 
+  void encode(std::string_view json, tokenizer::Encoder& encoder, Row& row) const {
+    const Conversation conversation = read_conversation(json);
+    row.documents.push_back(format_.encode(conversation, encoder));
+    row.unread = conversation.unread;
+    if (row.reason.empty() && !has_target(row.documents.back())) {
+      explain_nothing_trained(conversation, row);
+    }
+  }
+
+  // Rows of preferences are two documents each. Judged answers get the previous row's answer as the
+  // second one, as in TRL; the first row of the lines gets the last one's.
+  std::vector<PreferenceRow> read_examples(const std::vector<RawDocument>& lines,
+                                           std::vector<Row>& rows) const {
+    std::vector<PreferenceRow> examples(lines.size());
+    if (kind_ == ExampleKind::kDocument) return examples;
+    for (std::size_t i = 0; i < lines.size(); ++i) {
+      try {
+        examples[i] = read_preference(lines[i].text, kind_);
+        rows[i].is_wanted = examples[i].is_wanted;
+      } catch (const UnfitRow& unfit) {
+        rows[i].reason = unfit.reason();
+        rows[i].problem = unfit.what();
+      }
+    }
+    if (kind_ == ExampleKind::kPair) return examples;
+    for (std::size_t i = 0; i < lines.size(); ++i) {
+      std::vector<std::string>& answers = examples[i].answers;
+      for (std::size_t step = 1; answers.size() == 1 && step <= lines.size(); ++step) {
+        const std::size_t earlier = (i + lines.size() - step % lines.size()) % lines.size();
+        const std::vector<std::string>& other = examples[earlier].answers;
+        if (other.empty()) continue;
+        std::string crossed = with_completion_of(answers[0], other[0]);
+        if (!crossed.empty()) answers.push_back(std::move(crossed));
+      }
+    }
+    return examples;
+  }
+
+  // What precedes the answers has to be the same tokens: only the answers are compared.
+  static void require_one_prompt(const Row& row) {
+    if (!row.reason.empty()) return;
+    const auto prompt = [](const EncodedConversation& document) {
+      const auto first = std::ranges::find(document.trained, 1) - document.trained.begin();
+      return std::span(document.ids).first(static_cast<std::size_t>(first));
+    };
+    if (std::ranges::equal(prompt(row.documents[0]), prompt(row.documents[1]))) return;
+    throw UnfitRow(unfit::kPromptsDiffer,
+                   "the template shows the prompt differently before the two answers");
+  }
+
   // What is longer than a sequence is cut or unfit.
   void fit(Row& row) {
-    EncodedConversation& conversation = row.encoded;
-    if (conversation.ids.size() <= most_) return;
+    std::size_t tokens = 0;
+    for (const EncodedConversation& document : row.documents) tokens += document.ids.size();
+    if (tokens <= most_) return;
     if (unfit_ != Unfit::kCut) {
       row.reason = unfit::kLong;
-      row.problem = fmt::format("the conversation has {} tokens, more than training.seq_length {}",
-                                conversation.ids.size(), most_);
+      row.problem = fmt::format("the {} {} tokens, more than training.seq_length {}",
+                                kind_ == ExampleKind::kDocument ? "conversation has"
+                                : kind_ == ExampleKind::kPair
+                                    ? "two conversations have"
+                                    : "conversation and the one with another row's answer have",
+                                tokens, most_);
       return;
     }
+    EncodedConversation& conversation = row.documents[0];
     conversation.ids.resize(most_);
     conversation.trained.resize(most_);
     if (has_target(conversation)) {
@@ -150,14 +220,16 @@ class ChatReader {
   }
 
   void count_notes(const Row& row) {
-    counts_.rewritten += row.encoded.was_rewritten ? 1 : 0;
+    const EncodedConversation& first = row.documents[0];
+    counts_.rewritten += first.was_rewritten ? 1 : 0;
     for (const std::string& name : row.unread) ++counts_.unread[name];
-    for (const std::string& name : row.encoded.unshown) ++counts_.unshown[name];
+    for (const std::string& name : first.unshown) ++counts_.unshown[name];
   }
 
   const std::string& path_;
   const ChatFormat& format_;
   Unfit unfit_;
+  ExampleKind kind_;
   std::size_t most_;
   std::shared_ptr<const tokenizer::Tokenizer> tokenizer_;
   ChatCounts& counts_;
@@ -166,11 +238,12 @@ class ChatReader {
 }  // namespace
 
 std::unique_ptr<const TokenFile> open_chat_file(
-    const std::string& path, const ChatFormat& format, Unfit unfit, std::int64_t seq_length,
-    const std::shared_ptr<const tokenizer::Tokenizer>& tokenizer, ChatCounts& counts) {
+    const std::string& path, const ChatFormat& format, Unfit unfit, ExampleKind kind,
+    std::int64_t seq_length, const std::shared_ptr<const tokenizer::Tokenizer>& tokenizer,
+    ChatCounts& counts) {
   auto file = std::make_unique<ChatFile>(path);
   DocumentReader documents({.files = {path}});
-  ChatReader reader(path, format, unfit, seq_length, tokenizer, counts);
+  ChatReader reader(path, format, unfit, kind, seq_length, tokenizer, counts);
   constexpr std::size_t kBatchBytes = std::size_t{16} << 20;
   for (;;) {
     const std::vector<RawDocument> lines = documents.next(kBatchBytes);

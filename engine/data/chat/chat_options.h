@@ -27,11 +27,20 @@ enum class Renderings : std::uint8_t {
   kAllTogether,  ///< all at once if the template allows it, even for few answers
 };
 
+/// What a row of the data is.
+enum class ExampleKind : std::uint8_t {
+  kDocument,  ///< a document of its own
+  kPair,      ///< a chosen and a rejected answer to one prompt, a document each
+  /// An answer, wanted or not, and the previous row's answer to the same prompt: two documents.
+  kLabelled,
+};
+
 struct ChatOptions {
   TrainOn train_on = TrainOn::kAssistant;
   Unfit unfit = Unfit::kDrop;
   RewrittenHistory rewritten = RewrittenHistory::kTrainLast;
   Renderings renderings = Renderings::kFewest;
+  ExampleKind examples = ExampleKind::kDocument;
 };
 
 /// What happened to conversations.

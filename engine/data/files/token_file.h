@@ -27,6 +27,9 @@ class TokenFile {
   /// one document. Empty if a token file doesn't define documents.
   virtual std::vector<std::int64_t> document_ends() const { return {num_tokens()}; }
 
+  /// For ExampleKind::kLabelled: 1 for each document of a wanted answer, else 0. Otherwise empty.
+  virtual std::vector<std::uint8_t> document_labels() const { return {}; }
+
   /// Whether some tokens are inputs without being targets, such as the questions of a conversation.
   virtual bool has_untrained() const { return false; }
   /// 1 for each of these tokens that is a target, else 0. Only if has_untrained().
