@@ -28,7 +28,7 @@ void derive_model(Resolution& recipe) {
   const std::int64_t gated = (8 * model.hidden_size / 3 + 63) / 64 * 64;
   recipe.derive("model.ffn_hidden_size", model.ffn_hidden_size,
                 is_gated(model.activation) ? gated : 4 * model.hidden_size);
-  Recipe::Moe& moe = recipe.values().moe;
+  MoeKeys& moe = recipe.values().moe;
   recipe.derive("moe.ffn_hidden_size", moe.ffn_hidden_size,
                 moe.num_experts > 0 ? model.ffn_hidden_size : 0);
   recipe.derive("model.max_seq_length", model.max_seq_length, longest_sequence(recipe.values()));
@@ -67,6 +67,9 @@ void derive_training(Resolution& recipe) {
   recipe.derive(
       "data.validation_fraction", values.data.validation_fraction,
       values.data.validation_path.empty() && values.data.validation_sets.empty() ? 0.1 : 0.0);
+  if (values.preference.active()) {
+    recipe.derive("training.train_on", values.training.train_on, TrainOnChoice::kCompletion);
+  }
   recipe.derive("data.documents", values.data.documents,
                 values.data.format == DataFormat::kChat ? DocumentChoice::kSeparate
                                                         : DocumentChoice::kJoined);

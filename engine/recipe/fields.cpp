@@ -290,6 +290,13 @@ const std::vector<Field> kFields = {
     {FREE(hooks.on_failure), .fallback = value("\"\""), .help = "Command after a run that ends with another code. Recipes and data that are refused before the first step start none."},
     {FREE(hooks.timeout), .fallback = value("600"), .range = between(1, 604800), .help = "Seconds after which a command and the processes of its group are killed."},
     {FREE(hooks.retries), .fallback = value("3"), .range = between(0, 1000), .help = "How often on_save is tried again after a failure: after 1, 2, 4, ... seconds, at most 60."},
+
+    {MUST_MATCH(preference.loss), .fallback = value("none"), .choices = {"none", "sigmoid", "robust", "hinge", "ipo", "apo_zero", "apo_down", "orpo", "simpo", "kto"}, .help = "Train on preferences, by TRL's names: sigmoid is DPO (docs/preferences.md). Rows of data.format chat then have prompt, chosen and rejected; with kto prompt, completion and label."},
+    {MAY_CHANGE(preference.beta), .fallback = value("0.1"), .range = {.min = 0, .max = 1e6, .above_min = true}, .help = "How closely the weights stay to the reference. orpo: factor of its second term."},
+    {MAY_CHANGE(preference.label_smoothing), .fallback = value("0"), .range = {.min = 0, .max = 0.5, .below_max = true}, .help = "The fraction of labels assumed to be wrong."},
+    {MAY_CHANGE(preference.simpo_gamma), .fallback = value("0.5"), .range = {.min = 0, .max = 1e6}, .help = "The margin between the rewards."},
+    {MAY_CHANGE(preference.desirable_weight), .fallback = value("1"), .range = {.min = 0, .max = 1e6}, .help = "Factor of the loss of wanted answers."},
+    {MAY_CHANGE(preference.undesirable_weight), .fallback = value("1"), .range = {.min = 0, .max = 1e6}, .help = "Factor of the loss of unwanted answers."},
 };
 
 const std::vector<Block> kBlocks = {
@@ -313,6 +320,7 @@ const std::vector<Block> kBlocks = {
     {"memory", "Memory limits."},
     {"metrics", "What is reported."},
     {"hooks", "Commands that a run starts at its events."},
+    {"preference", "Training on preferences between answers (docs/preferences.md)."},
 };
 // clang-format on
 

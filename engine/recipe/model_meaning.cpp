@@ -86,7 +86,7 @@ Model settled(Model model) {
 }
 
 // Without experts their other keys mean nothing.
-Recipe::Moe settled(Recipe::Moe moe, const Model& model) {
+MoeKeys settled(MoeKeys moe, const Model& model) {
   if (moe.num_experts == 0) return {};
   moe.layers = layer_by_layer(moe.layers, model.num_layers);
   if (moe.score == RouterScore::kSoftmaxOfChosen) moe.normalize_weights = true;

@@ -26,6 +26,8 @@
 #include "engine/recipe/choices.h"
 #include "engine/recipe/hook_keys.h"
 #include "engine/recipe/lists.h"
+#include "engine/recipe/moe_keys.h"
+#include "engine/recipe/preference_keys.h"
 #include "engine/schedule/order.h"
 #include "optim/average_options.h"
 #include "optim/loss_scaler.h"
@@ -104,24 +106,7 @@ struct Recipe {
     std::int64_t mup_base_hidden_size = 0;  ///< 0: no muP
   } model;
 
-  /// Mixtures of experts: kernels/router.h.
-  struct Moe {
-    std::int64_t num_experts = 0;  ///< 0: no layer has any
-    std::int64_t experts_per_token = 0;
-    std::int64_t ffn_hidden_size = 0;
-    std::int64_t shared_ffn_hidden_size = 0;  ///< 0: no shared expert
-    bool shared_gate = false;
-    std::string layers;  ///< '1' where a layer has experts; repeated
-    RouterScore score = RouterScore::kSoftmax;
-    bool normalize_weights = false;
-    double weight_scale = 0;
-    std::int64_t num_groups = 0, kept_groups = 0;
-    bool correction_bias = false;
-    double bias_update_rate = 0;
-    BalanceScope balance_scope = BalanceScope::kSequence;
-    double balance_loss = 0, z_loss = 0;  ///< coefficients
-    std::int64_t buffer_rows = 0;         ///< 0: as many as a micro-batch has tokens
-  } moe;
+  MoeKeys moe;
 
   struct Adapter {
     AdapterChoice type = AdapterChoice::kNone;
@@ -308,6 +293,7 @@ struct Recipe {
   } metrics;
 
   HookKeys hooks;
+  PreferenceKeys preference;
 
   /// Parts into which ranks divide a batch. Ranks that hold parts of one model copy share a batch
   /// part.

@@ -113,6 +113,8 @@ void check_groups(Resolution& recipe);
 void check_qk_clip(Resolution& recipe);
 /// Part of check_training: state on disk (rules_offload.cpp).
 void check_offload(Resolution& recipe);
+/// Part of check_training: preferences (rules_preference.cpp).
+void check_preference(Resolution& recipe);
 /// Part of check_training: steps at which the learning rate changes, and traced steps.
 void check_steps(Resolution& recipe);
 void check_pipeline(Resolution& recipe);

@@ -15,7 +15,7 @@ bool any_layer_has_experts(const Recipe& recipe) {
 }
 
 void check_numbers(Resolution& recipe) {
-  const Recipe::Moe& moe = recipe.values().moe;
+  const MoeKeys& moe = recipe.values().moe;
   if (moe.experts_per_token > moe.num_experts) {
     recipe.refuse({"moe.experts_per_token", "moe.num_experts"},
                   "moe.experts_per_token is {}, more than the {} experts there are.",

@@ -93,6 +93,12 @@ bool decays(R r) {
 bool decays_by_a_step(R r) {
   return decays(r) && r.lr_scheduler.type != optim::ScheduleType::kInverseSqrt;
 }
+bool prefers(R r) {
+  return r.preference.active();
+}
+bool judges_answers(R r) {
+  return r.preference.loss == PreferenceLoss::kKto;
+}
 bool averages(R r) {
   return r.averages.type != AverageType::kNone;
 }
@@ -295,6 +301,18 @@ const Use kUses[] = {
     {"averages.interval", "with a type", averages},
     {"averages.evaluate", "with a type, if there is validation data",
      [](R r) { return averages(r) && validates(r); }},
+
+    {"preference.beta", "with a loss", prefers},
+    {"preference.label_smoothing", "with loss: sigmoid, robust or simpo",
+     [](R r) {
+       return r.preference.loss == PreferenceLoss::kSigmoid ||
+              r.preference.loss == PreferenceLoss::kRobust ||
+              r.preference.loss == PreferenceLoss::kSimpo;
+     }},
+    {"preference.simpo_gamma", "with loss: simpo",
+     [](R r) { return r.preference.loss == PreferenceLoss::kSimpo; }},
+    {"preference.desirable_weight", "with loss: kto", judges_answers},
+    {"preference.undesirable_weight", "with loss: kto", judges_answers},
 
     {"bad_steps.window", "with sigma", [](R r) { return r.bad_steps.sigma > 0.0; }},
     {"bad_steps.max_in_a_row", "with another of these keys", judges_steps},

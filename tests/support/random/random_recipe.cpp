@@ -68,6 +68,7 @@ class LegalRecipe {
     eight_bits();
     attention_scores();
     on_disk();
+    preferences();
     if (has_adapter_) adapter();
     return std::move(settings_);
   }
@@ -76,6 +77,36 @@ class LegalRecipe {
   std::string value_of(const std::string& key, const std::string& fallback) const {
     const auto found = settings_.find(key);
     return found == settings_.end() ? fallback : found->second;
+  }
+  // Pairs or judged answers in place of conversations, with all that rules then ask for.
+  void preferences() {
+    for (const char* key : {"loss", "beta", "label_smoothing", "simpo_gamma", "desirable_weight",
+                            "undesirable_weight"}) {
+      leave(fmt::format("preference.{}", key));
+    }
+    if (value_of("data.format", "bytes") != "chat" || random_.chance(0.4)) return;
+    if (value_of("parallelism.context_parallel_degree", "1") != "1") return;
+    const std::string loss = random_.one_of(
+        {"sigmoid", "robust", "hinge", "ipo", "apo_zero", "apo_down", "orpo", "simpo", "kto"});
+    const std::string rows = loss == "kto" ? "judged" : "pairs";
+    set("preference.loss", loss);
+    maybe("preference.beta", random_.one_of({"0.01", "0.1", "2"}));
+    maybe("preference.label_smoothing", random_.one_of({"0", "0.1"}));
+    maybe("preference.simpo_gamma", random_.one_of({"0", "1"}));
+    maybe("preference.desirable_weight", random_.one_of({"1", "1.5"}));
+    maybe("preference.undesirable_weight", random_.one_of({"0", "1"}));
+    set("data.path", quoted(folder_.file(rows + ".jsonl")));
+    if (settings_.contains("data.validation_path")) {
+      set("data.validation_path", quoted(folder_.file(rows + ".validation.jsonl")));
+    }
+    set("data.unfit", "drop");
+    set("model.dropout", "0");
+    for (const char* key : {"training.train_on", "adapter.dropout", "training.z_loss_multiplier",
+                            "metrics.source_losses", "model.max_seq_length"}) {
+      leave(key);
+    }
+    length_ = random_.whole(40, 64);
+    set("training.seq_length", length_);
   }
   // State and the inputs of blocks.
   void on_disk() {
@@ -395,7 +426,9 @@ class LegalRecipe {
     set("adapter.rank", random_.whole(1, most));
     maybe("adapter.alpha", random_.one_of({"0.5", "1", "16"}));
     maybe("adapter.lora_plus_ratio", random_.one_of({"1", "16"}));
-    maybe("adapter.dropout", random_.one_of({"0", "0.1", "0.5"}));
+    settings_.contains("preference.loss")
+        ? leave("adapter.dropout")
+        : maybe("adapter.dropout", random_.one_of({"0", "0.1", "0.5"}));
     const bool four_bits = model::cuts_between_blocks(
         model, static_cast<int>(whole(settings_, "parallelism.tensor_parallel_degree")));
     maybe("adapter.base_dtype", four_bits && random_.chance(0.5) ? "nf4" : "param_dtype");

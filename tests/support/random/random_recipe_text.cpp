@@ -46,6 +46,18 @@ void write_recipe_data(const test::TempFolder& folder) {
       lines += line.dump() + "\n";
     }
     folder.write(std::string("chat") + ending, lines);
+    std::string pairs, judged;
+    for (std::size_t i = 0; i < 60; ++i) {
+      const std::string prompt = bytes.substr(i, 1 + i % 5), answer = bytes.substr(i, 2 + i % 7);
+      pairs += nlohmann::json{{"prompt", prompt}, {"chosen", answer}, {"rejected", answer + "x"}}
+                   .dump() +
+               "\n";
+      judged +=
+          nlohmann::json{{"prompt", prompt}, {"completion", answer}, {"label", i % 3 == 0}}.dump() +
+          "\n";
+    }
+    folder.write(std::string("pairs") + ending, pairs);
+    folder.write(std::string("judged") + ending, judged);
   }
   for (const auto& [format, tokens] :
        {std::pair("bytes", 256), std::pair("chars", 12), std::pair("bin", 12),
