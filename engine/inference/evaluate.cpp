@@ -44,6 +44,12 @@ std::optional<double> TextLoss::bits_per_byte() const {
 
 TextLoss evaluate_checkpoint(const TrainedModelRequest& request) {
   const TrainedModel trained = trained_model(request);
+  if (trained.options.preference.has_reference()) {
+    throw UsageError(
+        "preference.loss of this run compares with weights that it began with, which aren't here; "
+        "its metrics.jsonl has its evaluations. --set preference.loss=simpo compares the answers "
+        "without them.");
+  }
   data::BatchSources sources =
       open_sources(trained.recipe, {.only_validate = true, .vocabulary = trained.vocabulary});
   for (data::ValidationSource& source : sources.validation) source.num_batches = 0;

@@ -58,6 +58,10 @@ void evaluate(const engine::TrainedModelRequest& request, bool as_json) {
                                    result.num_tokens,
                                    result.perplexity(),
                                    result.bits_per_byte()};
+    if (const auto& of = result.main_set.preference) {
+      line.preference = engine::metrics_of(*of);
+      line.perplexity.reset();
+    }
     for (const auto& set : result.sets) {
       if (result.sets.size() > 1) line.sets.emplace_back(set.name, set.loss);
     }
@@ -65,6 +69,14 @@ void evaluate(const engine::TrainedModelRequest& request, bool as_json) {
       line.tasks.push_back({task.name, task.acc(), task.acc_norm(), task.num_questions});
     }
     fmt::print("{}\n", engine::to_json(line));
+    return;
+  }
+  if (const auto& of = result.main_set.preference) {
+    fmt::print("{}: validation loss {:.4f} over {} {}", request.checkpoint, result.loss,
+               result.num_tokens, of->has_pairs ? "pairs" : "answers");
+    for (const auto& [name, value] : engine::metrics_of(*of))
+      fmt::print(", {} {:.4f}", name, value);
+    fmt::print("\n");
     return;
   }
   const std::optional<double> bits = result.bits_per_byte();

@@ -141,6 +141,7 @@ void EventFile::write(const StepMetrics& metrics) {
     scalars.emplace_back("train/loss/" + name, loss);
   }
   if (metrics.z_loss) scalars.emplace_back("train/z_loss", *metrics.z_loss);
+  for (const auto& [name, value] : metrics.preference) scalars.emplace_back("train/" + name, value);
   if (const auto& logits = metrics.attention_logits) {
     scalars.emplace_back("train/max_attention_logit", logits->largest);
   }
@@ -166,6 +167,9 @@ void EventFile::write(const EvaluationMetrics& metrics) {
   write_scalars(metrics.step, {{"val/loss", metrics.val_loss}});
   if (metrics.val_loss_average) {
     write_scalars(metrics.step, {{"val/loss_average", *metrics.val_loss_average}});
+  }
+  for (const auto& [name, value] : metrics.preference) {
+    write_scalars(metrics.step, {{"val/" + name, value}});
   }
   for (const auto& [name, loss] : metrics.sets) {
     write_scalars(metrics.step, {{"val/loss/" + name, loss}});

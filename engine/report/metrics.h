@@ -72,6 +72,11 @@
 ///
 /// With QK-clip, also "clipped_heads", the number of query heads that it scaled, in all layers.
 ///
+/// With a loss on preferences, a step's line has by TRL's names "rewards/chosen",
+/// "rewards/rejected", "rewards/accuracies", "rewards/margins", "logps/chosen" and
+/// "logps/rejected", means over the step; with kto "kl" in place of the accuracies. "loss_tokens" are
+/// then the pairs or judged answers. An evaluation's line has them with "val_" before each name.
+///
 /// With experts, a step's line also has "balance_loss" and "router_z_loss", which the gradient has
 /// in addition to the loss, and for each layer with experts the fewest, most and mean tokens of an
 /// expert and the experts without any:
@@ -146,7 +151,8 @@ struct StepMetrics {
   std::vector<std::pair<std::string, std::int64_t>> source_tokens{};
   /// With metrics.source_losses: the mean loss of each that has tokens in the step.
   std::vector<std::pair<std::string, double>> source_losses{};
-  std::optional<double> z_loss{};  ///< of the output logits
+  std::optional<double> z_loss{};                            ///< of the output logits
+  std::vector<std::pair<std::string, double>> preference{};  ///< with a loss on answers
   /// The largest attention score, its layer and head, and the largest of each layer.
   struct AttentionLogits {
     double largest = 0;
@@ -178,6 +184,7 @@ struct EvaluationMetrics {
     std::int64_t questions = 0;
   };
   std::vector<Task> tasks{};
+  std::vector<std::pair<std::string, double>> preference{};  ///< of the main set
 };
 
 /// A committed checkpoint. Its line is written when the commit is known, possibly some steps later.

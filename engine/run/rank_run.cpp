@@ -14,6 +14,7 @@ class RankRun {
   RankRun(const RunContext& context, sharding::Rank& rank)
       : context_(context),
         recipe_(context.recipe()),
+        is_first_(rank.rank == 0),
         reporter_(rank.rank == 0 ? std::make_unique<RunReporter>(context, rank) : nullptr),
         save_requests_(context.output, rank.rank == 0, rank.rank == context.first_rank,
                        [&context](const std::string& text) { context.progress.message(text); }),
@@ -21,6 +22,10 @@ class RankRun {
 
   std::optional<Continuation> train() {
     trainer_.load();
+    if (const StopRequest stop = trainer_.reference_stop(); stop != StopRequest::kNone) {
+      if (is_first_) throw_stopped(stop, "before the first step; nothing is trained");
+      return std::nullopt;
+    }
     if (context_.run.segment_after(trainer_.steps_done()) != context_.segment) {
       return Continuation{trainer_.steps_done(), /*is_saved=*/false};
     }
@@ -82,6 +87,7 @@ class RankRun {
             .evaluates_average =
                 recipe_.averages.evaluate && recipe_.averages.type != AverageType::kNone,
             .tasks = context_.run.tasks,
+            .reference = context_.output.file("reference.safetensors"),
             .asked_to_stop = [this] { return asked_to_stop(); },
             .asked_to_save = [this] { return save_requests_.take(); },
             .on_message = [this](const std::string& text) { context_.progress.message(text); },
@@ -223,6 +229,7 @@ class RankRun {
 
   const RunContext& context_;
   const Recipe& recipe_;
+  const bool is_first_;
   std::unique_ptr<RunReporter> reporter_;  // on rank 0
   SaveRequests save_requests_;
   bool limits_time_ = false;

@@ -49,7 +49,7 @@ std::string model_line(const TrainingOptions& options, const Recipe& recipe) {
 
 // "8 experts, 2 for each token; balance: loss 0.01 by the counts of each micro-batch".
 std::string experts_line(const Recipe& recipe) {
-  const Recipe::Moe& moe = recipe.moe;
+  const MoeKeys& moe = recipe.moe;
   constexpr const char* kScopes[] = {"each sequence", "each micro-batch", "the previous step"};
   std::string balance;
   const auto add = [&balance](const std::string& part) {

@@ -7,6 +7,7 @@
 
 #include "engine/launch/process_age.h"
 #include "engine/launch/stop_signals.h"
+#include "engine/preference/answers.h"
 #include "engine/train/expert_statistics.h"
 #include "engine/train/stability_statistics.h"
 #include "kernels/isa.h"
@@ -157,6 +158,7 @@ StepMetrics RunReporter::metrics_of(std::int64_t step, const StepResult& result,
     line.z_loss = result.stability->z_loss;
     line.attention_logits = attention_logits(*result.stability);
   }
+  if (result.preference) line.preference = engine::metrics_of(*result.preference);
   if (recipe_.optimizer.qk_clip_threshold > 0.0) line.clipped_heads = result.clipped_heads;
   if (result.experts) line.experts = expert_metrics(*result.experts);
   if (recipe_.loss_scaling.mode != LossScaling::Mode::kNone) {
@@ -267,10 +269,21 @@ void RunReporter::evaluation(std::int64_t steps_done, const EvaluationResult& re
   for (const EvaluationResult::Task& task : result.tasks) {
     metrics.tasks.push_back({task.name, task.acc(), task.acc_norm(), task.num_questions});
   }
+  const auto& preference = result.sets[main].preference;
+  if (preference) metrics.preference = engine::metrics_of(*preference);
   metrics_->write(metrics);
   if (curves_) curves_->write(metrics);
-  std::string line = fmt::format("step {}: validation loss {:.4f} over {} tokens", steps_done,
-                                 result.loss, result.num_tokens);
+  std::string line = fmt::format("step {}: validation loss {:.4f} over {} {}", steps_done,
+                                 result.loss, result.num_tokens,
+                                 !preference             ? "tokens"
+                                 : preference->has_pairs ? "pairs"
+                                                         : "answers");
+  if (preference) {
+    line += fmt::format(", reward margin {:.4f}", preference->margins);
+    if (preference->has_pairs) {
+      line += fmt::format(", chosen preferred in {:.1f} %", 100.0 * preference->accuracies);
+    }
+  }
   if (result.loss_20_batches) {
     line += fmt::format(" (20-batch estimate {:.4f})", *result.loss_20_batches);
   }

@@ -1,5 +1,6 @@
 #include "engine/saving/saved_counters.h"
 
+#include <charconv>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -67,6 +68,16 @@ class CounterReader {
     if (!(scale > 0.0 && scale < kMost)) refuse(key, "expected a scale above 0 and below 2^127");
     return scale;
   }
+  std::uint64_t hash(const char* key) const {
+    const json& value = at(key);
+    const std::string text = value.is_string() ? value.get<std::string>() : "";
+    std::uint64_t hash = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), hash, 16);
+    if (text.size() != 16 || error != std::errc() || end != text.data() + text.size()) {
+      refuse(key, "expected 16 hexadecimal digits");
+    }
+    return hash;
+  }
   double number(const char* key) const {
     const json& value = at(key);
     if (!value.is_number()) refuse(key, "expected a number");
@@ -101,6 +112,7 @@ json to_json(const TrainingStep::Counters& counters) {
   if (counters.num_without_targets > 0) {
     saved["num_without_targets"] = counters.num_without_targets;
   }
+  if (counters.reference != 0) saved["reference"] = fmt::format("{:016x}", counters.reference);
   const optim::BadSteps::State& bad = counters.bad_steps;
   if (bad != optim::BadSteps::State{}) {
     json& steps = saved["bad_steps"] = {{"in_a_row", bad.in_a_row}, {"total", bad.total}};
@@ -160,7 +172,8 @@ TrainingStep::Counters counters_of(const checkpoint::Checkpoint& checkpoint) {
        reader.whole("total_skips", step)},
       reader.list("expert_counts"),
       bad_steps_of(checkpoint),
-      reader.has("num_without_targets") ? reader.whole("num_without_targets", step) : 0};
+      reader.has("num_without_targets") ? reader.whole("num_without_targets", step) : 0,
+      reader.has("reference") ? reader.hash("reference") : 0};
   const std::int64_t skips =
       counters.scaler.total_skips + counters.bad_steps.total + counters.num_without_targets;
   if (counters.num_updates + skips != step) {

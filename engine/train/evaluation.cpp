@@ -10,6 +10,7 @@ namespace sherd::engine {
 namespace {
 
 constexpr std::int64_t kSampledBatches = 20;
+constexpr const char* kAnswerScores = "answer scores";
 
 }  // namespace
 
@@ -22,6 +23,9 @@ std::optional<double> EvaluationResult::Set::bits_per_byte() const {
 std::vector<BufferSpec> evaluation_buffers(const TrainingOptions& options, int world_size) {
   std::vector<BufferSpec> buffers = batch_buffers("evaluation", options, kEvaluation);
   buffers.push_back(sharding::Agreement<EvaluationShare>::buffer("evaluation", world_size));
+  if (options.preference.active()) {
+    buffers.push_back(sharding::exchange_buffer(kAnswerScores, AnswerSums::kNumbers, world_size));
+  }
   return buffers;
 }
 
@@ -34,6 +38,9 @@ Evaluation::Evaluation(const TrainingOptions& options, ShardedModel& model,
       batch_(model.rank(), batch_buffers("evaluation", options, kEvaluation)),
       shares_(model.rank(), "evaluation") {
   SHERD_CHECK(batch_size > 0, "batches of {} sequences", batch_size);
+  if (options.preference.active()) {
+    answers_.emplace(model.rank(), kAnswerScores, AnswerSums::kNumbers);
+  }
 }
 
 // A rank that left alone would leave the others waiting in a gather.
@@ -186,6 +193,7 @@ Evaluation::Filled Evaluation::fill_rows(int set, std::int64_t pass, std::int64_
 
 Evaluation::Mean Evaluation::mean_of(int set, std::int64_t windows, const AskedToStop& asked,
                                      StopRequest& stop) {
+  if (options_.preference.active()) return mean_of_answers(set, windows, asked, stop);
   const auto in_order = [&](std::int64_t pass) {
     return fill_rows(set, pass, windows,
                      [&](std::int64_t first, std::int64_t count, const data::Batch& batch) {
@@ -210,8 +218,8 @@ EvaluationResult Evaluation::run(std::int64_t num_batches, const AskedToStop& as
     const std::int64_t windows = num_windows(set, num_batches);
     const Mean mean = mean_of(set, windows, asked, result.stop);
     if (result.stop != StopRequest::kNone) return result;
-    result.sets.push_back(
-        {batcher_.validation_source(set).name, mean.loss, mean.num_tokens, mean.num_bytes});
+    result.sets.push_back({batcher_.validation_source(set).name, mean.loss, mean.num_tokens,
+                           mean.preference, mean.num_bytes});
     if (set != batcher_.main_validation()) continue;
     result.loss = mean.loss;
     result.num_tokens = mean.num_tokens;

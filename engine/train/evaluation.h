@@ -4,12 +4,14 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "core/exact_sum.h"
 #include "engine/data/batcher.h"
 #include "engine/data/task.h"
+#include "engine/preference/answers.h"
 #include "engine/train/batch_buffers.h"
 #include "engine/train/sharded_model.h"
 #include "engine/train/stop_request.h"
@@ -18,12 +20,15 @@
 namespace sherd::engine {
 
 struct EvaluationResult {
-  double loss = 0.0;  ///< of the main set: mean over the `num_tokens` tokens that have a target
+  /// Of the main set: mean over the `num_tokens` tokens that have a target. With a loss on answers:
+  /// over that many examples.
+  double loss = 0.0;
   std::int64_t num_tokens = 0;
   struct Set {
     std::string name;
     double loss = 0.0;
     std::int64_t num_tokens = 0;
+    std::optional<PreferenceReport> preference{};
     std::int64_t num_bytes = 0;  ///< of the text of these tokens; 0: tokens have no text
 
     /// The loss in units that can be compared across tokenizers; none if tokens have no text.
@@ -87,6 +92,13 @@ class Evaluation {
   /// Passes are as long as the longest choice needs; with separate documents, choices share rows.
   EvaluationResult::Task score(const data::Task& task, const AskedToStop& asked, StopRequest& stop);
 
+  /// With a loss on answers that has a reference: the log-probability of every answer of the data
+  /// (data::Batcher::num_documents) under the present weights. A collective, with the same result on
+  /// every rank; empty if `stop` is set.
+  std::vector<double> reference(const AskedToStop& asked, StopRequest& stop);
+  /// Which evaluations compare with, until it is destroyed.
+  void set_reference(std::span<const double> reference) { reference_ = reference; }
+
   /// Forward passes of run(num_batches), including those of nanoGPT's estimate.
   std::int64_t num_passes(std::int64_t num_batches) const;
   std::int64_t num_main_passes(std::int64_t num_batches) const;
@@ -99,6 +111,7 @@ class Evaluation {
   struct Mean {
     double loss = 0.0;
     std::int64_t num_tokens = 0, num_bytes = 0;
+    std::optional<PreferenceReport> preference{};
   };
   /// Number of rows of a pass that count, of their tokens that have a target, and of these tokens'
   /// bytes.
@@ -115,6 +128,8 @@ class Evaluation {
   /// Adds this rank's token losses; `fill` writes one micro-batch.
   Mean mean_loss(std::int64_t num_passes, const std::function<Filled(std::int64_t pass)>& fill,
                  const AskedToStop& asked, StopRequest& stop);
+  Mean mean_of_answers(int set, std::int64_t windows, const AskedToStop& asked, StopRequest& stop);
+  void share(const std::vector<Answer>& own, std::vector<double>& scores);
   StopRequest agreed_stop(const AskedToStop& asked);
   bool counts_losses() const { return model_.rank().contributes_tokens() && model_.has_head(); }
   std::int64_t num_windows(int set, std::int64_t num_batches) const;
@@ -135,6 +150,8 @@ class Evaluation {
   std::int64_t batch_size_;
   BatchBuffers batch_;
   sharding::Agreement<EvaluationShare> shares_;
+  std::optional<sharding::Exchange> answers_;
+  std::span<const double> reference_;
   std::vector<std::vector<std::int64_t>> bytes_of_;  // by set and token; -1: not asked yet
 };
 

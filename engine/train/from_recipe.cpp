@@ -96,6 +96,7 @@ TrainingOptions training_options(const Recipe& recipe) {
   options.model.max_attention_logit =
       recipe.metrics.log_max_attention_logit || options.qk_clip_threshold > 0.0;
   options.model.z_loss = recipe.training.z_loss_multiplier;
+  options.preference = recipe.preference.options();
   options.overfit_one_batch = recipe.training.overfit_one_batch;
   if (degrees.expert_parallel_degree > 1) options.divide_experts();
   options.staging_bytes = recipe.checkpoint.staging_mib << 20;
@@ -126,6 +127,10 @@ sharding::Mesh mesh_of(const Recipe& recipe) {
 }
 
 data::DataOptions data_options(const Recipe& recipe) {
+  const PreferenceOptions preference = recipe.preference.options();
+  const auto examples = !preference.active()     ? data::ExampleKind::kDocument
+                        : preference.has_pairs() ? data::ExampleKind::kPair
+                                                 : data::ExampleKind::kLabelled;
   return {.path = recipe.data.path,
           .format = data_format(recipe.data.format),
           .validation_path = recipe.data.validation_path,
@@ -137,9 +142,12 @@ data::DataOptions data_options(const Recipe& recipe) {
           .field = recipe.data.field,
           .token_bytes = recipe.data.token_bytes,
           .separate_documents = recipe.data.documents == DocumentChoice::kSeparate,
-          .chat = {static_cast<data::TrainOn>(recipe.training.train_on),
-                   static_cast<data::Unfit>(recipe.data.unfit),
-                   static_cast<data::RewrittenHistory>(recipe.data.rewritten_history)}};
+          .chat = {.train_on = preference.active()
+                                   ? data::TrainOn::kCompletion
+                                   : static_cast<data::TrainOn>(recipe.training.train_on),
+                   .unfit = static_cast<data::Unfit>(recipe.data.unfit),
+                   .rewritten = static_cast<data::RewrittenHistory>(recipe.data.rewritten_history),
+                   .examples = examples}};
 }
 
 data::BatchShape batch_shape(const Recipe& recipe) {

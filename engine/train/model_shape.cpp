@@ -63,7 +63,7 @@ model::LayerKind layer_kind(const Model& m, std::size_t i, std::size_t num_table
   return {.window = windowed ? m.window : 0, .rotary = rotated ? table : -1};
 }
 
-model::MoeShape experts_of(const Recipe::Moe& moe) {
+model::MoeShape experts_of(const MoeKeys& moe) {
   const bool by_sigmoid = moe.score == RouterScore::kSigmoid;
   return {.experts = moe.num_experts,
           .per_token = static_cast<int>(moe.experts_per_token),
@@ -85,7 +85,7 @@ model::MoeShape experts_of(const Recipe::Moe& moe) {
           .buffer_rows = moe.buffer_rows};
 }
 
-void set_layers(const Model& m, const Recipe::Moe& moe, model::ModelShape& shape) {
+void set_layers(const Model& m, const MoeKeys& moe, model::ModelShape& shape) {
   const kernels::RotaryFrequencies full = rotary_of(m);
   kernels::RotaryFrequencies windowed = full;
   if (m.window_rope_theta > 0.0) windowed.theta = m.window_rope_theta;

@@ -2,11 +2,13 @@
 
 #include <algorithm>
 
+#include "engine/train/answer_statistics.h"
 #include "engine/train/expert_statistics.h"
 #include "engine/train/layout/sharding_plan.h"
 #include "engine/train/pipeline/pipeline.h"
 #include "engine/train/qk_clip.h"
 #include "engine/train/stability_statistics.h"
+#include "engine/train/units/answer_losses.h"
 #include "engine/train/units/model_collectives.h"
 #include "engine/train/units/unit_runner.h"
 #include "sharding/mesh/waits.h"
@@ -27,6 +29,9 @@ std::vector<BufferSpec> ShardedModel::buffers(const TrainingOptions& options,
   for (BufferSpec& buffer : StabilityStatistics::buffers(options, plan.mesh.world_size())) {
     buffers.push_back(std::move(buffer));
   }
+  for (BufferSpec& buffer : AnswerStatistics::buffers(options, plan.mesh.world_size())) {
+    buffers.push_back(std::move(buffer));
+  }
   return buffers;
 }
 
@@ -35,6 +40,7 @@ ShardedModel::ShardedModel(const TrainingOptions& options, const sharding::Rank&
       rank_(rank),
       experts_(std::make_unique<ExpertStatistics>(options, rank)),
       stability_(std::make_unique<StabilityStatistics>(options, rank)),
+      answers_(std::make_unique<AnswerStatistics>(options, rank)),
       qk_clip_(QkClip::of(options)) {
   RankPipeline pipeline = rank_pipeline(options, rank.mesh, rank.rank);
   runner_ = std::make_unique<UnitRunner>(options, rank, pipeline);
@@ -102,6 +108,22 @@ void ShardedModel::set_source_of_row(std::function<int(std::int64_t)> source) {
 }
 std::vector<ExactSum> ShardedModel::source_loss_sums() {
   return runner_->source_loss_sums();
+}
+ExactSum ShardedModel::step_loss_sum() {
+  return runner_->step_loss_sum();
+}
+void ShardedModel::set_answers(std::function<std::vector<Answer>(std::int64_t)> answers_of,
+                               std::span<const double> reference) {
+  AnswerLosses* answers = runner_->answers();
+  if (answers == nullptr) return;
+  answers->answers_of = std::move(answers_of);
+  answers->reference = reference;
+}
+std::shared_ptr<const PreferenceReport> ShardedModel::preference_report() {
+  if (!answers_->active()) return nullptr;
+  AnswerLosses* own = runner_->answers();
+  const bool counts = own != nullptr && rank_.contributes_tokens();
+  return answers_->combine(counts ? &own->sums() : nullptr);
 }
 std::vector<float> ShardedModel::losses(std::int64_t num_tokens) {
   return runner_->losses(num_tokens);

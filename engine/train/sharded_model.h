@@ -6,6 +6,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -29,8 +30,11 @@ struct ShardingPlan;
 
 namespace sherd::engine {
 
+struct Answer;
 struct ExpertReport;
+struct PreferenceReport;
 struct StabilityReport;
+class AnswerStatistics;
 class ExpertStatistics;
 class FrozenWeights;
 class Pipeline;
@@ -133,7 +137,13 @@ class ShardedModel {
   /// The last pass's losses, added up: UnitRunner.
   void add_losses(std::int64_t num_tokens, bool first);
   ExactSum loss_sum();
+  ExactSum step_loss_sum();  ///< UnitRunner::step_loss_sum
   std::vector<float> losses(std::int64_t num_tokens);
+  /// For a loss on answers (engine/train/units/answer_losses.h); nothing on a rank without the head.
+  void set_answers(std::function<std::vector<Answer>(std::int64_t first_row)> answers_of,
+                   std::span<const double> reference);
+  /// Of the last step's answers, over all ranks. A collective; null and nothing without such a loss.
+  std::shared_ptr<const PreferenceReport> preference_report();
   void set_source_of_row(std::function<int(std::int64_t row)> source);
   std::vector<ExactSum> source_loss_sums();
 
@@ -144,6 +154,7 @@ class ShardedModel {
   int num_table_units_ = 0;
   std::unique_ptr<ExpertStatistics> experts_;
   std::unique_ptr<StabilityStatistics> stability_;
+  std::unique_ptr<AnswerStatistics> answers_;
   std::shared_ptr<const QkClip> qk_clip_;  // null: none
   std::unique_ptr<UnitRunner> runner_;
   std::unique_ptr<Pipeline> pipeline_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "engine/model/adapter.h"
+#include "engine/train/answer_statistics.h"
 #include "engine/train/expert_statistics.h"
 #include "engine/train/layout/sharding_plan.h"
 #include "engine/train/pipeline/pipeline.h"
@@ -97,11 +98,20 @@ model::PassCounts pass_counts(const TrainingOptions& options, const RankPipeline
 sharding::Traffic traffic_inside(const TrainingOptions& options, const RankPipeline& pipeline,
                                  const sharding::Mesh& mesh, int rank, DeviceKind device) {
   const model::ModelShape part = rank_model(options, mesh, rank);
-  return exchange_traffic(
-      part,
-      model::exchanges(part, device, options.precision.reduce, model::PassKind::kTraining,
-                       pass_counts(options, pipeline)),
-      ring_neighbours(mesh, rank));
+  const model::PassCounts counts = pass_counts(options, pipeline);
+  const auto of = [&](model::PassKind pass, const model::PassCounts& passes) {
+    return exchange_traffic(part,
+                            model::exchanges(part, device, options.precision.reduce, pass, passes),
+                            ring_neighbours(mesh, rank));
+  };
+  sharding::Traffic traffic = of(model::PassKind::kTraining, counts);
+  // A loss on answers needs the losses of all their tokens first.
+  if (options.preference.active()) {
+    model::PassCounts heads;
+    heads.heads = counts.heads;
+    traffic.add(of(model::PassKind::kEvaluation, heads));
+  }
+  return traffic;
 }
 
 }  // namespace
@@ -121,6 +131,7 @@ sharding::Traffic TrainingStep::traffic(const TrainingOptions& options, const sh
                                            options.num_loss_sources * ExactSum::kNumbers,
                                            sharding::group_along(mesh, mesh.all_axes())));
   }
+  traffic.add(AnswerStatistics::traffic(options, mesh));
   traffic.add(ExpertStatistics::traffic(options, mesh));
   traffic.add(StabilityStatistics::traffic(options, mesh));
   return traffic;

@@ -65,8 +65,8 @@ TrainingStep::TrainingStep(const TrainingOptions& options, ShardedModel& model)
 }
 
 TrainingStep::Counters TrainingStep::counters() const {
-  return {num_updates_, scaler_.state(), model_.expert_counts(), bad_steps_.state(),
-          num_without_targets_};
+  return {num_updates_,       scaler_.state(),      model_.expert_counts(),
+          bad_steps_.state(), num_without_targets_, reference_hash};
 }
 
 void TrainingStep::restore(const Counters& counters) {
@@ -74,6 +74,7 @@ void TrainingStep::restore(const Counters& counters) {
   scaler_.restore(counters.scaler);
   bad_steps_.restore(counters.bad_steps);
   num_without_targets_ = counters.num_without_targets;
+  reference_hash = counters.reference;
   model_.set_expert_counts(counters.expert_counts);
 }
 
@@ -178,7 +179,7 @@ model::Pass TrainingStep::pass_of(std::int64_t step, const TokenBatch& batch) co
 
 TrainingStep::RankStats TrainingStep::own_stats(const StepRequests& asked) {
   RankStats stats{.sum_of_squares = norm_.local_sum_of_squares().numbers(),
-                  .loss_sum = model_.loss_sum().numbers(),
+                  .loss_sum = model_.step_loss_sum().numbers(),
                   .stop_request = static_cast<double>(asked.stop),
                   .save_request = asked.save ? 1.0 : 0.0};
   if (!rank_.contributes_tokens()) stats.loss_sum = {};
@@ -235,6 +236,7 @@ TrainingStep::StepStats TrainingStep::reduce_step_stats(std::int64_t step,
     result.save_asked |= of_rank.save_request != 0.0;
   }
   if (source_sums_) result.source_losses = source_losses(step);
+  result.preference = model_.preference_report();
   begin_own_time();  // of the next step's statistics
   if (own_ms.size() > 1) result.slowest = slowest_of(own_ms);
   if (rank_.groups->sent()) result.sent = sent;
@@ -341,7 +343,7 @@ void TrainingStep::explain_non_finite(std::int64_t step, const NextBatch& next_b
   diagnosis.look_at_slices();
   diagnosis.watch_gradients();
   accumulate_gradients(step, next_batch);
-  diagnosis.stop_watching(model_.loss_sum().value());
+  diagnosis.stop_watching(model_.step_loss_sum().value());
   throw TrainingError("{}", diagnosis.explain(step, stats.loss, stats.norm));
 }
 

@@ -21,6 +21,8 @@
 
 namespace sherd::engine {
 
+struct PreferenceReport;
+
 /// How evenly ranks worked: a rank's own time is the time of its step without waits for others.
 struct SlowestRank {
   int rank = 0;
@@ -59,9 +61,10 @@ struct StepResult {
   double loss_scale = 1.0;  ///< of this step
   std::string overflow;     ///< of a skipped step: the first non-finite gradient
   std::string bad_step;     ///< why the step wasn't applied (optim/bad_steps.h); empty: it was
-  std::shared_ptr<const ExpertReport> experts{};       ///< ShardedModel::expert_report
-  std::shared_ptr<const StabilityReport> stability{};  ///< ShardedModel::stability_report
-  std::int64_t clipped_heads = 0;                      ///< by QK-clip, in all layers
+  std::shared_ptr<const ExpertReport> experts{};         ///< ShardedModel::expert_report
+  std::shared_ptr<const StabilityReport> stability{};    ///< ShardedModel::stability_report
+  std::int64_t clipped_heads = 0;                        ///< by QK-clip, in all layers
+  std::shared_ptr<const PreferenceReport> preference{};  ///< of a loss on answers
 };
 
 /// A rank's micro-batch, i32 [T] each.
@@ -103,12 +106,15 @@ class TrainingStep {
   /// Number of tokens of a step that have a target, over all ranks and micro-steps. The loss is
   /// divided by it. It is known before the step and the same on every rank. If unset, all tokens
   /// have a target. A step without targets updates nothing.
+  /// With a loss on answers it counts examples.
   std::function<std::int64_t(std::int64_t step)> num_targets;
 
   /// With TrainingOptions::num_loss_sources, both: the source of a row of the step's batch, and the
   /// tokens of each source that have a target, over all ranks and micro-steps.
   std::function<int(std::int64_t step, std::int64_t row)> source_of_row;
   std::function<std::vector<std::int64_t>(std::int64_t step)> targets_of_sources;
+
+  std::uint64_t reference_hash = 0;  ///< Counters::reference
 
   /// Steps between comparisons of copies of the weights (engine/train/weight_check.h); 0: never.
   std::int64_t weight_hash_interval = 0;
@@ -124,6 +130,7 @@ class TrainingStep {
     std::vector<std::int64_t> expert_counts{};  ///< ExpertStatistics::previous_counts
     optim::BadSteps::State bad_steps{};
     std::int64_t num_without_targets = 0;  ///< steps that updated nothing
+    std::uint64_t reference = 0;           ///< hash of the reference of a loss on answers; 0: none
     bool operator==(const Counters&) const = default;
   };
   Counters counters() const;

@@ -1,5 +1,7 @@
 #include "engine/trainer/trainer.h"
 
+#include "engine/saving/reference_file.h"
+
 namespace sherd::engine {
 
 Trainer::Trainer(const TrainerOptions& options, const sharding::Rank& rank)
@@ -18,7 +20,9 @@ Trainer::Trainer(const TrainerOptions& options, const sharding::Rank& rank)
             }) {
   training_step_.weight_hash_interval = options_.weight_hash_interval;
   training_step_.num_targets = [this](std::int64_t step) {
-    return options_.batches->num_targets(batch_of(step));
+    const data::Batcher& batches = *options_.batches;
+    return options_.training.preference.active() ? batches.num_examples(batch_of(step))
+                                                 : batches.num_targets(batch_of(step));
   };
   training_step_.source_of_row = [this](std::int64_t step, std::int64_t row) {
     const data::Batcher& batches = *options_.batches;
@@ -40,12 +44,52 @@ void Trainer::load() {
   evaluated_ = start.evaluated;
   if (steps_done_ != options_.best_from_step) best_ = start.best;
   skips_ = start.skips;
+  if (options_.training.preference.has_reference()) prepare_reference();
+  evaluation_.set_reference(reference_);
   feed_.start(steps_done_);
   loaded_ = true;
 }
 
+// Of the weights before the first step. Every rank reads it, or has computed it.
+void Trainer::prepare_reference() {
+  checkpoint::Disk& disk = *options_.checkpoints.disk;
+  if (steps_done_ > 0) {
+    reference_ = read_reference(disk, options_.reference, options_.batches->num_documents(),
+                                training_step_.counters().reference);
+    return;
+  }
+  if (rank_.rank == 0 && options_.on_message) {
+    options_.on_message(fmt::format(
+        "reference: log-probabilities of {} answers under the weights that training begins with",
+        options_.batches->num_documents()));
+  }
+  reference_ = evaluation_.reference(options_.asked_to_stop, reference_stop_);
+  if (reference_stop_ != StopRequest::kNone) return;
+  training_step_.reference_hash = hash_of_reference(reference_);
+  if (rank_.rank == 0) write_reference(disk, options_.reference, reference_);
+}
+
+// The answers in the rows of a micro-batch.
+std::vector<Answer> Trainer::answers_of(std::int64_t step, std::int64_t first_row) const {
+  const data::BatchShape& shape = options_.batches->shape();
+  std::vector<Answer> answers;
+  for (std::int64_t row = 0; row < shape.micro_batch_size; ++row) {
+    for (const data::RowDocument& document :
+         options_.batches->documents_of_row(batch_of(step), first_row + row)) {
+      answers.push_back({row * shape.seq_length + document.first, document.count, document.number,
+                         document.is_wanted});
+    }
+  }
+  return answers;
+}
+
 StepResult Trainer::step() {
-  SHERD_CHECK(loaded_, "a step before Trainer::load");
+  SHERD_CHECK(loaded_ && reference_stop_ == StopRequest::kNone, "a step before Trainer::load");
+  if (options_.training.preference.active()) {
+    model_.set_answers(
+        [this, step = steps_done_](std::int64_t first_row) { return answers_of(step, first_row); },
+        reference_);
+  }
   const StepResult result = training_step_.run(
       steps_done_,
       [this](std::int64_t step, std::int64_t micro_step) { return feed_.next(step, micro_step); },

@@ -19,7 +19,7 @@
 /// Rank::guard.
 ///
 /// What it leaves alone   It handles no signals, prints nothing, ends no process, and writes no
-///                        files except checkpoints: results are returned, messages go to
+///                        files except checkpoints and `reference`: results are returned, messages go to
 ///                        `on_message`, and errors are thrown. `asked_to_stop` says whether the
 ///                        owner wants it to end.
 /// Several at a time      Trainers of one process share no state. Each world has its own ranks,
@@ -65,6 +65,9 @@ struct TrainerOptions {
   bool evaluates_average = false;         ///< evaluations also compute the average's loss
   /// Questions that evaluations also answer; ranks may share them. Null: none.
   std::shared_ptr<const std::vector<data::Task>> tasks{};
+  /// With a loss on answers that has a reference: the file of it (engine/saving/reference_file.h),
+  /// which `load` writes before the first step and reads before later ones.
+  std::string reference{};
   AskedToStop
       asked_to_stop{};  ///< called by each rank once per step, and before each evaluation pass
   AskedToSave asked_to_save{};  ///< called by each rank once per step
@@ -83,8 +86,12 @@ class Trainer {
   /// Call it once, before anything else. Loads parameters, optimizer, counters and the position in
   /// the data as `checkpoints` says (resume, init_from). If there is nothing to load, training
   /// begins with step 0. Ranks, stage and mesh may differ from those that saved.
-  /// Errors   as `resume` (engine/saving/resuming.h)
+  /// Errors   as `resume` (engine/saving/resuming.h); DataError: a reference that isn't this run's.
+  ///          If it was asked to stop meanwhile, steps_done is 0 and `reference_stop` says so.
   void load();
+
+  /// The request that ended the computation of the reference in `load`, so that no step is possible.
+  StopRequest reference_stop() const { return reference_stop_; }
 
   /// Steps of the whole training, including those before `load`.
   std::int64_t steps_done() const { return steps_done_; }
@@ -136,6 +143,8 @@ class Trainer {
 
  private:
   void save(SaveWish wish);
+  void prepare_reference();
+  std::vector<Answer> answers_of(std::int64_t step, std::int64_t first_row) const;
   std::int64_t batch_of(std::int64_t step) const {
     return options_.training.overfit_one_batch ? options_.batches->first_step()
                                                : data::data_step(step, skips_);
@@ -150,11 +159,13 @@ class Trainer {
   Saver saver_;
   TokenFeed feed_;
   bool loaded_ = false;
+  StopRequest reference_stop_ = StopRequest::kNone;
   std::int64_t steps_done_ = 0;
   bool evaluated_ = false;
   std::optional<double> validation_loss_;  // after steps_done_ steps, if `evaluate` has computed it
   BestEvaluation best_;
   std::vector<data::Skip> skips_;
+  std::vector<double> reference_;  // by document
 };
 
 }  // namespace sherd::engine

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "engine/model/shape.h"
+#include "engine/preference/preference_loss.h"
 #include "engine/schedule/order.h"
 #include "optim/average_options.h"
 #include "optim/bad_steps.h"
@@ -53,6 +54,8 @@ struct TrainingOptions {
   /// and an untied token embedding's kernel does the same, if the accumulator is whole. This saves
   /// a pass over memory and changes the last digits.
   bool adds_in_matmuls = false;
+
+  PreferenceOptions preference{};  ///< the loss is one on whole answers
 
   optim::LossScaling loss_scaling;
   optim::OptimizerOptions optimizer;

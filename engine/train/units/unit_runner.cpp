@@ -8,6 +8,7 @@
 #include "engine/model/transformer.h"
 #include "engine/train/layout/sharding_plan.h"
 #include "engine/train/layout/slot_book.h"
+#include "engine/train/units/answer_losses.h"
 #include "engine/train/units/frozen_weights.h"
 #include "engine/train/units/kept_inputs.h"
 #include "engine/train/units/model_collectives.h"
@@ -67,6 +68,7 @@ std::vector<BufferSpec> UnitRunner::buffers(const TrainingOptions& options,
                                         plan.mesh.world_size()));
   append(buffers, reduction_buffers(plan.units, options.num_micro_steps).list());
   append(buffers, LossSums::buffers(options));
+  if (pipeline.has_head()) append(buffers, AnswerLosses::buffers(options));
   const model::ModelShape shape = rank_model(options, plan.mesh, rank);
   const std::optional<model::ModelPart> part = model_part(pipeline, options);
   append(buffers, model::Activations::list(shape, device, part ? &*part : nullptr));
@@ -103,6 +105,9 @@ UnitRunner::UnitRunner(const TrainingOptions& options, const sharding::Rank& ran
       part ? &*part : nullptr);
   if (shape.residual_slots > 0) {
     inputs_ = std::make_unique<KeptInputs>(rank, shape, *transformer_);
+  }
+  if (has_head_ && !AnswerLosses::buffers(options).empty()) {
+    answers_ = std::make_unique<AnswerLosses>(options, rank);
   }
 }
 
@@ -229,7 +234,13 @@ void UnitRunner::head_backward(const model::Pass& pass, bool joined) {
   TraceSpan span(rank_.compute(), "head and loss");
   model::HeadParameters to = model::head_parameters(shape, gradients);
   to.adds = gradients_.adds(unit);
-  transformer_->head_train(model::head_parameters(shape, views), to, pass);
+  const model::HeadParameters head = model::head_parameters(shape, views);
+  model::Pass weighed = pass;
+  if (answers_) {
+    transformer_->head_evaluate(head, pass);
+    weighed.token_weights = answers_->weights(pass, transformer_->losses());
+  }
+  transformer_->head_train(head, to, weighed);
   parameters_.release(unit);
   if (!joined) gradients_.close(unit, end);
 }
@@ -347,12 +358,18 @@ void UnitRunner::add_losses(std::int64_t num_tokens, bool first) {
 }
 
 void UnitRunner::add_step_losses(const model::Pass& pass, bool first) {
+  if (answers_) return answers_->add_up(first);
   const model::ModelShape& shape = transformer_->shape();
   add_losses(shape.tokens(), first);
   if (!has_head_) return;
   loss_sums_.add_by_source(transformer_->losses().part(0, shape.tokens()), pass.first_row,
                            shape.sequences, first);
   if (options_.model.z_loss > 0.0) loss_sums_.add_z(transformer_->z_losses(), first);
+}
+
+ExactSum UnitRunner::step_loss_sum() {
+  if (answers_) return answers_->sums()[AnswerSums::kLoss];
+  return loss_sum();
 }
 
 std::vector<float> UnitRunner::losses(std::int64_t num_tokens) {

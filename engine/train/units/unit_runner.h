@@ -44,8 +44,8 @@ struct PerSite;
 
 namespace sherd::engine {
 
+class AnswerLosses;
 class KeptInputs;
-
 class FrozenWeights;
 class ModelCollectives;
 
@@ -106,6 +106,8 @@ class UnitRunner {
   /// The sums of add_losses and add_step_losses. Blocks until they are available; empty on a rank
   /// without the head.
   ExactSum loss_sum() { return has_head_ ? loss_sums_.total() : ExactSum(); }
+  /// What a step's loss is the mean of; without TrainingOptions::preference the same.
+  ExactSum step_loss_sum();
   std::vector<ExactSum> source_loss_sums() {
     return has_head_ ? loss_sums_.by_source() : std::vector<ExactSum>();
   }
@@ -115,6 +117,8 @@ class UnitRunner {
   /// The last pass's losses of its first `num_tokens` tokens; 0 without a target. Blocks until they
   /// are available. Empty on a rank without the head.
   std::vector<float> losses(std::int64_t num_tokens);
+  /// Null without TrainingOptions::preference, or on a rank without the head.
+  AnswerLosses* answers() { return answers_.get(); }
   ExactSum z_loss_sum() { return has_head_ ? loss_sums_.z_total() : ExactSum(); }
 
   /// Interleaves the matrices in place: ShardedModel::interleave_weights.
@@ -165,6 +169,7 @@ class UnitRunner {
   std::unique_ptr<model::Transformer> transformer_;
   std::unique_ptr<KeptInputs> inputs_;  // null: all of them are in memory
   LossSums loss_sums_;
+  std::unique_ptr<AnswerLosses> answers_;
   std::string slots_;
 };
 
