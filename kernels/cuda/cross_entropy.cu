@@ -19,17 +19,29 @@ __device__ inline float exp_below(float x, float most) {
   return exp2f((x - most) * 1.44269504088896341f);
 }
 
-// Of kernels/token.h, ZLoss; null: none.
+// kernels/token.h, ZLoss: a row's loss, and the factor of its gradient.
 struct ZLosses {
   float coefficient;
   float* losses;
+
+  __device__ void skip(std::int64_t row) const {
+    if (threadIdx.x == 0) losses[row] = 0.0f;
+  }
+  __device__ float apply(std::int64_t row, float total, float maximum, float factor) const {
+    const float lse = device_common::fast_log(total) + maximum;
+    if (threadIdx.x == 0) losses[row] = z_loss_of(coefficient, lse);
+    return factor * z_loss_factor(coefficient, lse);
+  }
+};
+struct NoZLosses {
+  __device__ void skip(std::int64_t) const {}
+  __device__ float apply(std::int64_t, float, float, float factor) const { return factor; }
 };
 
-template <int N, class T, class Form>
-__global__ void __launch_bounds__(kRowThreads)
-    cross_entropy_row(T* logits, const std::int32_t* targets, float* losses,
-                      std::int64_t vocab_size, const Form form, bool gradient, float scale,
-                      const ZLosses z_loss) {
+template <int N, class T, class Form, class ZLoss>
+__device__ void do_row(T* logits, const std::int32_t* targets, float* losses,
+                       std::int64_t vocab_size, const Form& form, bool gradient, float scale,
+                       const ZLoss& z_loss) {
   __shared__ float scratch[32];
   const std::int64_t row = blockIdx.x;
   T* x = logits + row * vocab_size;
@@ -38,7 +50,7 @@ __global__ void __launch_bounds__(kRowThreads)
   const std::int64_t begin = static_cast<std::int64_t>(threadIdx.x) * N;
   if (target == kNoTarget) {  // all threads of the block
     if (threadIdx.x == 0) losses[row] = 0.0f;
-    if (threadIdx.x == 0 && z_loss.losses != nullptr) z_loss.losses[row] = 0.0f;
+    z_loss.skip(row);
     const float zeros[N] = {};
     for (std::int64_t v = begin; gradient && v < vocab_size; v += step) {
       store_narrow<N>(x + v, zeros);
@@ -70,12 +82,7 @@ __global__ void __launch_bounds__(kRowThreads)
   const float total =
       block_sum(most == -device_common::kInfinity ? sum : sum * exp_below(most, maximum), scratch);
   if (threadIdx.x == 0) losses[row] = device_common::fast_log(total) + (maximum - target_logit);
-  float factor = scale / total;
-  if (z_loss.losses != nullptr) {
-    const float lse = device_common::fast_log(total) + maximum;
-    if (threadIdx.x == 0) z_loss.losses[row] = z_loss_of(z_loss.coefficient, lse);
-    factor *= z_loss_factor(z_loss.coefficient, lse);
-  }
+  const float factor = z_loss.apply(row, total, maximum, scale / total);
   if (!gradient) return;
 #pragma unroll 2
   for (std::int64_t v = begin; v < vocab_size; v += step) {
@@ -90,6 +97,21 @@ __global__ void __launch_bounds__(kRowThreads)
   }
 }
 
+// Without a z-loss a thread takes fewer registers, so that two blocks fit a multiprocessor.
+template <int N, class T, class Form>
+__global__ void __launch_bounds__(kRowThreads)
+    cross_entropy_row(T* logits, const std::int32_t* targets, float* losses,
+                      std::int64_t vocab_size, const Form form, bool gradient, float scale) {
+  do_row<N>(logits, targets, losses, vocab_size, form, gradient, scale, NoZLosses{});
+}
+template <int N, class T, class Form>
+__global__ void __launch_bounds__(kRowThreads)
+    cross_entropy_z_row(T* logits, const std::int32_t* targets, float* losses,
+                        std::int64_t vocab_size, const Form form, bool gradient, float scale,
+                        const ZLosses z_loss) {
+  do_row<N>(logits, targets, losses, vocab_size, form, gradient, scale, z_loss);
+}
+
 }  // namespace
 
 void cross_entropy(Stream& stream, const CrossEntropy& args) {
@@ -98,13 +120,18 @@ void cross_entropy(Stream& stream, const CrossEntropy& args) {
     T* logits = args.logits.as<T>();
     const bool packs = args.vocab_size % N == 0 && device_common::allow_packs(logits);
     const auto with = [&]<class Form>(const Form& form) {
-      const auto launch = [&](auto kernel) {
+      const auto launch = [&](auto kernel, const auto&... z_loss) {
         kernel<<<grid_of(args.tokens), kRowThreads, 0, handle_of(stream)>>>(
             logits, args.targets.as<std::int32_t>(), args.losses.as<float>(), args.vocab_size, form,
-            args.gradient, args.grad_scale,
-            ZLosses{args.z_loss.coefficient, args.z_loss.losses.as<float>()});
+            args.gradient, args.grad_scale, z_loss...);
       };
-      packs ? launch(cross_entropy_row<N, T, Form>) : launch(cross_entropy_row<1, T, Form>);
+      if (args.z_loss.losses) {
+        const ZLosses z_loss{args.z_loss.coefficient, args.z_loss.losses.as<float>()};
+        packs ? launch(cross_entropy_z_row<N, T, Form>, z_loss)
+              : launch(cross_entropy_z_row<1, T, Form>, z_loss);
+      } else {
+        packs ? launch(cross_entropy_row<N, T, Form>) : launch(cross_entropy_row<1, T, Form>);
+      }
     };
     args.form.is_neutral() ? with(device_common::PlainLogits{})
                            : with(device_common::ShapedLogits(args.form));
