@@ -5,7 +5,6 @@
 #include <mutex>
 #include <set>
 
-#include "checkpoint/reader.h"
 #include "checkpoint/store/committed.h"
 #include "checkpoint/store/step_directory.h"
 #include "engine/huggingface/model_files.h"
