@@ -101,7 +101,8 @@ TEST(LibraryTrainer, BeginsARunThatTheProgramContinues) {
     v0::Trainer trainer(recipe_of(folder, "both", kSharded));
     trainer.step();
     trainer.step();
-    EXPECT_EQ(trainer.save(), trainer.newest_checkpoint());
+    const std::string saved = trainer.save();
+    EXPECT_EQ(saved, trainer.newest_checkpoint());
   }
   train_in(folder, "both", kSharded);
   EXPECT_EQ(final_state(folder, "both"), final_state(folder, "program"));
@@ -118,7 +119,7 @@ TEST(LibraryTrainer, ContinuesARunOnOtherRanks) {
   }
   std::vector<std::string> messages;
   v0::Recipe recipe = recipe_of(folder, "both", kSharded);
-  v0::Trainer trainer(recipe.set_ranks(1).set("training.micro_batch_size", "6"),
+  v0::Trainer trainer(recipe.set_ranks(1),
                       {.on_message = [&](const std::string& text) { messages.push_back(text); }});
   EXPECT_EQ(trainer.steps_done(), 5);
   EXPECT_FALSE(messages.empty());
