@@ -153,18 +153,26 @@ void bind_results(nb::module_& m) {
 using OnStep = std::function<void(const sherd::StepMetrics&)>;
 using OnEvaluation = std::function<void(const sherd::Evaluation&)>;
 
+// Whether Ctrl-C has come, in Python's code of `on_step` or elsewhere.
+bool is_interrupted_after(const OnStep& on_step, const sherd::StepMetrics& step) {
+  try {
+    if (on_step) on_step(step);
+    if (PyErr_CheckSignals() != 0) throw nb::python_error();
+  } catch (const nb::python_error& error) {
+    if (!error.matches(PyExc_KeyboardInterrupt)) throw;
+    return true;
+  }
+  return false;
+}
+
 // Ctrl-C ends it after a step, as it ends a run of the program: saved, if the recipe says so.
 void train(sherd::Trainer& trainer, const OnStep& on_step, const OnEvaluation& on_evaluation) {
   bool is_interrupted = false;
   sherd::TrainCallbacks callbacks;
   callbacks.on_step = [&](const sherd::StepMetrics& step) {
     const nb::gil_scoped_acquire locked;
-    if (on_step) on_step(step);
-    is_interrupted = PyErr_CheckSignals() != 0;
-    if (!is_interrupted) return true;
-    if (!PyErr_ExceptionMatches(PyExc_KeyboardInterrupt)) throw nb::python_error();
-    PyErr_Clear();
-    return false;
+    is_interrupted = is_interrupted_after(on_step, step);
+    return !is_interrupted;
   };
   callbacks.on_evaluation = [&](const sherd::Evaluation& evaluation) {
     const nb::gil_scoped_acquire locked;
@@ -239,8 +247,10 @@ void bind_trainer(nb::module_& m) {
 }
 
 // Memory that Python owns, filled without the interpreter's lock.
-nb::object read_tensor(const sherd::Checkpoint& checkpoint, const std::string& name,
-                       const std::string& kind) {
+using Array = nb::ndarray<nb::numpy, float>;
+
+Array read_tensor(const sherd::Checkpoint& checkpoint, const std::string& name,
+                  const std::string& kind) {
   for (const sherd::TensorInfo& tensor : checkpoint.tensors()) {
     if (tensor.name != name || tensor.kind != kind) continue;
     const auto count = static_cast<std::size_t>(tensor.num_elements());
@@ -252,10 +262,10 @@ nb::object read_tensor(const sherd::Checkpoint& checkpoint, const std::string& n
     float* data = memory.release();
     const nb::capsule owner(data, [](void* p) noexcept { delete[] static_cast<float*>(p); });
     const std::vector<std::size_t> shape(tensor.shape.begin(), tensor.shape.end());
-    return nb::cast(nb::ndarray<nb::numpy, float>(data, shape.size(), shape.data(), owner));
+    return {data, shape.size(), shape.data(), owner};
   }
   checkpoint.read_floats(name, kind);  // says what is wrong
-  return nb::none();
+  return {};
 }
 
 void bind_checkpoint(nb::module_& m) {
