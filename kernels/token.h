@@ -103,8 +103,9 @@ std::int64_t embedding_backward_workspace_bytes(std::int64_t tokens, std::int64_
 /// where lse[t] = log sum_v exp(z[t,v]), the gradient is that of loss[t] + c lse[t]^2: softmax(z) has
 /// the factor 1 + 2 c lse[t]. `losses` stays without it.
 ///
-/// With `weights` (on a GPU without a z-loss), the gradient of token t has the factor weights[t]: that of a loss whose
-/// derivative with respect to loss[t] it is. `losses` stay without it.
+/// With `weights`, the gradient of token t has the factor weights[t]: that of a loss whose
+/// derivative with respect to loss[t] it is. `losses` stay without it. A GPU takes weights or a
+/// z-loss.
 ///
 /// The scale and soft cap are applied between the head's matmul and the softmax.
 struct LogitsForm {
