@@ -165,6 +165,7 @@ struct Home {
 // Third-party libraries. One home each, so that each can be replaced in one place.
 const std::vector<Home> kHomes = {
     {"fmt/.*", ".*"},
+    {"sherd_version\\.h", "engine/launch/system_info\\.cpp"},
     {"yaml-cpp/.*", "engine/recipe/[^/]*\\.cpp"},
     {"nlohmann/.*",
      "engine/.*\\.cpp|engine/data/tokenizer/json_node\\.h|engine/huggingface/"
