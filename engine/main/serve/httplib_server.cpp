@@ -15,6 +15,11 @@ class HttpServer::Library {
     server_.new_task_queue = [threads = options.num_threads] {
       return new httplib::ThreadPool(static_cast<std::size_t>(threads));  // httplib deletes it
     };
+    // httplib's own options let two programs share a port.
+    server_.set_socket_options([](socket_t socket) {
+      const int yes = 1;
+      ::setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+    });
     server_.set_keep_alive_max_count(1);
     server_.set_tcp_nodelay(true);
     server_.set_payload_max_length(options.most_body_bytes);

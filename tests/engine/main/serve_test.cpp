@@ -196,7 +196,7 @@ TEST_F(ServeTest, RefusesWhatItCantDoInOneSentence) {
     refused(Json{{"prompt", full}, {"max_tokens", 5}}.dump(), "prompt",
             "the prompt has 60 tokens, and the text may have 5: together more than the context, "
             "64.");
-    refused(std::string(300, '['), "", "the request: JSON nested deeper than 100 levels.");
+    refused(std::string(300, '['), "", "the request: JSON nested deeper than 100 levels");
     expect_refused(client.get("/v1/fly"), 404, "", "GET /v1/fly: there is nothing.");
     expect_refused(client.get("/v1/completions"), 405, "", "expected POST.");
     expect_refused(client.send("POST", "/v1/completions", "Content-Type: text/plain\r\n", "{}"),
@@ -212,7 +212,8 @@ TEST_F(ServeTest, RefusesWhatItCantDoInOneSentence) {
 TEST_F(ServeTest, RefusesMoreWaitingRequestsThanAllowedAndForgetsClientsThatLeave) {
   serve({"--waiting", "0", "--set", "model.max_seq_length=100000", "--context", "100000"},
         [&](const HttpClient& client) {
-          const Json query = {{"prompt", "the "}, {"max_tokens", 90000}, {"stream", true}};
+          const Json query = {
+              {"prompt", "the "}, {"max_tokens", 90000}, {"temperature", 0}, {"stream", true}};
           {
             const test::Connection first = client.open("/v1/completions", query.dump());
             EXPECT_NE(first.read_until("data: "), "") << "the text has begun";
@@ -232,7 +233,7 @@ TEST_F(ServeTest, EndsATextAtTheTimeLimitAndAtCtrlC) {
   const std::vector<std::string> long_context = {
       "--seconds", "1", "--context", "100000", "--set", "model.max_seq_length=100000"};
   serve(long_context, [&](const HttpClient& client) {
-    const Json query = {{"prompt", "the "}, {"max_tokens", 90000}};
+    const Json query = {{"prompt", "the "}, {"max_tokens", 90000}, {"temperature", 0}};
     const Json reply = Json::parse(client.post("/v1/completions", query.dump()).body);
     EXPECT_EQ(reply.at("choices").at(0).at("finish_reason"), "length");
     EXPECT_LT(reply.at("usage").at("completion_tokens"), 90000);
