@@ -168,6 +168,7 @@ const std::vector<Layer> kLayers = {
       "checkpoint/interchange",
       "engine/data",
       "engine/data/arrow",
+      "engine/data/chat",
       "engine/data/tokenize",
       "engine/data/tokenizer",
       "engine/report",
@@ -192,6 +193,7 @@ struct Home {
 // Third-party libraries. One home each, so that each can be replaced in one place.
 const std::vector<Home> kHomes = {
     {"fmt/.*", ".*"},
+    {"sherd_version\\.h", "engine/launch/system_info\\.cpp"},
     {"yaml-cpp/.*", "engine/recipe/[^/]*\\.cpp"},
     {"nlohmann/.*",
      "engine/.*\\.cpp|engine/data/tokenizer/json_node\\.h|engine/huggingface/"
@@ -208,6 +210,7 @@ const std::vector<Home> kHomes = {
     {"pcre2\\.h", "engine/data/tokenizer/pattern/split_pattern\\.cpp"},
     {"unicode/.*", "engine/data/tokenizer/normal_form\\.cpp"},
     {"(zlib|zstd)\\.h", "engine/data/files/text_stream\\.cpp"},
+    {"httplib\\.h", "engine/main/serve/httplib_server\\.cpp"},
     {"mpi\\.h", "sharding/processes/mpi[^/]*"},
     {"nccl\\.h", "sharding/comm/nccl[^/]*\\.cpp"},
     {"cuda.*", "core/cuda[^/]*|kernels/cuda/.*|sharding/comm/nccl[^/]*\\.cpp"},
