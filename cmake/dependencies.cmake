@@ -13,6 +13,8 @@ pkg_check_modules(PCRE2 REQUIRED IMPORTED_TARGET libpcre2-8)
 pkg_check_modules(ICU REQUIRED IMPORTED_TARGET icu-uc)
 pkg_check_modules(ZSTD REQUIRED IMPORTED_TARGET libzstd)
 find_package(ZLIB REQUIRED)
+# `sherd serve`; without it, that command says so.
+pkg_check_modules(HTTPLIB QUIET cpp-httplib)
 
 # Ranks in many processes; without it they are threads of one. Sanitizers don't see through it, and GPUs
 # of several processes aren't used yet.

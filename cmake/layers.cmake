@@ -3,11 +3,11 @@
 # What needs CUDA lies in `cuda/` folders, in core/cuda*.cpp or in sharding/comm/nccl.cpp, what needs
 # MPI in sharding/processes/mpi*.cpp; its twin for a build without is called no_<library>.cpp. One of the two
 # is compiled, and nobody who calls them can tell which. `main/` holds programs, `module/` an optional
-# library (cmake/arrow_module.cmake).
+# library (cmake/arrow_module.cmake), `library/` libsherd.so (cmake/library.cmake).
 function(sherd_layer name)
   cmake_parse_arguments(ARG "" "" "LINK;CUDA_LINK;MPI_LINK" ${ARGN})
   file(GLOB_RECURSE sources RELATIVE ${CMAKE_SOURCE_DIR} CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/${name}/*.cpp)
-  list(FILTER sources EXCLUDE REGEX "/main/|/module/")
+  list(FILTER sources EXCLUDE REGEX "/main/|/module/|/library/")
   set(layer_kind STATIC)
   if(SHERD_CUDA)
     set(layer_kind SHARED)

@@ -104,7 +104,8 @@ std::int64_t embedding_backward_workspace_bytes(std::int64_t tokens, std::int64_
 /// the factor 1 + 2 c lse[t]. `losses` stays without it.
 ///
 /// With `weights`, the gradient of token t has the factor weights[t]: that of a loss whose
-/// derivative with respect to loss[t] it is. `losses` stay without it.
+/// derivative with respect to loss[t] it is. `losses` stay without it. A GPU takes weights or a
+/// z-loss.
 ///
 /// The scale and soft cap are applied between the head's matmul and the softmax.
 struct LogitsForm {

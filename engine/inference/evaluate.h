@@ -21,6 +21,8 @@ struct TrainedModelRequest {
   std::optional<std::int64_t> ranks;         ///< none: as many as in the recipe
   std::shared_ptr<const Machine> machine{};  ///< none: from the recipe; set by tests
   bool average = false;                      ///< use the average of the weights in a checkpoint
+  /// Ctrl-C becomes a request to end. False for a library: signals are its caller's.
+  bool handles_signals = true;
 };
 
 /// The loss in units that are comparable across tokenizers.

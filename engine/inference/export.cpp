@@ -224,12 +224,14 @@ huggingface::FolderToWrite exported_folder(const ExportRequest& request,
 
 ExportSummary write_exported(huggingface::FolderToWrite folder,
                              const checkpoint::Checkpoint* checkpoint, const char* command) {
-  folder.check = [command] {
-    if (const StopRequest asked = stop_request(); asked != StopRequest::kNone) {
-      throw_stopped(asked, fmt::format("during the {}; its files are removed", command));
-    }
-  };
-  install_stop_handlers();
+  if (command) {
+    folder.check = [command] {
+      if (const StopRequest asked = stop_request(); asked != StopRequest::kNone) {
+        throw_stopped(asked, fmt::format("during the {}; its files are removed", command));
+      }
+    };
+    install_stop_handlers();
+  }
   return {huggingface::export_folder(checkpoint::posix_disk(), checkpoint, folder), folder.dtype};
 }
 
@@ -247,7 +249,8 @@ ExportSummary export_checkpoint(const ExportRequest& request) {
   if (request.merge && !trained.options.model.adapter.active() && !trained.overlay) {
     throw UsageError("{}: holds a whole model, so there is nothing to merge", request.checkpoint);
   }
-  return write_exported(exported_folder(request, trained), trained.checkpoint.get(), "export");
+  return write_exported(exported_folder(request, trained), trained.checkpoint.get(),
+                        request.handles_signals ? "export" : nullptr);
 }
 
 }  // namespace sherd::engine

@@ -28,6 +28,7 @@ struct ExportRequest {
   bool average = false;  ///< the average of the weights
   bool merge = false;    ///< export the base model with the adapter merged into it
   std::optional<std::int64_t> ranks = {};  ///< writers; none: the machine's cores, up to 8
+  bool handles_signals = true;             ///< Ctrl-C ends the export; false for a library
 };
 
 struct ExportSummary {
@@ -44,8 +45,8 @@ struct TrainedModel;
 /// request.checkpoint, which may be a Hugging Face folder too: the files are then that folder's.
 huggingface::FolderToWrite exported_folder(const ExportRequest& request,
                                            const TrainedModel& trained);
-/// Writes it, and removes it if Ctrl-C interrupts `command` ("export"). `checkpoint`: as in
-/// huggingface::export_folder.
+/// Writes it, and removes it if Ctrl-C interrupts `command` ("export"; null: signals are left
+/// alone). `checkpoint`: as in huggingface::export_folder.
 ExportSummary write_exported(huggingface::FolderToWrite folder,
                              const checkpoint::Checkpoint* checkpoint, const char* command);
 

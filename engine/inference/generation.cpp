@@ -49,7 +49,7 @@ GeneratedText generate_text(const TextModel& model, Decoder& decoder,
     }
     if (!stream.add(token)) result.end = GeneratedText::End::kStop;
     show(false);
-    return !stream.stopped();
+    return !stream.stopped() && (!options.wants_more || options.wants_more());
   };
   sample(decoder, prompt, options.sampling, on_token,
          [] { end_if_asked("during sampling; what was trained is on disk"); });

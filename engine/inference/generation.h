@@ -36,6 +36,8 @@ struct GenerationOptions {
   std::vector<std::int32_t> end_tokens{};  ///< in addition to the model's own
   /// Text is for a terminal: unprintable characters are escaped. Otherwise text is unchanged.
   bool for_terminal = true;
+  /// Asked after each token; false ends the text, as kLength. Nothing asks during the prompt.
+  std::function<bool()> wants_more{};
 };
 
 struct GenerationRequest {

@@ -273,6 +273,7 @@ TrainedModel trained_model(const TrainedModelRequest& request) {
                        : is_folder ? model_of_folder(request, request.checkpoint)
                                    : model_of_checkpoint(*checkpoint, request);
   model.path = request.checkpoint;
+  model.handles_signals = request.handles_signals;
   model.checkpoint = checkpoint;
   if (!is_adapter) model.options = training_options(model.recipe);
   model.options.placement.has_gradients = false;

@@ -63,7 +63,7 @@ void with_weights(const TrainedModel& trained, std::shared_ptr<const Machine> ma
   };
   launch.plan = [&](int r) { return plan_inference_memory(trained.options, of_rank(r)); };
   launch.host_plan = [&](int r) { return plan_inference_host_memory(trained.options, of_rank(r)); };
-  install_stop_handlers();
+  if (trained.handles_signals) install_stop_handlers();
   run_ranks(launch, [&](sharding::Rank& rank) {
     ShardedModel model(trained.options, rank);
     rank.guard([&] {

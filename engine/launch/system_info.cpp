@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <sched.h>
+#include <sherd_version.h>
 #include <unistd.h>
 
 #include <algorithm>

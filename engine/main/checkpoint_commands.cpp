@@ -7,11 +7,11 @@
 #include "core/byte_size.h"
 #include "engine/inference/evaluate.h"
 #include "engine/inference/export.h"
-#include "engine/main/checkpoint_path.h"
 #include "engine/main/command_line.h"
 #include "engine/main/commands.h"
 #include "engine/main/standard_streams.h"
 #include "engine/report/metrics.h"
+#include "engine/saving/checkpoint_path.h"
 
 namespace sherd::main {
 namespace {
@@ -103,7 +103,7 @@ class InspectCommand {
     command.add_flag("--digests", digests_, "With --json: a checksum of every tensor");
   }
   void run() const {
-    const ChosenCheckpoint chosen = choose_checkpoint(path_);
+    const engine::ChosenCheckpoint chosen = engine::choose_checkpoint(path_);
     const checkpoint::Checkpoint checkpoint(checkpoint::posix_disk(), chosen.path);
     fmt::print("{}", json_ ? checkpoint::inspect_json(checkpoint, digests_) + "\n"
                            : checkpoint::inspect_table(checkpoint));
@@ -121,7 +121,7 @@ class VerifyCommand {
     command.add_flag("--deep", deep_, "Read every byte and compare it with its checksum");
   }
   void run() const {
-    const ChosenCheckpoint chosen = choose_checkpoint(path_);
+    const engine::ChosenCheckpoint chosen = engine::choose_checkpoint(path_);
     verify(chosen.path, deep_);
   }
 
@@ -139,7 +139,7 @@ class EvalCommand {
     command.add_flag("--json", json_, "One JSON object instead of a sentence");
   }
   void run() const {
-    const ChosenCheckpoint chosen = choose_checkpoint(path_);
+    const engine::ChosenCheckpoint chosen = engine::choose_checkpoint(path_);
     evaluate({chosen.path, sets_, ranks_, {}, average_}, json_);
   }
 
@@ -184,7 +184,7 @@ ExportCommand::ExportCommand(CLI::App& command) {
 }
 
 void ExportCommand::run() const {
-  const ChosenCheckpoint chosen = choose_checkpoint(path_);
+  const engine::ChosenCheckpoint chosen = engine::choose_checkpoint(path_);
   const std::string& path = chosen.path;
   std::optional<DType> dtype;
   for (const DType known : {DType::kF32, DType::kBF16, DType::kF16}) {

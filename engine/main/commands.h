@@ -40,6 +40,8 @@ Command init_command(CLI::App& program);
 Command tokenize_command(CLI::App& program);
 Command launch_command(CLI::App& program);
 Command info_command(CLI::App& program);
+Command completion_command(CLI::App& program);
+Command man_command(CLI::App& program);
 
 /// For the first line of `main`, before `launch` runs: catches signals that come early.
 void take_launch_signals();

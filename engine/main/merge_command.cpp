@@ -4,9 +4,9 @@
 
 #include "core/byte_size.h"
 #include "engine/inference/merge.h"
-#include "engine/main/checkpoint_path.h"
 #include "engine/main/command_line.h"
 #include "engine/main/commands.h"
+#include "engine/saving/checkpoint_path.h"
 
 namespace sherd::main {
 namespace {
@@ -66,10 +66,10 @@ MergeCommand::MergeCommand(CLI::App& command) {
 }
 
 void MergeCommand::run() const {
-  std::vector<ChosenCheckpoint> chosen;
+  std::vector<engine::ChosenCheckpoint> chosen;
   engine::MergeRequest request;
   for (const std::string& input : inputs_) {
-    chosen.push_back(choose_checkpoint(input));
+    chosen.push_back(engine::choose_checkpoint(input));
     request.inputs.push_back(chosen.back().path);
   }
   for (const DType known : {DType::kF32, DType::kBF16, DType::kF16}) {

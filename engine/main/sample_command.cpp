@@ -11,9 +11,9 @@
 #include "core/json_bounds.h"
 #include "core/small_file.h"
 #include "engine/inference/generation.h"
-#include "engine/main/checkpoint_path.h"
 #include "engine/main/command_line.h"
 #include "engine/main/standard_streams.h"
+#include "engine/saving/checkpoint_path.h"
 
 namespace sherd::main {
 namespace {
@@ -102,7 +102,7 @@ void SampleCommand::run() const {
   const bool as_json = !prompts_file_.empty();
   const std::vector<std::string> prompts =
       as_json ? read_prompts(prompts_file_) : std::vector{prompt_};
-  const ChosenCheckpoint chosen = choose_checkpoint(path_);
+  const engine::ChosenCheckpoint chosen = engine::choose_checkpoint(path_);
   engine::GenerationRequest request{.model = {chosen.path, sets_, ranks_.value_or(1), {}, average_},
                                     .options = {.sampling = sampling_,
                                                 .stops = stops_,

@@ -14,9 +14,9 @@
 #include "core/small_file.h"
 #include "engine/data/texts.h"
 #include "engine/inference/scoring.h"
-#include "engine/main/checkpoint_path.h"
 #include "engine/main/command_line.h"
 #include "engine/main/standard_streams.h"
+#include "engine/saving/checkpoint_path.h"
 
 namespace sherd::main {
 namespace {
@@ -87,7 +87,7 @@ ScoreCommand::ScoreCommand(CLI::App& command) {
 }
 
 void ScoreCommand::run() const {
-  const ChosenCheckpoint chosen = choose_checkpoint(path_);
+  const engine::ChosenCheckpoint chosen = engine::choose_checkpoint(path_);
   if (texts_.empty()) return answer_questions(chosen.path);
   score_texts(chosen.path);
 }

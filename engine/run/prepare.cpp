@@ -171,7 +171,7 @@ std::string unlike_folder(checkpoint::Disk& disk, const Recipe& recipe) {
   return text.empty() ? "" : fmt::format("unlike {}:{}", folder, text);
 }
 
-CheckpointOptions checkpoint_options(const PreparedRun& run, const OutputFolder& output) {
+CheckpointOptions loading_options(const PreparedRun& run, checkpoint::Disk& disk) {
   const Recipe& recipe = run.resolved.values;
   return {.directory = recipe.run.output_dir + "/checkpoints",
           .saves = recipe.checkpoint.saves(),
@@ -189,8 +189,13 @@ CheckpointOptions checkpoint_options(const PreparedRun& run, const OutputFolder&
           .recipe = run.resolved.yaml(),
           .folder = current_folder(),
           .vocabulary = run.dataset().text().characters(),
-          .disk = &output.disk(),
-          .lock = output.lock()};
+          .disk = &disk};
+}
+
+CheckpointOptions checkpoint_options(const PreparedRun& run, const OutputFolder& output) {
+  CheckpointOptions options = loading_options(run, output.disk());
+  options.lock = output.lock();
+  return options;
 }
 
 }  // namespace sherd::engine

@@ -50,5 +50,7 @@ std::string unlike_folder(checkpoint::Disk& disk, const Recipe& recipe);
 
 /// Checkpoint options for the run's ranks, in the folder `output`.
 CheckpointOptions checkpoint_options(const PreparedRun& run, const OutputFolder& output);
+/// The same for a run that never saves, and so has no folder.
+CheckpointOptions loading_options(const PreparedRun& run, checkpoint::Disk& disk);
 
 }  // namespace sherd::engine

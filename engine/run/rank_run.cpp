@@ -3,6 +3,8 @@
 #include "engine/launch/process_age.h"
 #include "engine/launch/stop_signals.h"
 #include "engine/run/run_reporter.h"
+#include "engine/run/run_rules.h"
+#include "engine/run/run_setup.h"
 #include "engine/run/save_requests.h"
 #include "engine/trainer/trainer.h"
 
@@ -15,6 +17,7 @@ class RankRun {
       : context_(context),
         recipe_(context.recipe()),
         is_first_(rank.rank == 0),
+        rules_(context.run, context.segment),
         reporter_(rank.rank == 0 ? std::make_unique<RunReporter>(context, rank) : nullptr),
         save_requests_(context.output, rank.rank == 0, rank.rank == context.first_rank,
                        [&context](const std::string& text) { context.progress.message(text); }),
@@ -29,9 +32,8 @@ class RankRun {
     if (context_.run.segment_after(trainer_.steps_done()) != context_.segment) {
       return Continuation{trainer_.steps_done(), /*is_saved=*/false};
     }
-    const bool evaluates_first = trainer_.steps_done() > 0
-                                     ? !trainer_.evaluated() && evaluation_is_due()
-                                     : recipe_.training.eval_at_start && validates();
+    const bool evaluates_first =
+        rules_.evaluates_first(trainer_.steps_done(), trainer_.evaluated());
     if (reporter_) {
       const bool is_start = !context_.totals.has_begun;
       context_.output.replace("recipe.yaml", context_.checkpoints.recipe);
@@ -40,8 +42,6 @@ class RankRun {
       reporter_->say_where_it_begins(stops_early(), trainer_.best());
       if (is_start && context_.hooks) context_.hooks->begin(trainer_.steps_done());
     }
-    // A new run may evaluate before its first step. If a run was stopped during an evaluation, the
-    // resumed run does, until a checkpoint contains the result.
     if (evaluates_first) {
       const StopRequest stop = evaluate();
       if (stop != StopRequest::kNone) {
@@ -78,20 +78,12 @@ class RankRun {
 
  private:
   TrainerOptions trainer_options() {
-    const Segment& segment = context_.run.segments[context_.segment];
-    return {.training = context_.options(),
-            .batches = context_.run.batches[context_.segment],
-            .checkpoints = context_.checkpoints,
-            .best_from_step = segment.cuts_anew ? segment.first_step : -1,
-            .weight_hash_interval = recipe_.training.weight_hash_interval,
-            .evaluates_average =
-                recipe_.averages.evaluate && recipe_.averages.type != AverageType::kNone,
-            .tasks = context_.run.tasks,
-            .reference = context_.output.file("reference.safetensors"),
-            .asked_to_stop = [this] { return asked_to_stop(); },
-            .asked_to_save = [this] { return save_requests_.take(); },
-            .on_message = [this](const std::string& text) { context_.progress.message(text); },
-            .on_save = reporter_ ? reporter_->save_events() : SaveEvents{}};
+    TrainerOptions options = segment_trainer(context_.run, context_.segment, context_.checkpoints);
+    options.asked_to_stop = [this] { return asked_to_stop(); };
+    options.asked_to_save = [this] { return save_requests_.take(); };
+    options.on_message = [this](const std::string& text) { context_.progress.message(text); };
+    if (reporter_) options.on_save = reporter_->save_events();
+    return options;
   }
 
   // A signal comes first: the scheduler that sent it waits less long. The limit doesn't end an
@@ -105,27 +97,16 @@ class RankRun {
 
   RunSchedule schedule() const {
     const Recipe::Training& training = recipe_.training;
-    return {.max_steps = training.max_steps,
-            .eval_interval = training.eval_interval,
-            .save_interval = recipe_.checkpoint.interval,
-            .passes_per_eval = trainer_.num_passes(training.eval_batches),
-            .passes_of_final_eval = trainer_.num_passes(batches_of_eval(true))};
+    return {
+        .max_steps = training.max_steps,
+        .eval_interval = training.eval_interval,
+        .save_interval = recipe_.checkpoint.interval,
+        .passes_per_eval = trainer_.num_passes(training.eval_batches),
+        .passes_of_final_eval = trainer_.num_passes(rules_.batches_of_eval(training.max_steps))};
   }
 
-  std::int64_t batches_of_eval(bool last) const {
-    const bool whole = last && recipe_.training.final_eval == FinalEval::kWhole;
-    return whole ? 0 : recipe_.training.eval_batches;
-  }
-
-  bool is_last() const { return trainer_.steps_done() == recipe_.training.max_steps; }
-
-  // After the steps that are done. Between two segments, the later one evaluates.
-  bool evaluation_is_due() const {
-    if (!context_.is_last() && trainer_.steps_done() == context_.end_step()) return false;
-    const std::int64_t interval = recipe_.training.eval_interval;
-    return (is_last() || (interval > 0 && trainer_.steps_done() % interval == 0)) && validates();
-  }
-  bool validates() const { return context_.batches().num_validation_sets() > 0; }
+  bool evaluation_is_due() const { return rules_.evaluation_is_due(trainer_.steps_done()); }
+  bool stops_early() const { return rules_.stops_early(trainer_.steps_done(), trainer_.best()); }
 
   // A function of the training's state, so a resumed run rewinds as well.
   bool rewinds() const {
@@ -146,15 +127,8 @@ class RankRun {
     return {done, /*is_saved=*/false, done - trainer_.bad_steps_in_a_row(), trainer_.skips()};
   }
 
-  // The last step needs no reason to be the last.
-  bool stops_early() const {
-    const std::int64_t patience = recipe_.training.early_stopping_patience;
-    return patience > 0 && trainer_.best().evaluations_since >= patience &&
-           trainer_.steps_done() < recipe_.training.max_steps;
-  }
-
   StopRequest evaluate() {
-    const std::int64_t batches = batches_of_eval(is_last());
+    const std::int64_t batches = rules_.batches_of_eval(trainer_.steps_done());
     const auto begin = RunReporter::Clock::now();
     const EvaluationResult result = trainer_.evaluate(batches);
     if (result.stop != StopRequest::kNone) return result.stop;
@@ -230,6 +204,7 @@ class RankRun {
   const RunContext& context_;
   const Recipe& recipe_;
   const bool is_first_;
+  const RunRules rules_;
   std::unique_ptr<RunReporter> reporter_;  // on rank 0
   SaveRequests save_requests_;
   bool limits_time_ = false;

@@ -5,7 +5,6 @@
 #include <mutex>
 #include <set>
 
-#include "checkpoint/reader.h"
 #include "checkpoint/store/committed.h"
 #include "checkpoint/store/step_directory.h"
 #include "engine/huggingface/model_files.h"
@@ -14,8 +13,6 @@
 #include "engine/launch/save_signal.h"
 #include "engine/launch/stop_signals.h"
 #include "engine/model/parameters.h"
-#include "engine/offload/file_home.h"
-#include "engine/plan/disk_plan.h"
 #include "engine/plan/memory_report.h"
 #include "engine/recipe/written_family.h"
 #include "engine/report/output_folder.h"
@@ -27,6 +24,7 @@
 #include "engine/run/rank_run.h"
 #include "engine/run/rewind.h"
 #include "engine/run/run_hooks.h"
+#include "engine/run/run_setup.h"
 #include "engine/saving/resuming.h"
 #include "engine/train/data_sources.h"
 #include "engine/train/from_recipe.h"
@@ -146,40 +144,11 @@ std::vector<MeasuredMemory> of_all_processes(sharding::Processes* processes, con
   return measured;
 }
 
-std::string offload_folder(const Recipe& recipe) {
-  const std::string& path = recipe.zero_optimization.offload_path;
-  return path.empty() ? recipe.run.output_dir : path;
-}
-
-// Makes the folder for state on disk, and says what a user should know about it.
-void prepare_offload(const PreparedRun& run, checkpoint::Disk& disk, Progress& progress) {
-  if (!run.prepared[0].options.uses_disk()) return;
-  const std::string folder = offload_folder(run.resolved.values);
-  checkpoint::make_directory(disk, folder);
-  const WorldPlan& plan = run.prepared[run.largest].plan;
-  progress.message(fmt::format("{}, in {}", on_disk_line(plan.disk_of(plan.worst_rank())), folder));
-  if (const std::string remark = remark_on_folder(folder); !remark.empty()) {
-    progress.message("warning: " + remark);
-  }
-}
-
 LaunchOptions launch_of(const PreparedRun& run, std::size_t segment,
                         std::shared_ptr<const Machine> machine, CallsFiles& calls, Trace& trace,
                         checkpoint::Disk& disk, Hooks* hooks, const OnStuck& on_stuck) {
-  LaunchOptions launch = launch_options(run.segments[segment].recipe.values, std::move(machine));
+  LaunchOptions launch = planned_launch(run, segment, std::move(machine), disk);
   launch.trace = &trace;
-  const WorldPlan& plan = run.prepared[segment].plan;
-  launch.plan = [&plan](int r) { return plan.of(r); };
-  launch.host_plan = [&plan](int r) { return plan.host_of(r); };
-  const TrainingOptions& options = run.prepared[segment].options;
-  if (options.uses_disk()) {
-    const Recipe& recipe = run.resolved.values;
-    launch.disk = [&plan, &disk, folder = offload_folder(recipe),
-                   saves = recipe.checkpoint.saves()](int r) {
-      checkpoint::make_directory(disk, folder);  // on each machine
-      return make_file_home(plan.disk_of(r), {.folder = folder, .snapshots = saves, .disk = &disk});
-    };
-  }
   launch.stop_asked = [] { return stop_request() == StopRequest::kRequeue; };
   launch.on_calls = [&calls](int r, const std::string& text) { calls.write(r, text); };
   if (on_stuck) {
@@ -190,14 +159,6 @@ LaunchOptions launch_of(const PreparedRun& run, std::size_t segment,
     };
   }
   return launch;
-}
-
-// Copies what the run needs from the folders of its model and tokenizer, in case they are removed.
-void keep_model_files(checkpoint::Disk& disk, const std::string& output, const Recipe& recipe) {
-  std::string tokenizer = recipe.data.tokenizer;
-  if (!checkpoint::exists(disk, tokenizer + "/tokenizer.json")) tokenizer.clear();
-  if (recipe.model.from.empty() && tokenizer.empty()) return;
-  huggingface::keep_files(disk, output, {recipe.model.from, tokenizer});
 }
 
 void say_what_runs(Progress& progress, const PreparedRun& run, const LaunchOptions& launch,
@@ -247,21 +208,10 @@ void report_end(const OutputFolder& output, Progress& progress, const PreparedRu
   }
 }
 
-// Steps done in the checkpoint that the run probably resumes from: which segment to begin with. If
-// it turns out to be another one, that one follows. All processes take process 0's word.
-std::int64_t probable_steps(const Recipe& recipe, checkpoint::Disk& disk,
-                            sharding::Processes* processes) {
-  std::int64_t steps = 0;
-  const std::string& resume = recipe.checkpoint.resume;
-  try {
-    if (resume == "auto" || resume == "never") {
-      const auto found = checkpoint::committed_steps(disk, recipe.run.output_dir + "/checkpoints");
-      if (!found.empty()) steps = found.front();
-    } else {
-      steps = checkpoint::Checkpoint(disk, resume).manifest().step;
-    }
-  } catch (const Error&) {  // the ranks report it when they load
-  }
+// All processes take process 0's word.
+std::int64_t first_steps(const Recipe& recipe, checkpoint::Disk& disk,
+                         sharding::Processes* processes) {
+  const std::int64_t steps = probable_steps(recipe, disk);
   if (!processes) return steps;
   return std::stoll(processes->links().all_gather("the segment", std::to_string(steps))[0]);
 }
@@ -289,14 +239,16 @@ void train_in(const OutputFolder& output, const PreparedRun& run,
   const RanksHere here = machine->ranks_here(run.prepared[0].plan.world_size());
   const bool first = here.first == 0;  // of all processes: the one that prints, and writes files
   CheckpointOptions checkpoints = checkpoint_options(run, output);
-  if (first && checkpoints.saves) checkpoint::prepare_checkpoints(output.disk(), output.path());
-  if (first) keep_model_files(output.disk(), output.path(), recipe);
+  if (first) prepare_output(run, output);
 
   Trace trace;
   CallsFiles calls(output);
   // mpirun gives a process a terminal of its own, and passes on what it reads there line by line.
   Progress progress = processes ? Progress(stdout, /*in_place=*/false, 0) : Progress();
-  if (first) prepare_offload(run, output.disk(), progress);
+  if (first) {
+    prepare_offload(run, output.disk(),
+                    [&progress](const std::string& text) { progress.message(text); });
+  }
   const std::unique_ptr<Hooks> hooks = first ? run_hooks(recipe, output, progress) : nullptr;
   RunTotals totals;
   MeasuredSegment measured;
@@ -333,7 +285,7 @@ void train_in(const OutputFolder& output, const PreparedRun& run,
   with_hooks(hooks.get(), has_begun, [&] {
     try {
       std::int64_t steps_done = 0;
-      if (run.num_segments() > 1) steps_done = probable_steps(recipe, output.disk(), processes);
+      if (run.num_segments() > 1) steps_done = first_steps(recipe, output.disk(), processes);
       while (const auto next = train_segment(run.segment_after(steps_done))) {
         steps_done = next->steps_done;
         if (next->is_saved) checkpoints.resume = "auto";

@@ -15,32 +15,24 @@ __global__ void __launch_bounds__(kThreads)
   const int K = static_cast<int>(at.K), pitch = K + 1;
   float* query = shared_floats;
   float* key = query + kTile * pitch;
-  const int row = static_cast<int>(threadIdx.x) / kLanes;
-  const int lane = static_cast<int>(threadIdx.x) % kLanes;
-  const AttentionTask task = at.query_task(blockIdx.x);
-  const std::int64_t first_row = task.tile * kTile;
-  const std::int64_t q0 = at.first_query + first_row, q = q0 + row, g = at.group_of(task.head);
   __shared__ TileSight seen;
-  seen.look(a.sight, at.first_query + at.Q, task.b, q0);
-  const std::int64_t first_key = seen.first_key[row], end_key = end_of_tile(at, first_row);
-  const std::int64_t end_of_keys = at.end_of_keys();
-  load_queries(a, task.b, task.head, first_row, query);
+  const QueryTile own(at, a.sight, seen);
+  const AttentionTask task = own.task;
+  load_queries(a, task.b, task.head, own.first_row, query);
   float largest = -device_common::kInfinity;
-  for (std::int64_t k0 = at.tile_with(seen.first()); k0 < end_key; k0 += kTile) {
+  for (std::int64_t k0 = own.first_tile_key; k0 < own.end_key; k0 += kTile) {
     __syncthreads();  // whoever still reads the last tile
-    load_keys(a, task.b, g, k0, key);
+    load_keys(a, task.b, own.g, k0, key);
     __syncthreads();
     float score[kOwnScores] = {};
-    dot_rows(query + row * pitch, key + kOwnScores * lane * pitch, K, score);
+    dot_rows(query + own.row * pitch, key + kOwnScores * own.lane * pitch, K, score);
     for (int j = 0; j < kOwnScores; ++j) {
-      const std::int64_t k = k0 + kOwnScores * lane + j;
-      const bool is_seen = first_key <= k && k <= q && k < end_of_keys;
       const float s = score[j] * a.scale;
-      largest = is_seen && s > largest ? s : largest;
+      largest = own.sees(k0 + kOwnScores * own.lane + j) && s > largest ? s : largest;
     }
   }
   largest = row_maximum(largest);
-  if (lane != 0 || largest == -device_common::kInfinity) return;
+  if (own.lane != 0 || largest == -device_common::kInfinity) return;
   atomicMax(maxima + task.head, ordered_word(device_common::bits_of(largest)));
 }
 
@@ -48,12 +40,7 @@ __global__ void __launch_bounds__(kThreads)
 
 void attention_maxima(Stream& stream, const AttentionForward& args) {
   dispatch_float(args.qkv.dtype, [&]<class T>(T) {
-    Arguments<T> a{};
-    a.at = AttentionLayout(args.shape, static_cast<bool>(args.keys_values));
-    a.sight = Sight(args.shape, args.documents);
-    a.scale = args.shape.score_scale();
-    a.qkv = args.qkv.as<T>();
-    a.keys_values = a.at.keys_apart ? args.keys_values.as<T>() : a.qkv;
+    const auto a = arguments_of<T>(args.shape, args);
     const std::int64_t bytes = 2 * kTile * (args.shape.head_width + 1) * 4;
     const auto kernel = largest_of_tile<T>;
     check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,

@@ -165,5 +165,50 @@ __device__ std::int64_t end_of_tile(const AttentionLayout& at, std::int64_t firs
   return end < at.end_of_keys() ? end : at.end_of_keys();
 }
 
+// A thread's row of a tile, and its place among the threads that share the row.
+struct TileThread {
+  int row = static_cast<int>(threadIdx.x) / kLanes;
+  int lane = static_cast<int>(threadIdx.x) % kLanes;
+};
+
+// The tile of queries that a block does, a thread's query in it, and the keys that the query sees.
+struct QueryTile : TileThread {
+  AttentionTask task;
+  std::int64_t first_row, own_row;       // among the rank's queries
+  std::int64_t q0, q, g;                 // positions of these two; key/value head
+  std::int64_t first_key, end_of_keys;   // of q; of all
+  std::int64_t first_tile_key, end_key;  // from the first tile of keys to the end of the last
+
+  // `seen` is shared by the block, which waits here until it is known.
+  __device__ QueryTile(const AttentionLayout& at, const Sight& sight, TileSight& seen)
+      : task(at.query_task(blockIdx.x)),
+        first_row(task.tile * kTile),
+        own_row(first_row + row),
+        q0(at.first_query + first_row),
+        q(q0 + row),
+        g(at.group_of(task.head)) {
+    seen.look(sight, at.first_query + at.Q, task.b, q0);
+    first_key = seen.first_key[row];
+    end_of_keys = at.end_of_keys();
+    first_tile_key = at.tile_with(seen.first());
+    end_key = end_of_tile(at, first_row);
+  }
+  __device__ bool sees(std::int64_t k) const { return first_key <= k && k <= q && k < end_of_keys; }
+};
+
+// What forward, backward and the search for the largest score have in common.
+template <class T>
+Arguments<T> arguments_of(const AttentionShape& shape, const auto& from) {
+  Arguments<T> args{};
+  args.at = AttentionLayout(shape, static_cast<bool>(from.keys_values));
+  args.sight = Sight(shape, from.documents);
+  args.soft_cap = SoftCap(shape.softcap);
+  args.mask = Mask(from.dropout);
+  args.scale = shape.score_scale();
+  args.qkv = from.qkv.template as<T>();
+  args.keys_values = args.at.keys_apart ? from.keys_values.template as<T>() : args.qkv;
+  return args;
+}
+
 }  // namespace
 }  // namespace sherd::kernels::cuda

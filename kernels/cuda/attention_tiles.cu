@@ -22,31 +22,23 @@ __global__ void __launch_bounds__(kThreads) forward_tile(const Arguments<T> a) {
   float* key = query + kTile * pitch;
   float* value = key + kTile * pitch;
   float* weight = value + kTile * pitch;
-  const int row = static_cast<int>(threadIdx.x) / kLanes;
-  const int lane = static_cast<int>(threadIdx.x) % kLanes;
-  const AttentionTask task = at.query_task(blockIdx.x);
-  const std::int64_t first_row = task.tile * kTile, own_row = first_row + row;
-  const std::int64_t q0 = at.first_query + first_row, q = q0 + row, g = at.group_of(task.head);
   __shared__ TileSight seen;
-  seen.look(a.sight, at.first_query + at.Q, task.b, q0);
-  const std::int64_t first_key = seen.first_key[row], end_key = end_of_tile(at, first_row);
-  const std::int64_t end_of_keys = at.end_of_keys();
-  load_queries(a, task.b, task.head, first_row, query);
+  const QueryTile own(at, a.sight, seen);
+  const AttentionTask task = own.task;
+  const int row = own.row, lane = own.lane;
+  load_queries(a, task.b, task.head, own.first_row, query);
   float sum_out[kChunks] = {}, most = -device_common::kInfinity, sum = 0.0f;
-  for (std::int64_t k0 = at.tile_with(seen.first()); k0 < end_key; k0 += kTile) {
+  for (std::int64_t k0 = own.first_tile_key; k0 < own.end_key; k0 += kTile) {
     __syncthreads();  // whoever still reads the last tile
-    load_keys(a, task.b, g, k0, key);
-    load_values(a, task.b, g, k0, value);
+    load_keys(a, task.b, own.g, k0, key);
+    load_values(a, task.b, own.g, k0, value);
     __syncthreads();
     float p[kOwnScores] = {};
     dot_rows(query + row * pitch, key + kOwnScores * lane * pitch, K, p);
     const std::int64_t first = k0 + kOwnScores * lane;
     float largest = most;
-    const auto is_seen = [&](int j) {
-      return first_key <= first + j && first + j <= q && first + j < end_of_keys;
-    };
     for (int j = 0; j < kOwnScores; ++j) {
-      p[j] = is_seen(j) ? a.soft_cap.apply(p[j] * a.scale) : -device_common::kInfinity;
+      p[j] = own.sees(first + j) ? a.soft_cap.apply(p[j] * a.scale) : -device_common::kInfinity;
       largest = p[j] > largest ? p[j] : largest;
     }
     largest = row_maximum(largest);
@@ -55,33 +47,34 @@ __global__ void __launch_bounds__(kThreads) forward_tile(const Arguments<T> a) {
     most = largest;
     float share = 0.0f;
     for (int j = 0; j < kOwnScores; ++j) {
-      p[j] = is_seen(j) ? fast_exp(p[j] - largest) : 0.0f;
+      p[j] = own.sees(first + j) ? fast_exp(p[j] - largest) : 0.0f;
       share += p[j];
     }
     sum = fmaf(sum, factor, row_sum(share));
-    a.mask.template apply<kOwnScores>(at.element(task.b, task.head, q, first), p);
+    a.mask.template apply<kOwnScores>(at.element(task.b, task.head, own.q, first), p);
     for (int j = 0; j < kOwnScores; ++j) weight[row * kScorePitch + kOwnScores * lane + j] = p[j];
     __syncwarp();
     for (int i = 0; i < kChunks; ++i) sum_out[i] *= factor;
     add_weighted_rows(weight + row * kScorePitch, value, K, lane, sum_out);
   }
-  float* lse = a.lse + at.statistic(task.b, task.head) + own_row;
-  const bool inside = own_row < at.Q;
+  float* lse = a.lse + at.statistic(task.b, task.head) + own.own_row;
+  const bool inside = own.own_row < at.Q;
   if (a.out_of_block != nullptr) {
-    const float own = sum > 0.0f ? most + device_common::fast_log(sum) : -device_common::kInfinity;
+    const float statistic =
+        sum > 0.0f ? most + device_common::fast_log(sum) : -device_common::kInfinity;
     const bool merge = inside && a.merge;
-    const Merged merged(merge ? *lse : -device_common::kInfinity, own);
+    const Merged merged(merge ? *lse : -device_common::kInfinity, statistic);
     __syncwarp();  // the row's lanes have read what one of them overwrites
     if (!inside) return;
     merge_row(sum_out, sum > 0.0f ? 1.0f / sum : 0.0f, merged, merge, K, lane,
-              a.out_of_block + at.out(task.b, task.head) + own_row * at.out_row());
+              a.out_of_block + at.out(task.b, task.head) + own.own_row * at.out_row());
     if (lane == 0) *lse = merged.statistic();
     return;
   }
   if (!inside) return;
-  const bool padding = first_key > q;
+  const bool padding = own.first_key > own.q;
   store_row(sum_out, padding ? 0.0f : 1.0f / sum, K, lane,
-            a.out_written + at.out(task.b, task.head) + own_row * at.out_row());
+            a.out_written + at.out(task.b, task.head) + own.own_row * at.out_row());
   if (lane == 0) *lse = padding ? 0.0f : most + device_common::fast_log(sum);
 }
 
@@ -127,8 +120,7 @@ __global__ void __launch_bounds__(kThreads) backward_keys(const Arguments<T> a) 
   float* d_score = weight + kTile * kScorePitch;
   float* lse = d_score + kTile * kScorePitch;
   float* dot = lse + kTile;
-  const int row = static_cast<int>(threadIdx.x) / kLanes;
-  const int lane = static_cast<int>(threadIdx.x) % kLanes;
+  const auto [row, lane] = TileThread{};
   const AttentionTask task = at.key_task(blockIdx.x);
   const std::int64_t k0 = at.first_key + task.tile * kTile, k = k0 + row, group = at.H / at.G;
   __shared__ int end_of_queries[kTile];
@@ -202,25 +194,20 @@ __global__ void __launch_bounds__(kThreads) backward_queries(const Arguments<T> 
   float* key = dout + kTile * pitch;
   float* value = key + kTile * pitch;
   float* d_score = value + kTile * pitch;
-  const int row = static_cast<int>(threadIdx.x) / kLanes;
-  const int lane = static_cast<int>(threadIdx.x) % kLanes;
-  const AttentionTask task = at.query_task(blockIdx.x);
-  const std::int64_t first_row = task.tile * kTile, own_row = first_row + row;
-  const std::int64_t q0 = at.first_query + first_row, q = q0 + row, g = at.group_of(task.head);
-  const bool inside = own_row < at.Q;
-  const std::int64_t statistic = at.statistic(task.b, task.head) + own_row;
-  const float lse = inside ? a.lse[statistic] : 0.0f, dot = inside ? a.dot[statistic] : 0.0f;
   __shared__ TileSight seen;
-  seen.look(a.sight, at.first_query + at.Q, task.b, q0);
-  const std::int64_t first_key = seen.first_key[row], end_key = end_of_tile(at, first_row);
-  const std::int64_t end_of_keys = at.end_of_keys();
-  load_queries(a, task.b, task.head, first_row, query);
-  load_douts(a, task.b, task.head, first_row, dout);
+  const QueryTile own(at, a.sight, seen);
+  const AttentionTask task = own.task;
+  const int row = own.row, lane = own.lane;
+  const bool inside = own.own_row < at.Q;
+  const std::int64_t statistic = at.statistic(task.b, task.head) + own.own_row;
+  const float lse = inside ? a.lse[statistic] : 0.0f, dot = inside ? a.dot[statistic] : 0.0f;
+  load_queries(a, task.b, task.head, own.first_row, query);
+  load_douts(a, task.b, task.head, own.first_row, dout);
   float dq[kChunks] = {};
-  for (std::int64_t k0 = at.tile_with(seen.first()); k0 < end_key; k0 += kTile) {
+  for (std::int64_t k0 = own.first_tile_key; k0 < own.end_key; k0 += kTile) {
     __syncthreads();
-    load_keys(a, task.b, g, k0, key);
-    load_values(a, task.b, g, k0, value);
+    load_keys(a, task.b, own.g, k0, key);
+    load_values(a, task.b, own.g, k0, value);
     __syncthreads();
     float score[kOwnScores] = {}, dp[kOwnScores] = {};
     const int first = kOwnScores * lane;
@@ -229,9 +216,8 @@ __global__ void __launch_bounds__(kThreads) backward_queries(const Arguments<T> 
     for (int j = 0; j < kOwnScores; ++j) {
       const std::int64_t k = k0 + first + j;
       float p;
-      const bool is_seen = first_key <= k && k <= q && k < end_of_keys;
-      differentiate(a.soft_cap, is_seen, score[j] * a.scale, dp[j], lse, dot,
-                    a.mask.factor(at.element(task.b, task.head, q, k)), p,
+      differentiate(a.soft_cap, own.sees(k), score[j] * a.scale, dp[j], lse, dot,
+                    a.mask.factor(at.element(task.b, task.head, own.q, k)), p,
                     d_score[row * kScorePitch + first + j]);
     }
     __syncwarp();
@@ -239,9 +225,11 @@ __global__ void __launch_bounds__(kThreads) backward_queries(const Arguments<T> 
   }
   if (!inside) return;
   if (a.dq != nullptr) {
-    return add_row(dq, a.scale, K, lane, a.dq + at.out(task.b, task.head) + own_row * at.out_row());
+    return add_row(dq, a.scale, K, lane,
+                   a.dq + at.out(task.b, task.head) + own.own_row * at.out_row());
   }
-  store_row(dq, a.scale, K, lane, a.dqkv + at.query(task.b, task.head) + own_row * at.packed_row());
+  store_row(dq, a.scale, K, lane,
+            a.dqkv + at.query(task.b, task.head) + own.own_row * at.packed_row());
 }
 
 constexpr std::int64_t shared_bytes(std::int64_t K, int tiles, int scores, int rows) {
@@ -257,19 +245,6 @@ void launch(Stream& stream, const char* name, void (*kernel)(Arguments<T>), std:
              name);
   kernel<<<grid_of(blocks), kThreads, static_cast<std::size_t>(bytes), handle_of(stream)>>>(args);
   check_launch(name);
-}
-
-template <class T>
-Arguments<T> arguments_of(const AttentionShape& shape, const auto& from) {
-  Arguments<T> args{};
-  args.at = AttentionLayout(shape, static_cast<bool>(from.keys_values));
-  args.sight = Sight(shape, from.documents);
-  args.soft_cap = SoftCap(shape.softcap);
-  args.mask = Mask(from.dropout);
-  args.scale = shape.score_scale();
-  args.qkv = from.qkv.template as<T>();
-  args.keys_values = args.at.keys_apart ? from.keys_values.template as<T>() : args.qkv;
-  return args;
 }
 
 __global__ void set_pair_kernel(std::int64_t* pair, std::int64_t first, std::int64_t second) {

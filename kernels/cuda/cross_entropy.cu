@@ -19,17 +19,36 @@ __device__ inline float exp_below(float x, float most) {
   return exp2f((x - most) * 1.44269504088896341f);
 }
 
-// Of kernels/token.h, ZLoss; null: none.
+// kernels/token.h, ZLoss: a row's loss, and the factor of its gradient.
 struct ZLosses {
   float coefficient;
   float* losses;
+
+  __device__ void skip(std::int64_t row) const {
+    if (threadIdx.x == 0) losses[row] = 0.0f;
+  }
+  __device__ float apply(std::int64_t row, float total, float maximum, float factor) const {
+    const float lse = device_common::fast_log(total) + maximum;
+    if (threadIdx.x == 0) losses[row] = z_loss_of(coefficient, lse);
+    return factor * z_loss_factor(coefficient, lse);
+  }
+  __device__ float scale(std::int64_t, float scale) const { return scale; }
+};
+struct NoZLosses {
+  __device__ void skip(std::int64_t) const {}
+  __device__ float apply(std::int64_t, float, float, float factor) const { return factor; }
+  __device__ float scale(std::int64_t, float scale) const { return scale; }
+};
+struct TokenWeights : NoZLosses {
+  const float* weights;
+  explicit TokenWeights(const float* weights) : weights(weights) {}
+  __device__ float scale(std::int64_t row, float scale) const { return scale * weights[row]; }
 };
 
-template <int N, class T, class Form>
-__global__ void __launch_bounds__(kRowThreads)
-    cross_entropy_row(T* logits, const std::int32_t* targets, float* losses,
-                      std::int64_t vocab_size, const Form form, bool gradient, float scale,
-                      const float* weights, const ZLosses z_loss) {
+template <int N, class T, class Form, class RowLoss>
+__device__ void do_row(T* logits, const std::int32_t* targets, float* losses,
+                       std::int64_t vocab_size, const Form& form, bool gradient, float scale,
+                       const RowLoss& more) {
   __shared__ float scratch[32];
   const std::int64_t row = blockIdx.x;
   T* x = logits + row * vocab_size;
@@ -38,7 +57,7 @@ __global__ void __launch_bounds__(kRowThreads)
   const std::int64_t begin = static_cast<std::int64_t>(threadIdx.x) * N;
   if (target == kNoTarget) {  // all threads of the block
     if (threadIdx.x == 0) losses[row] = 0.0f;
-    if (threadIdx.x == 0 && z_loss.losses != nullptr) z_loss.losses[row] = 0.0f;
+    more.skip(row);
     const float zeros[N] = {};
     for (std::int64_t v = begin; gradient && v < vocab_size; v += step) {
       store_narrow<N>(x + v, zeros);
@@ -70,13 +89,8 @@ __global__ void __launch_bounds__(kRowThreads)
   const float total =
       block_sum(most == -device_common::kInfinity ? sum : sum * exp_below(most, maximum), scratch);
   if (threadIdx.x == 0) losses[row] = device_common::fast_log(total) + (maximum - target_logit);
-  if (weights != nullptr) scale *= weights[row];
-  float factor = scale / total;
-  if (z_loss.losses != nullptr) {
-    const float lse = device_common::fast_log(total) + maximum;
-    if (threadIdx.x == 0) z_loss.losses[row] = z_loss_of(z_loss.coefficient, lse);
-    factor *= z_loss_factor(z_loss.coefficient, lse);
-  }
+  scale = more.scale(row, scale);
+  const float factor = more.apply(row, total, maximum, scale / total);
   if (!gradient) return;
 #pragma unroll 2
   for (std::int64_t v = begin; v < vocab_size; v += step) {
@@ -91,21 +105,53 @@ __global__ void __launch_bounds__(kRowThreads)
   }
 }
 
+// Without a z-loss a thread takes fewer registers, so that two blocks fit a multiprocessor.
+template <int N, class T, class Form>
+__global__ void __launch_bounds__(kRowThreads)
+    cross_entropy_row(T* logits, const std::int32_t* targets, float* losses,
+                      std::int64_t vocab_size, const Form form, bool gradient, float scale) {
+  do_row<N>(logits, targets, losses, vocab_size, form, gradient, scale, NoZLosses{});
+}
+template <int N, class T, class Form>
+__global__ void __launch_bounds__(kRowThreads)
+    cross_entropy_z_row(T* logits, const std::int32_t* targets, float* losses,
+                        std::int64_t vocab_size, const Form form, bool gradient, float scale,
+                        const ZLosses z_loss) {
+  do_row<N>(logits, targets, losses, vocab_size, form, gradient, scale, z_loss);
+}
+template <int N, class T, class Form>
+__global__ void __launch_bounds__(kRowThreads)
+    cross_entropy_weighted_row(T* logits, const std::int32_t* targets, float* losses,
+                               std::int64_t vocab_size, const Form form, bool gradient, float scale,
+                               const float* weights) {
+  do_row<N>(logits, targets, losses, vocab_size, form, gradient, scale, TokenWeights(weights));
+}
+
 }  // namespace
 
 void cross_entropy(Stream& stream, const CrossEntropy& args) {
+  SHERD_CHECK(!(args.z_loss && args.weights), "cross_entropy: weights with a z-loss on a GPU");
   dispatch_float(args.logits.dtype, [&]<class T>(T) {
     constexpr int N = device_common::pack_of<T>();
     T* logits = args.logits.as<T>();
     const bool packs = args.vocab_size % N == 0 && device_common::allow_packs(logits);
     const auto with = [&]<class Form>(const Form& form) {
-      const auto launch = [&](auto kernel) {
+      const auto launch = [&](auto kernel, const auto&... more) {
         kernel<<<grid_of(args.tokens), kRowThreads, 0, handle_of(stream)>>>(
             logits, args.targets.as<std::int32_t>(), args.losses.as<float>(), args.vocab_size, form,
-            args.gradient, args.grad_scale, args.weights.as<float>(),
-            ZLosses{args.z_loss.coefficient, args.z_loss.losses.as<float>()});
+            args.gradient, args.grad_scale, more...);
       };
-      packs ? launch(cross_entropy_row<N, T, Form>) : launch(cross_entropy_row<1, T, Form>);
+      if (args.z_loss.losses) {
+        const ZLosses z_loss{args.z_loss.coefficient, args.z_loss.losses.as<float>()};
+        packs ? launch(cross_entropy_z_row<N, T, Form>, z_loss)
+              : launch(cross_entropy_z_row<1, T, Form>, z_loss);
+      } else if (args.weights) {
+        const float* weights = args.weights.as<float>();
+        packs ? launch(cross_entropy_weighted_row<N, T, Form>, weights)
+              : launch(cross_entropy_weighted_row<1, T, Form>, weights);
+      } else {
+        packs ? launch(cross_entropy_row<N, T, Form>) : launch(cross_entropy_row<1, T, Form>);
+      }
     };
     args.form.is_neutral() ? with(device_common::PlainLogits{})
                            : with(device_common::ShapedLogits(args.form));

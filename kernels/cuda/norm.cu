@@ -29,12 +29,22 @@ struct ForwardRows {
 
 constexpr int kMostThreads = 512;  // device_common::row_threads
 
+// The row of a block, and where a thread's packs of N of its columns begin: elements.
+template <int N>
+struct RowThread {
+  std::int64_t row, start, begin, step;
+
+  __device__ explicit RowThread(std::int64_t width)
+      : row(blockIdx.x),
+        start(row * width),
+        begin(static_cast<std::int64_t>(threadIdx.x) * N),
+        step(static_cast<std::int64_t>(blockDim.x) * N) {}
+};
+
 template <int N, class T>
 __global__ void __launch_bounds__(kMostThreads) forward_row(const ForwardRows<T> a) {
   __shared__ float scratch[32];
-  const std::int64_t row = blockIdx.x, start = row * a.width;
-  const std::int64_t step = static_cast<std::int64_t>(blockDim.x) * N;
-  const std::int64_t begin = static_cast<std::int64_t>(threadIdx.x) * N;
+  const auto [row, start, begin, step] = RowThread<N>(a.width);
   const T* r = a.residual_out != nullptr ? a.residual_out : a.residual;
   float sum = 0.0f;
   for (std::int64_t d = begin; d < a.width; d += step) {
@@ -94,6 +104,31 @@ struct BackwardRows {
   bool centred;
 };
 
+// The branch's gradient, for N elements from `at` on, from that of its sum with the residual.
+// (With BackwardRows as one argument, the f32 form of backward_rows would spill.)
+template <int N, class T>
+__device__ void store_branch_gradient(const Mask& mask, float branch_scale, T* d_branch,
+                                      std::int64_t at, const float (&d_sum)[N]) {
+  float d[N];
+#pragma unroll
+  for (int i = 0; i < N; ++i) d[i] = d_sum[i];
+  mask.template apply<N>(at, d);
+#pragma unroll
+  for (int i = 0; i < N; ++i) d[i] *= branch_scale;
+  store_narrow<N>(d_branch + at, d);
+}
+
+// Sums over the rows of one block, for N columns; out: the first of them in [2][D].
+template <int N>
+__device__ void store_sums(float* out, std::int64_t width, const float (&dweight)[N],
+                           const float (&dbias)[N]) {
+#pragma unroll
+  for (int i = 0; i < N; ++i) {
+    out[i] = dweight[i];
+    out[width + i] = dbias[i];
+  }
+}
+
 // The backward in one pass, for rows of at most P packs a thread: a row stays in registers, and
 // each thread keeps the sums over its block's rows of its own columns. partial [blocks][2][D].
 // Weights stay in registers where a thread has one pack; with two they would spill, and are found
@@ -145,26 +180,15 @@ __global__ void __launch_bounds__(kMostThreads)
       for (int i = 0; i < N; ++i) {
         later[p][i] += rstd * (g[p][i] - mean_g - xhat[p][i] * mean_g_xhat);
       }
-      if (a.d_branch != nullptr) {
-#pragma unroll
-        for (int i = 0; i < N; ++i) g[p][i] = later[p][i];
-        a.mask.template apply<N>(start + column[p], g[p]);
-#pragma unroll
-        for (int i = 0; i < N; ++i) g[p][i] *= a.branch_scale;
-        store_narrow<N>(a.d_branch + start + column[p], g[p]);
-      }
+      if (a.d_branch != nullptr)
+        store_branch_gradient<N>(a.mask, a.branch_scale, a.d_branch, start + column[p], later[p]);
       store_narrow<N>(a.d_residual_in + start + column[p], later[p]);
     }
   }
   float* out = partial + block * 2 * a.width;
 #pragma unroll
   for (int p = 0; p < P; ++p) {
-    if (column[p] >= a.width) continue;
-#pragma unroll
-    for (int i = 0; i < N; ++i) {
-      out[column[p] + i] = dweight[p][i];
-      out[a.width + column[p] + i] = dbias[p][i];
-    }
+    if (column[p] < a.width) store_sums<N>(out + column[p], a.width, dweight[p], dbias[p]);
   }
 }
 
@@ -172,9 +196,7 @@ __global__ void __launch_bounds__(kMostThreads)
 template <int N, class T>
 __global__ void __launch_bounds__(kMostThreads) backward_wide_row(const BackwardRows<T> a) {
   __shared__ float scratch[32];
-  const std::int64_t row = blockIdx.x, start = row * a.width;
-  const std::int64_t step = static_cast<std::int64_t>(blockDim.x) * N;
-  const std::int64_t begin = static_cast<std::int64_t>(threadIdx.x) * N;
+  const auto [row, start, begin, step] = RowThread<N>(a.width);
   const float mean = a.centred ? a.mean[row] : 0.0f, rstd = a.rstd[row];
   float sum_g = 0.0f, sum_g_xhat = 0.0f;
   for (std::int64_t d = begin; d < a.width; d += step) {
@@ -204,12 +226,8 @@ __global__ void __launch_bounds__(kMostThreads) backward_wide_row(const Backward
       load_wide<N>(a.d_residual_out + start + d, dy);
       for (int i = 0; i < N; ++i) x[i] = dy[i] + x[i];
     }
-    if (a.d_branch != nullptr) {
-      for (int i = 0; i < N; ++i) dy[i] = x[i];
-      a.mask.template apply<N>(start + d, dy);
-      for (int i = 0; i < N; ++i) dy[i] *= a.branch_scale;
-      store_narrow<N>(a.d_branch + start + d, dy);
-    }
+    if (a.d_branch != nullptr)
+      store_branch_gradient<N>(a.mask, a.branch_scale, a.d_branch, start + d, x);
     store_narrow<N>(a.d_residual_in + start + d, x);
   }
 }
@@ -236,11 +254,7 @@ __global__ void __launch_bounds__(kColumnThreads)
       dbias[i] += dy[i];
     }
   }
-  float* out = partial + block * 2 * a.width + d;
-  for (int i = 0; i < N; ++i) {
-    out[i] = dweight[i];
-    out[a.width + i] = dbias[i];
-  }
+  store_sums<N>(partial + block * 2 * a.width + d, a.width, dweight, dbias);
 }
 
 void finish(Stream& stream, const float* partial, const NormBackward& args, const Tensor& out) {

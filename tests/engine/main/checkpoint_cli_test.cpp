@@ -2,13 +2,9 @@
 
 #include <signal.h>
 
-#include <chrono>
 #include <cmath>
-#include <cstdio>
-#include <cstring>
 #include <filesystem>
 #include <set>
-#include <thread>
 
 #include "tests/engine/main/train_cli_support.h"
 #include "tests/support/models/packed_text.h"

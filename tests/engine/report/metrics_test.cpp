@@ -6,7 +6,6 @@
 #include <sys/stat.h>
 
 #include <bit>
-#include <cmath>
 #include <filesystem>
 #include <limits>
 #include <nlohmann/json.hpp>

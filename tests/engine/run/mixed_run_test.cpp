@@ -1,99 +1,17 @@
-// Runs with several sources, stages and validation sets, and steps that aren't applied.
-#include <gtest/gtest.h>
+// Runs with several sources and stages, and steps that aren't applied.
+#include "tests/engine/run/mixed_run.h"
 
 #include <cmath>
-#include <nlohmann/json.hpp>
-#include <sstream>
 
-#include "checkpoint/inspect.h"
 #include "core/error.h"
 #include "engine/inference/evaluate.h"
-#include "engine/launch/device.h"
-#include "engine/run/run.h"
 #include "engine/run/show_data.h"
 #include "tests/support/values/error_text.h"
-#include "tests/support/values/temp_folder.h"
 
 namespace sherd::testing {
 namespace {
 
-using nlohmann::json;
-
 constexpr const char* kStages = "[{steps: 17}, {steps: 23, weights: [1, 3]}, {weights: [5, 2]}]";
-
-class MixedRun : public ::testing::Test {
- protected:
-  MixedRun() {
-    std::string english, code;
-    for (int i = 0; i < 900; ++i) {
-      english += static_cast<char>('a' + i * i % 23);
-      code += static_cast<char>('(' + i * 7 % 19);
-    }
-    folder_.write("english.txt", english);
-    folder_.write("code.txt", code);
-  }
-
-  std::string recipe_text(const std::string& output, const std::string& data,
-                          const std::string& training, const std::string& more = "") const {
-    std::ostringstream text;
-    text << "run: {output_dir: " << folder_.file(output) << "}\n"
-         << "model: {num_layers: 1, hidden_size: 16, num_attention_heads: 2, vocab_size: 256}\n"
-         << "data: {" << data << "}\n"
-         << "training: {seq_length: 8, global_batch_size: 12, micro_batch_size: 1, " << training
-         << "}\n"
-         << "zero_optimization: {stage: 2}\n"
-         << "optimizer: {lr: 0.01}\n"
-         << "lr_scheduler: {type: wsd, decay_steps: 60, wsd_decay_steps: 20}\n"
-         << "bad_steps: {sigma: 2, window: 16}\n"
-         << more;
-    return text.str();
-  }
-  std::string sources() const {
-    return fmt::format("sources: [{{path: {}, weight: 2}}, {{path: {}}}], validation_fraction: 0",
-                       folder_.file("english.txt"), folder_.file("code.txt"));
-  }
-
-  /// Returns what the run says.
-  std::string train(const std::string& text, int ranks = 1) const {
-    ::testing::internal::CaptureStdout();
-    try {
-      engine::train(
-          engine::resolve_recipe({.path = "mine.yaml", .text = text, .sets = {}, .ranks = ranks}),
-          engine::cpu_machine());
-    } catch (...) {
-      ::testing::internal::GetCapturedStdout();
-      throw;
-    }
-    return ::testing::internal::GetCapturedStdout();
-  }
-
-  std::vector<json> lines_of(const std::string& output, const char* key) const {
-    std::istringstream lines(folder_.read(output + "/metrics.jsonl"));
-    std::vector<json> found;
-    for (std::string text; std::getline(lines, text);) {
-      const json line = json::parse(text);
-      if (line.contains(key)) found.push_back(line);
-    }
-    return found;
-  }
-  /// What each step computed.
-  std::vector<json> steps_of(const std::string& output) const {
-    std::vector<json> steps;
-    for (const json& line : lines_of(output, "loss")) {
-      steps.push_back({line["step"], line["loss"], line["grad_norm"], line["lr"],
-                       line.value("bad_step", ""), line.value("source_tokens", json())});
-    }
-    return steps;
-  }
-
-  std::vector<std::string> digests(const std::string& output, int step) const {
-    return checkpoint::tensor_digests(checkpoint::Checkpoint(
-        checkpoint::posix_disk(),
-        folder_.file(fmt::format("{}/checkpoints/step-{:010}", output, step))));
-  }
-
-  test::TempFolder folder_;
-};
 
 // Three stages, two sources, accumulation, an average and skipped steps: stopped after each of 60
 // steps, and continued on 1, 2, 3 and 4 ranks in turn.
@@ -404,73 +322,6 @@ TEST_F(MixedRun, EvaluatingTheAverageNeverChangesTheTraining) {
       EXPECT_NE(line["val_loss_average"], line["val_loss"]) << line;
     }
   }
-}
-
-class ValidationSets : public MixedRun {
- protected:
-  ValidationSets() {
-    std::string a, b;
-    for (int i = 0; i < 161; ++i) a += static_cast<char>('a' + i * i % 23);
-    for (int i = 0; i < 81; ++i) b += static_cast<char>('A' + i * 3 % 20);
-    for (const char* folder : {"", "both/"}) {
-      folder_.write(std::string(folder) + "a.txt", a);
-      folder_.write(std::string(folder) + "b.txt", b);
-    }
-  }
-  std::string sets() const {
-    return fmt::format(
-        "path: {}, validation_sets: [{{path: {}}}, {{path: {}}}, {{path: {}}}, {{name: few, "
-        "path: {}, batches: 1}}]",
-        folder_.file("english.txt"), folder_.file("a.txt"), folder_.file("b.txt"),
-        folder_.file("both"), folder_.file("both"));
-  }
-};
-
-TEST_F(ValidationSets, HaveLossesOfTheirOwn) {
-  const std::string said =
-      train(recipe_text("run", sets(), "max_steps: 4, eval_interval: 2, best_by: b"));
-  const std::vector<json> lines = lines_of("run", "val_loss");
-  ASSERT_EQ(lines.size(), 2u);
-  for (const json& line : lines) {
-    EXPECT_EQ(line["val_loss"], line["val_loss/b"]);
-    EXPECT_EQ(line["num_tokens"], 80);
-    const double together =
-        (160 * line["val_loss/a"].get<double>() + 80 * line["val_loss/b"].get<double>()) / 240;
-    EXPECT_NEAR(line["val_loss/both"].get<double>(), together, 1e-14);
-    EXPECT_NE(line["val_loss/few"], line["val_loss/both"]);
-  }
-  EXPECT_NE(said.find("step 4: validation loss "), std::string::npos);
-  EXPECT_NE(said.find("; few "), std::string::npos) << said;
-}
-
-TEST_F(ValidationSets, AndAnEvaluationAtTheStartLeaveTheTrainingAlone) {
-  train(recipe_text("plain",
-                    fmt::format("path: {}, validation_fraction: 0", folder_.file("english.txt")),
-                    "max_steps: 6"));
-  train(recipe_text("run", sets(), "max_steps: 6, eval_interval: 2, eval_at_start: true"));
-  EXPECT_EQ(steps_of("run"), steps_of("plain"));
-  const std::vector<json> lines = lines_of("run", "val_loss");
-  ASSERT_EQ(lines.size(), 4u);
-  EXPECT_EQ(lines[0]["step"], 0);
-  EXPECT_NEAR(lines[0]["val_loss/both"].get<double>(), std::log(256.0), 0.2)
-      << "nothing is known yet";
-}
-
-TEST_F(ValidationSets, MustNotBeTrainedOn) {
-  const std::string data = fmt::format("path: {}, validation_sets: [{{path: {}}}]",
-                                       folder_.file("english.txt"), folder_.file("english.txt"));
-  EXPECT_EQ(test::error_text<DataError>([&] { train(recipe_text("run", data, "max_steps: 2")); }),
-            folder_.file("english.txt") +
-                ": is in the validation set \"english\" and is trained on; validate with files "
-                "that aren't trained on.");
-}
-
-TEST_F(ValidationSets, ThatAreMissingAreNamedByTheirKey) {
-  const std::string data = fmt::format("path: {}, validation_sets: [{{path: {}}}]",
-                                       folder_.file("english.txt"), folder_.file("nothing"));
-  const std::string error =
-      test::error_text<DataError>([&] { train(recipe_text("run", data, "max_steps: 2")); });
-  EXPECT_NE(error.find("data.validation_sets[0].path"), std::string::npos) << error;
 }
 
 TEST_F(MixedRun, EndsAfterTooManyBadStepsAndHasChangedNothing) {

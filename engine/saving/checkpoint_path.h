@@ -6,7 +6,7 @@
 
 #include "checkpoint/store/committed.h"
 
-namespace sherd::main {
+namespace sherd::engine {
 
 struct ChosenCheckpoint {
   std::string path;
@@ -29,4 +29,4 @@ struct ChosenCheckpoint {
 ///          a loss; if a named step doesn't exist and others do.
 ChosenCheckpoint choose_checkpoint(const std::string& path);
 
-}  // namespace sherd::main
+}  // namespace sherd::engine

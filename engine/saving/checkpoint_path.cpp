@@ -1,4 +1,4 @@
-#include "engine/main/checkpoint_path.h"
+#include "engine/saving/checkpoint_path.h"
 
 #include <filesystem>
 
@@ -6,7 +6,7 @@
 #include "core/error.h"
 #include "engine/saving/saved_counters.h"
 
-namespace sherd::main {
+namespace sherd::engine {
 namespace {
 
 namespace fs = std::filesystem;
@@ -45,7 +45,7 @@ ChosenCheckpoint held(const std::string& path) {
 ChosenCheckpoint best_in(const std::string& folder) {
   ChosenCheckpoint chosen;
   for (int look = 0; look < kMostLooks && !chosen.held; ++look) {
-    chosen = held(engine::best_checkpoint(checkpoint::posix_disk(), folder));
+    chosen = held(best_checkpoint(checkpoint::posix_disk(), folder));
     std::error_code error;
     if (fs::exists(chosen.path, error)) break;
   }
@@ -96,4 +96,4 @@ ChosenCheckpoint choose_checkpoint(const std::string& path) {
   return {path};
 }
 
-}  // namespace sherd::main
+}  // namespace sherd::engine

@@ -1,0 +1,96 @@
+#include <httplib.h>
+
+#include <thread>
+#include <utility>
+
+#include "core/error.h"
+#include "engine/main/serve/http_server.h"
+
+namespace sherd::main {
+
+class HttpServer::Library {
+ public:
+  Library(const Options& options, Handler handler, Refuse refuse)
+      : handler_(std::move(handler)), refuse_(std::move(refuse)) {
+    server_.new_task_queue = [threads = options.num_threads] {
+      return new httplib::ThreadPool(static_cast<std::size_t>(threads));  // httplib deletes it
+    };
+    // httplib's own options let two programs share a port.
+    server_.set_socket_options([](socket_t socket) {
+      const int yes = 1;
+      ::setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+    });
+    server_.set_keep_alive_max_count(1);
+    server_.set_tcp_nodelay(true);
+    server_.set_payload_max_length(options.most_body_bytes);
+    const auto answer = [this](const httplib::Request& request, httplib::Response& response) {
+      send(handler_({request.method, request.path, request.body,
+                     request.get_header_value("Content-Type"), request.get_header_value("Host")}),
+           response);
+    };
+    server_.Get(".*", answer);
+    server_.Post(".*", answer);
+    server_.set_error_handler([this](const httplib::Request&, httplib::Response& response) {
+      if (!response.body.empty()) return;
+      send(refuse_(response.status), response);
+    });
+    port_ = options.port == 0 ? server_.bind_to_any_port(options.host)
+            : server_.bind_to_port(options.host, options.port) ? options.port
+                                                               : -1;
+    if (port_ < 0) {
+      throw UsageError("{}:{}: can't be bound; is another program there? Try --port.", options.host,
+                       options.port);
+    }
+  }
+
+  ~Library() {
+    server_.stop();
+    if (thread_.joinable()) thread_.join();
+  }
+
+  int port() const { return port_; }
+
+  void start() {
+    thread_ = std::thread([this] { server_.listen_after_bind(); });
+    while (!server_.is_running()) std::this_thread::yield();  // stop() before that does nothing
+  }
+
+ private:
+  static void send(HttpReply reply, httplib::Response& response) {
+    response.status = reply.status;
+    if (!reply.stream) {
+      response.set_content(reply.body, reply.content_type);
+      return;
+    }
+    response.set_chunked_content_provider(
+        reply.content_type,
+        [stream = std::move(reply.stream)](std::size_t, httplib::DataSink& sink) {
+          const auto write = [&](std::string_view text) {
+            return sink.write(text.data(), text.size());
+          };
+          if (!stream(write, sink.is_writable)) return false;
+          sink.done();
+          return true;
+        });
+  }
+
+  const Handler handler_;
+  const Refuse refuse_;
+  httplib::Server server_;
+  int port_ = -1;
+  std::thread thread_;
+};
+
+HttpServer::HttpServer(const Options& options, Handler handler, Refuse refuse)
+    : library_(std::make_unique<Library>(options, std::move(handler), std::move(refuse))) {}
+HttpServer::~HttpServer() = default;
+
+int HttpServer::port() const {
+  return library_->port();
+}
+
+void HttpServer::start() {
+  library_->start();
+}
+
+}  // namespace sherd::main

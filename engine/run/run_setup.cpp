@@ -1,0 +1,90 @@
+#include "engine/run/run_setup.h"
+
+#include "checkpoint/store/committed.h"
+#include "checkpoint/store/step_directory.h"
+#include "engine/huggingface/model_files.h"
+#include "engine/launch/device.h"
+#include "engine/offload/file_home.h"
+#include "engine/plan/disk_plan.h"
+
+namespace sherd::engine {
+namespace {
+
+std::string offload_folder(const Recipe& recipe) {
+  const std::string& path = recipe.zero_optimization.offload_path;
+  return path.empty() ? recipe.run.output_dir : path;
+}
+
+void keep_model_files(checkpoint::Disk& disk, const std::string& output, const Recipe& recipe) {
+  std::string tokenizer = recipe.data.tokenizer;
+  if (!checkpoint::exists(disk, tokenizer + "/tokenizer.json")) tokenizer.clear();
+  if (recipe.model.from.empty() && tokenizer.empty()) return;
+  huggingface::keep_files(disk, output, {recipe.model.from, tokenizer});
+}
+
+}  // namespace
+
+void prepare_output(const PreparedRun& run, const OutputFolder& output) {
+  const Recipe& recipe = run.resolved.values;
+  if (recipe.checkpoint.saves()) checkpoint::prepare_checkpoints(output.disk(), output.path());
+  keep_model_files(output.disk(), output.path(), recipe);
+}
+
+void prepare_offload(const PreparedRun& run, checkpoint::Disk& disk,
+                     const std::function<void(const std::string&)>& say) {
+  if (!run.prepared[0].options.uses_disk()) return;
+  const std::string folder = offload_folder(run.resolved.values);
+  checkpoint::make_directory(disk, folder);
+  const WorldPlan& plan = run.prepared[run.largest].plan;
+  say(fmt::format("{}, in {}", on_disk_line(plan.disk_of(plan.worst_rank())), folder));
+  if (const std::string remark = remark_on_folder(folder); !remark.empty()) {
+    say("warning: " + remark);
+  }
+}
+
+LaunchOptions planned_launch(const PreparedRun& run, std::size_t segment,
+                             std::shared_ptr<const Machine> machine, checkpoint::Disk& disk) {
+  LaunchOptions launch = launch_options(run.segments[segment].recipe.values, std::move(machine));
+  const WorldPlan& plan = run.prepared[segment].plan;
+  launch.plan = [&plan](int r) { return plan.of(r); };
+  launch.host_plan = [&plan](int r) { return plan.host_of(r); };
+  if (run.prepared[segment].options.uses_disk()) {
+    const Recipe& recipe = run.resolved.values;
+    launch.disk = [&plan, &disk, folder = offload_folder(recipe),
+                   saves = recipe.checkpoint.saves()](int r) {
+      checkpoint::make_directory(disk, folder);  // on each machine
+      return make_file_home(plan.disk_of(r), {.folder = folder, .snapshots = saves, .disk = &disk});
+    };
+  }
+  return launch;
+}
+
+TrainerOptions segment_trainer(const PreparedRun& run, std::size_t segment,
+                               const CheckpointOptions& checkpoints) {
+  const Segment& of = run.segments[segment];
+  const Recipe& recipe = of.recipe.values;
+  return {
+      .training = run.prepared[segment].options,
+      .batches = run.batches[segment],
+      .checkpoints = checkpoints,
+      .best_from_step = of.cuts_anew ? of.first_step : -1,
+      .weight_hash_interval = recipe.training.weight_hash_interval,
+      .evaluates_average = recipe.averages.evaluate && recipe.averages.type != AverageType::kNone,
+      .tasks = run.tasks,
+      .reference = recipe.run.output_dir + "/reference.safetensors"};
+}
+
+std::int64_t probable_steps(const Recipe& recipe, checkpoint::Disk& disk) {
+  const std::string& resume = recipe.checkpoint.resume;
+  try {
+    if (resume != "auto" && resume != "never") {
+      return checkpoint::Checkpoint(disk, resume).manifest().step;
+    }
+    const auto found = checkpoint::committed_steps(disk, recipe.run.output_dir + "/checkpoints");
+    return found.empty() ? 0 : found.front();
+  } catch (const Error&) {  // the ranks report it when they load
+    return 0;
+  }
+}
+
+}  // namespace sherd::engine

@@ -1,0 +1,54 @@
+"""check_wheel.py WHEEL: installs a wheel into a new virtual environment, trains the quickstart recipe there for a
+few steps, and runs the examples of docs/library.md and python/tests."""
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parent
+IMPORT_TIME = """
+import time
+begin = time.perf_counter()
+import sherd
+print(f"import sherd: {time.perf_counter() - begin:.3f} s")
+"""
+QUICKSTART = """
+import sys
+import sherd
+recipe = sherd.Recipe.load(sys.argv[1]).set("data.path", sys.argv[2]).set("run.output_dir", sys.argv[3])
+trainer = sherd.Trainer(recipe, on_message=print)
+for _ in range(3):
+    print(trainer.step())
+print(trainer.save())
+"""
+
+
+def run(*command, **options):
+    print("+", *["PROGRAM" if "\n" in str(word) else word for word in command], file=sys.stderr)
+    subprocess.run([str(word) for word in command], check=True, **options)
+
+
+def main(wheel):
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = pathlib.Path(temporary)
+        run(sys.executable, "-m", "venv", folder / "venv")
+        python = folder / "venv/bin/python"
+        run(python, "-m", "pip", "install", "--quiet", wheel, "h5py")
+        clean = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "LD_"))}
+        run(python, "-c", IMPORT_TIME, cwd=folder, env=clean)
+        run(folder / "venv/bin/sherd", "info", cwd=folder, env=clean)
+        run(python, "-c", QUICKSTART, ROOT / "recipes/quickstart.yaml", ROOT / "docs", folder / "run", cwd=folder,
+            env=clean)
+        page = folder / "page"
+        page.mkdir()
+        sys.path.insert(0, str(ROOT / "tests/consumer"))
+        import examples
+        examples.prepare(page)
+        run(python, "-c", examples.python_program(), cwd=page, env=clean)
+        run(python, "-m", "unittest", "discover", HERE / "tests", cwd=folder, env=clean)
+
+
+if __name__ == "__main__":
+    main(pathlib.Path(sys.argv[1]).resolve())
