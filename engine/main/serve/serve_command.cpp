@@ -5,10 +5,10 @@
 #include <cstdio>
 #include <filesystem>
 
-#include "engine/main/checkpoint_path.h"
 #include "engine/main/command_line.h"
 #include "engine/main/serve/text_server.h"
 #include "engine/main/standard_streams.h"
+#include "engine/saving/checkpoint_path.h"
 
 namespace sherd::main {
 namespace {
@@ -44,7 +44,7 @@ class ServeCommand {
   }
 
   void run() {
-    const ChosenCheckpoint chosen = choose_checkpoint(path_);
+    const engine::ChosenCheckpoint chosen = engine::choose_checkpoint(path_);
     options_.model = {chosen.path, sets_, 1, {}, average_};
     options_.time_limit = std::chrono::seconds(seconds_);
     if (options_.name.empty()) {
