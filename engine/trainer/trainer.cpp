@@ -3,6 +3,14 @@
 #include "engine/saving/reference_file.h"
 
 namespace sherd::engine {
+namespace {
+
+// A checkpoint that a recipe names may be of a run in another folder: run/checkpoints/step-N.
+std::string reference_next_to(const std::string& checkpoint) {
+  return checkpoint::folder_of(checkpoint::folder_of(checkpoint)) + "/reference.safetensors";
+}
+
+}  // namespace
 
 Trainer::Trainer(const TrainerOptions& options, const sharding::Rank& rank)
     : options_(options),
@@ -54,8 +62,13 @@ void Trainer::load() {
 void Trainer::prepare_reference() {
   checkpoint::Disk& disk = *options_.checkpoints.disk;
   if (steps_done_ > 0) {
-    reference_ = read_reference(disk, options_.reference, options_.batches->num_documents(),
-                                training_step_.counters().reference);
+    const bool is_own = checkpoint::exists(disk, options_.reference);
+    const std::string& resume = options_.checkpoints.resume;
+    const bool is_named = resume != "auto" && resume != "never";
+    reference_ =
+        read_reference(disk, is_own || !is_named ? options_.reference : reference_next_to(resume),
+                       options_.batches->num_documents(), training_step_.counters().reference);
+    if (!is_own && rank_.rank == 0) write_reference(disk, options_.reference, reference_);
     return;
   }
   if (rank_.rank == 0 && options_.on_message) {

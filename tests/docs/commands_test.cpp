@@ -238,7 +238,8 @@ TEST(PagesForm, FiguresAndTheirUnitsMayDiffer) {
 }
 
 TEST_F(Pages, EveryBlockSaysWhatItIs) {
-  const std::set<std::string> known = {"console", "output", "synopsis", "yaml", "python", "text"};
+  const std::set<std::string> known = {"console", "output", "synopsis", "yaml", "python",
+                                       "cpp",     "cmake",  "sh",       "text"};
   for (const std::string& page : test::pages(kRoot)) {
     for (const test::Fence& fence : test::fences_of(kRoot, page)) {
       EXPECT_TRUE(known.contains(fence.language))

@@ -5,6 +5,7 @@
 ///   synopsis   how a command may be written, with [OPTIONAL] and WORDS
 ///   yaml       a recipe; the commands after it find it as mine.yaml
 ///   python     a program
+///   cpp, cmake, sh   parts of a program that uses the library; tests/consumer has the whole
 ///   text       a drawing or a layout
 #pragma once
 

@@ -330,6 +330,14 @@ TEST_F(PreferenceLadder, AResumedRunOnAnotherWorldHasTheReferenceOfItsStart) {
   EXPECT_EQ(run(folder_, "parts", rest), expected);
   EXPECT_EQ(state_of(folder_, "parts", 4), state_of(folder_, "whole", 4));
 
+  Settings named = rest;
+  named["checkpoint.resume"] =
+      folder_.file("parts/checkpoints/" + checkpoint::step_directory_name(2));
+  run(folder_, "elsewhere", named);
+  EXPECT_EQ(state_of(folder_, "elsewhere", 4), state_of(folder_, "whole", 4));
+  EXPECT_EQ(folder_.read("elsewhere/reference.safetensors"),
+            folder_.read("whole/reference.safetensors"));
+
   rest["training.max_steps"] = "6";
   Settings again = settings_of(folder_, "parts");
   for (const auto& [key, value] : rest) again[key] = value;

@@ -190,6 +190,10 @@ class Trial {
       fs::create_directories(folder_.file(std::string(output) + "/checkpoints"));
       fs::copy(path_of("first", steps.back()), path_of(output, steps.back()),
                fs::copy_options::recursive);
+      const std::string reference = "/reference.safetensors";  // of preferences
+      if (fs::exists(folder_.file("first" + reference))) {
+        fs::copy_file(folder_.file("first" + reference), folder_.file(output + reference));
+      }
       if (!trains(next, output)) return;
       ++num_resumed_;
       if (!stage) continue;
@@ -210,6 +214,8 @@ class Trial {
     EXPECT_EQ(text, test::generated_text(request, recipe.training.sample_prompt,
                                          {.num_tokens = 5, .seed = 3}));
     if (recipe.data.validation_path.empty() && recipe.data.validation_fraction < 0.1) return;
+    if (recipe.preference.loss == engine::PreferenceLoss::kKto) return;
+    if (recipe.preference.active()) request.sets = {"preference.loss=simpo"};
     EXPECT_TRUE(std::isfinite(engine::evaluate_checkpoint(request).loss));
   }
 
