@@ -41,7 +41,7 @@ struct NoZLosses {
 };
 struct TokenWeights : NoZLosses {
   const float* weights;
-  explicit TokenWeights(const float* weights) : weights(weights) {}
+  __device__ explicit TokenWeights(const float* weights) : weights(weights) {}
   __device__ float scale(std::int64_t row, float scale) const { return scale * weights[row]; }
 };
 
