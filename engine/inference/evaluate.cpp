@@ -47,8 +47,10 @@ TextLoss evaluate_checkpoint(const TrainedModelRequest& request) {
   if (trained.options.preference.has_reference()) {
     throw UsageError(
         "preference.loss of this run compares with weights that it began with, which aren't here; "
-        "its metrics.jsonl has its evaluations. --set preference.loss=simpo compares the answers "
-        "without them.");
+        "its metrics.jsonl has its evaluations.{}",
+        trained.options.preference.has_pairs()
+            ? " --set preference.loss=simpo compares the answers without them."
+            : "");
   }
   data::BatchSources sources =
       open_sources(trained.recipe, {.only_validate = true, .vocabulary = trained.vocabulary});

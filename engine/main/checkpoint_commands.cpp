@@ -77,12 +77,12 @@ void evaluate(const engine::TrainedModelRequest& request, bool as_json) {
     for (const auto& [name, value] : engine::metrics_of(*of))
       fmt::print(", {} {:.4f}", name, value);
     fmt::print("\n");
-    return;
+  } else {
+    const std::optional<double> bits = result.bits_per_byte();
+    fmt::print("{}: validation loss {:.4f} over {} tokens, perplexity {:.4f}{}\n",
+               request.checkpoint, result.loss, result.num_tokens, result.perplexity(),
+               bits ? fmt::format(", {:.4f} bits per byte", *bits) : "");
   }
-  const std::optional<double> bits = result.bits_per_byte();
-  fmt::print("{}: validation loss {:.4f} over {} tokens, perplexity {:.4f}{}\n", request.checkpoint,
-             result.loss, result.num_tokens, result.perplexity(),
-             bits ? fmt::format(", {:.4f} bits per byte", *bits) : "");
   for (const engine::EvaluationResult::Task& task : result.tasks) {
     fmt::print("  {}: acc {:.4f}, acc_norm {:.4f} of {} questions\n", task.name, task.acc(),
                task.acc_norm(), task.num_questions);

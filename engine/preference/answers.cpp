@@ -117,6 +117,8 @@ PreferenceReport report_of(const PreferenceOptions& options, const AnswerSums& s
     return sums[what].value() / std::max(1.0, sums[count].value());
   };
   PreferenceReport report{.has_pairs = options.has_pairs()};
+  report.num_chosen = static_cast<std::int64_t>(sums[AnswerSums::kNumChosen].value());
+  report.num_rejected = static_cast<std::int64_t>(sums[AnswerSums::kNumRejected].value());
   report.rewards_chosen = mean(AnswerSums::kRewardChosen, AnswerSums::kNumChosen);
   report.rewards_rejected = mean(AnswerSums::kRewardRejected, AnswerSums::kNumRejected);
   report.margins = report.rewards_chosen - report.rewards_rejected;
@@ -128,12 +130,18 @@ PreferenceReport report_of(const PreferenceOptions& options, const AnswerSums& s
 }
 
 std::vector<std::pair<std::string, double>> metrics_of(const PreferenceReport& report) {
-  std::vector<std::pair<std::string, double>> metrics = {
-      {"rewards/chosen", report.rewards_chosen},
-      {"rewards/rejected", report.rewards_rejected},
-      {"rewards/margins", report.margins},
-      {"logps/chosen", report.logps_chosen},
-      {"logps/rejected", report.logps_rejected}};
+  std::vector<std::pair<std::string, double>> metrics;
+  if (report.num_chosen > 0) {
+    metrics.emplace_back("rewards/chosen", report.rewards_chosen);
+    metrics.emplace_back("logps/chosen", report.logps_chosen);
+  }
+  if (report.num_rejected > 0) {
+    metrics.emplace_back("rewards/rejected", report.rewards_rejected);
+    metrics.emplace_back("logps/rejected", report.logps_rejected);
+  }
+  if (report.num_chosen > 0 && report.num_rejected > 0) {
+    metrics.emplace_back("rewards/margins", report.margins);
+  }
   metrics.emplace_back(report.has_pairs ? "rewards/accuracies" : "kl",
                        report.has_pairs ? report.accuracies : report.divergence);
   return metrics;

@@ -55,6 +55,7 @@ class AnswerSums {
 /// Means over a step or an evaluation, by TRL's names: rewards/chosen, ...
 struct PreferenceReport {
   bool has_pairs = true;
+  std::int64_t num_chosen = 0, num_rejected = 0;  ///< means of nothing are 0, and not reported
   double rewards_chosen = 0.0, rewards_rejected = 0.0, margins = 0.0;
   double accuracies = 0.0;  ///< of pairs: how often the chosen answer's reward is higher
   double logps_chosen = 0.0, logps_rejected = 0.0;

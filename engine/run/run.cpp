@@ -340,7 +340,8 @@ void train(const ResolvedRecipe& written, std::shared_ptr<const Machine> machine
   } catch (const Error& error) {
     if (is_refusal(error) && !has_begun) {
       std::vector<std::string> own = huggingface::kept_names();
-      own.insert(own.end(), {"checkpoints", "recipe.yaml", "metrics.jsonl", "tensorboard"});
+      own.insert(own.end(), {"checkpoints", "recipe.yaml", "metrics.jsonl", "tensorboard",
+                             "reference.safetensors"});
       output.take_back(own);
       if (const auto* failed = dynamic_cast<const checkpoint::DiskError*>(&error)) {
         throw_if_full(recipe.run.output_dir, *failed);

@@ -3,6 +3,7 @@
 #include <bit>
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "checkpoint/interchange/safetensors.h"
 #include "core/error.h"
@@ -15,10 +16,11 @@ constexpr const char* kName = "log_probabilities";
 
 }  // namespace
 
-std::uint64_t hash_of_reference(const std::vector<double>& reference) {
-  std::uint64_t hash = data::hash_of(reference.size());
-  for (const double value : reference)
+std::uint64_t hash_of_reference(const std::vector<double>& reference, std::uint64_t data) {
+  std::uint64_t hash = data::hash_of(reference.size(), data);
+  for (const double value : reference) {
     hash = data::hash_of(hash, std::bit_cast<std::uint64_t>(value));
+  }
   return hash == 0 ? 1 : hash;
 }
 
@@ -36,23 +38,41 @@ void write_reference(checkpoint::Disk& disk, const std::string& path,
   checkpoint::replace_file(disk, path, file);
 }
 
-std::vector<double> read_reference(checkpoint::Disk& disk, const std::string& path,
-                                   std::int64_t num_answers, std::uint64_t hash) {
-  constexpr const char* kAdvice =
-      "the log-probabilities of the weights that this run began with can't be computed again; put "
-      "the run's own file there, or train from the beginning";
-  if (!checkpoint::exists(disk, path)) throw DataError("{}: isn't there: {}.", path, kAdvice);
+namespace {
+
+// Nothing if it isn't the expected one.
+std::optional<std::vector<double>> try_read(checkpoint::Disk& disk, const std::string& path,
+                                            const ExpectedReference& expected) {
   const checkpoint::SafetensorsHeader header = checkpoint::read_safetensors_header(disk, path);
-  const std::int64_t bytes = num_answers * static_cast<std::int64_t>(sizeof(double));
+  const std::int64_t bytes = expected.num_answers * static_cast<std::int64_t>(sizeof(double));
   const bool fits = header.tensors.size() == 1 && header.tensors[0].name == kName &&
                     header.tensors[0].type == "F64" && header.tensors[0].bytes == bytes;
-  std::vector<double> reference(static_cast<std::size_t>(num_answers));
-  if (fits) {
-    const checkpoint::File file = checkpoint::open_followed(disk, path);
-    const ssize_t done = file.try_read_at(reference.data(), bytes, header.tensors[0].begin);
-    if (done == bytes && hash_of_reference(reference) == hash) return reference;
+  if (!fits) return std::nullopt;
+  std::vector<double> reference(static_cast<std::size_t>(expected.num_answers));
+  const checkpoint::File file = checkpoint::open_followed(disk, path);
+  const ssize_t done = file.try_read_at(reference.data(), bytes, header.tensors[0].begin);
+  if (done != bytes || hash_of_reference(reference, expected.data) != expected.hash) {
+    return std::nullopt;
   }
-  throw DataError("{}: isn't the reference of this run's checkpoint: {}.", path, kAdvice);
+  return reference;
+}
+
+}  // namespace
+
+std::vector<double> read_reference(checkpoint::Disk& disk, const std::vector<std::string>& paths,
+                                   const ExpectedReference& expected) {
+  bool was_there = false;
+  for (const std::string& path : paths) {
+    if (!checkpoint::exists(disk, path)) continue;
+    was_there = true;
+    if (auto reference = try_read(disk, path, expected)) return std::move(*reference);
+  }
+  throw DataError(
+      "{}: {}. It has the log-probabilities of the run's answers, validation sets included, under "
+      "the weights that the run began with, which can't be computed again. Put the run's own file "
+      "there and keep its data, or train from the beginning.",
+      paths.front(),
+      was_there ? "isn't the reference of this run's checkpoint and data" : "isn't there");
 }
 
 }  // namespace sherd::engine

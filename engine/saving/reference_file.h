@@ -10,16 +10,22 @@
 
 namespace sherd::engine {
 
-/// A hash of the values, for checkpoints; never 0.
-std::uint64_t hash_of_reference(const std::vector<double>& reference);
+/// A hash of the values and of the data that they belong to, for checkpoints; never 0.
+/// `data`: a hash of all training and validation data, in order.
+std::uint64_t hash_of_reference(const std::vector<double>& reference, std::uint64_t data);
 
 /// Errors   checkpoint::DiskError
 void write_reference(checkpoint::Disk& disk, const std::string& path,
                      const std::vector<double>& reference);
 
-/// The reference of a checkpoint with `hash`, of `num_answers` answers.
-/// Errors   DataError: the file isn't there, is damaged, or is another run's
-std::vector<double> read_reference(checkpoint::Disk& disk, const std::string& path,
-                                   std::int64_t num_answers, std::uint64_t hash);
+/// What the reference of a checkpoint has to be.
+struct ExpectedReference {
+  std::int64_t num_answers = 0;
+  std::uint64_t data = 0, hash = 0;
+};
+/// From the first of `paths` that has it; there is at least one.
+/// Errors   DataError naming the first: it isn't there, is damaged, or belongs to other data
+std::vector<double> read_reference(checkpoint::Disk& disk, const std::vector<std::string>& paths,
+                                   const ExpectedReference& expected);
 
 }  // namespace sherd::engine

@@ -1,13 +1,36 @@
 #include "engine/trainer/trainer.h"
 
+#include <filesystem>
+
+#include "engine/data/shuffle.h"
 #include "engine/saving/reference_file.h"
 
 namespace sherd::engine {
 namespace {
 
-// A checkpoint that a recipe names may be of a run in another folder: run/checkpoints/step-N.
-std::string reference_next_to(const std::string& checkpoint) {
-  return checkpoint::folder_of(checkpoint::folder_of(checkpoint)) + "/reference.safetensors";
+// The run's own file. A checkpoint that a recipe names, run/checkpoints/step-N, may be of a run in
+// another folder.
+std::vector<std::string> references_of(const TrainerOptions& options) {
+  std::vector<std::string> paths = {options.reference};
+  const std::string& resume = options.checkpoints.resume;
+  if (resume == "auto" || resume == "never") return paths;
+  std::filesystem::path checkpoint = std::filesystem::absolute(resume).lexically_normal();
+  if (!checkpoint.has_filename()) checkpoint = checkpoint.parent_path();
+  const std::filesystem::path run = checkpoint.parent_path().parent_path();
+  paths.push_back((run / std::filesystem::path(options.reference).filename()).string());
+  return paths;
+}
+
+// Of what the reference's answers are.
+std::uint64_t data_of(const data::Batcher& batches) {
+  std::uint64_t hash = 0;
+  for (int i = 0; i < batches.num_sources(); ++i) {
+    hash = data::hash_of(hash, batches.source(i).dataset->fingerprint());
+  }
+  for (int i = 0; i < batches.num_validation_sets(); ++i) {
+    hash = data::hash_of(hash, batches.validation_source(i).dataset->fingerprint());
+  }
+  return hash;
 }
 
 }  // namespace
@@ -61,14 +84,14 @@ void Trainer::load() {
 // Of the weights before the first step. Every rank reads it, or has computed it.
 void Trainer::prepare_reference() {
   checkpoint::Disk& disk = *options_.checkpoints.disk;
+  const bool writes = options_.checkpoints.saves && rank_.rank == 0;
+  const std::uint64_t data = data_of(*options_.batches);
   if (steps_done_ > 0) {
-    const bool is_own = checkpoint::exists(disk, options_.reference);
-    const std::string& resume = options_.checkpoints.resume;
-    const bool is_named = resume != "auto" && resume != "never";
-    reference_ =
-        read_reference(disk, is_own || !is_named ? options_.reference : reference_next_to(resume),
-                       options_.batches->num_documents(), training_step_.counters().reference);
-    if (!is_own && rank_.rank == 0) write_reference(disk, options_.reference, reference_);
+    reference_ = read_reference(disk, references_of(options_),
+                                {.num_answers = options_.batches->num_documents(),
+                                 .data = data,
+                                 .hash = training_step_.counters().reference});
+    if (writes) write_reference(disk, options_.reference, reference_);
     return;
   }
   if (rank_.rank == 0 && options_.on_message) {
@@ -78,8 +101,8 @@ void Trainer::prepare_reference() {
   }
   reference_ = evaluation_.reference(options_.asked_to_stop, reference_stop_);
   if (reference_stop_ != StopRequest::kNone) return;
-  training_step_.reference_hash = hash_of_reference(reference_);
-  if (rank_.rank == 0) write_reference(disk, options_.reference, reference_);
+  training_step_.reference_hash = hash_of_reference(reference_, data);
+  if (writes) write_reference(disk, options_.reference, reference_);
 }
 
 // The answers in the rows of a micro-batch.

@@ -114,16 +114,30 @@ class ChatReader {
  private:
   std::vector<Row> read_rows(const std::vector<RawDocument>& lines) const {
     std::vector<Row> rows(lines.size());
-    const std::vector<PreferenceRow> examples = read_examples(lines, rows);
+    std::vector<PreferenceRow> examples(lines.size());
+    encode_each(lines, rows, [&](std::size_t i, auto& encoder) {
+      if (kind_ == ExampleKind::kDocument) return encode(lines[i].text, encoder, rows[i]);
+      examples[i] = read_preference(lines[i].text, kind_);
+      rows[i].is_wanted = examples[i].is_wanted;
+      for (const std::string& answer : examples[i].answers) encode(answer, encoder, rows[i]);
+      if (kind_ == ExampleKind::kPair) require_one_prompt(rows[i]);
+    });
+    if (kind_ != ExampleKind::kLabelled) return rows;
+    std::vector<bool> fits;
+    for (const Row& row : rows) fits.push_back(row.reason.empty());
+    encode_each(lines, rows, [&](std::size_t i, auto& encoder) {
+      add_crossed(examples, fits, i, encoder, rows[i]);
+    });
+    return rows;
+  }
+
+  template <class Work>
+  void encode_each(const std::vector<RawDocument>& lines, std::vector<Row>& rows,
+                   const Work& work) const {
     tokenizer::encode_each(lines.size(), tokenizer_, [&](std::size_t i, auto& encoder) {
       if (!rows[i].reason.empty()) return;
       try {
-        if (kind_ == ExampleKind::kDocument) {
-          encode(lines[i].text, encoder, rows[i]);
-        } else {
-          for (const std::string& answer : examples[i].answers) encode(answer, encoder, rows[i]);
-          require_one_prompt(rows[i]);
-        }
+        work(i, encoder);
       } catch (const UnfitRow& unfit) {
         rows[i].reason = unfit.reason();
         rows[i].problem = unfit.what();
@@ -131,7 +145,6 @@ class ChatReader {
         throw DataError("{}:{}: {}.", path_, lines[i].line, error.what());
       }
     });
-    return rows;
   }
 
   void encode(std::string_view json, tokenizer::Encoder& encoder, Row& row) const {
@@ -143,33 +156,25 @@ class ChatReader {
     }
   }
 
-  // Rows of preferences are two documents each. Judged answers get the previous row's answer as the
-  // second one, as in TRL; the first row of the lines gets the last one's.
-  std::vector<PreferenceRow> read_examples(const std::vector<RawDocument>& lines,
-                                           std::vector<Row>& rows) const {
-    std::vector<PreferenceRow> examples(lines.size());
-    if (kind_ == ExampleKind::kDocument) return examples;
-    for (std::size_t i = 0; i < lines.size(); ++i) {
-      try {
-        examples[i] = read_preference(lines[i].text, kind_);
-        rows[i].is_wanted = examples[i].is_wanted;
-      } catch (const UnfitRow& unfit) {
-        rows[i].reason = unfit.reason();
-        rows[i].problem = unfit.what();
-      }
+  // A judged answer's second document: its prompt with the answer of the nearest earlier row that
+  // fits a sequence, as in TRL; before the first of the lines is the last one. A row that has no
+  // other keeps its own.
+  void add_crossed(const std::vector<PreferenceRow>& examples, const std::vector<bool>& fits,
+                   std::size_t i, tokenizer::Encoder& encoder, Row& row) const {
+    constexpr std::size_t kMostTries = 16;
+    const std::size_t count = examples.size();
+    const std::string& own = examples[i].answers[0];
+    const auto size = [&] { return row.documents[0].ids.size() + row.documents[1].ids.size(); };
+    for (std::size_t back = 1, tries = 0; back <= count && tries < kMostTries; ++back) {
+      const std::size_t other = (i + count - back % count) % count;
+      if (!fits[other]) continue;
+      const std::string crossed = with_completion_of(own, examples[other].answers[0]);
+      if (crossed.empty()) continue;
+      ++tries;
+      if (row.documents.size() == 2) row.documents.pop_back();
+      encode(crossed, encoder, row);
+      if (size() <= most_) return;
     }
-    if (kind_ == ExampleKind::kPair) return examples;
-    for (std::size_t i = 0; i < lines.size(); ++i) {
-      std::vector<std::string>& answers = examples[i].answers;
-      for (std::size_t step = 1; answers.size() == 1 && step <= lines.size(); ++step) {
-        const std::size_t earlier = (i + lines.size() - step % lines.size()) % lines.size();
-        const std::vector<std::string>& other = examples[earlier].answers;
-        if (other.empty()) continue;
-        std::string crossed = with_completion_of(answers[0], other[0]);
-        if (!crossed.empty()) answers.push_back(std::move(crossed));
-      }
-    }
-    return examples;
   }
 
   // What precedes the answers has to be the same tokens: only the answers are compared.

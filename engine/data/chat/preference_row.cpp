@@ -9,7 +9,14 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 Json parsed(std::string_view text) {
-  Json row = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  static constexpr int kMostDeep = 100;  // as in engine/data/template/json_value.cpp
+  const auto limit = [](int depth, Json::parse_event_t, const Json&) {
+    if (depth > kMostDeep) {
+      throw UnfitRow(unfit::kNotJson, "is nested more than {} deep", kMostDeep);
+    }
+    return true;
+  };
+  Json row = Json::parse(text, limit, /*allow_exceptions=*/false);
   if (row.is_discarded()) throw UnfitRow(unfit::kNotJson, "isn't JSON");
   if (!row.is_object()) throw UnfitRow(unfit::kNoForm, "isn't an object");
   return row;
@@ -21,6 +28,7 @@ bool has(const Json& row, const char* name) {
 
 const Json& field(const Json& row, const char* name) {
   if (has(row, name)) return row.at(name);
+  if (row.contains(name)) throw UnfitRow(unfit::kNoForm, "has a \"{}\" that is null", name);
   std::string names;
   for (const auto& [key, value] : row.items()) {
     if (names.size() > 60) break;
@@ -100,12 +108,18 @@ PreferenceRow read_pair(const Json& given) {
   if (chosen.is_string() != rejected.is_string()) {
     throw UnfitRow(unfit::kWrongType, "one of \"chosen\" and \"rejected\" is a text, one isn't");
   }
-  if (has(row, "prompt") && repeats_prompt(row.at("prompt"), chosen)) row.erase("prompt");
+  if (has(row, "prompt") && repeats_prompt(row.at("prompt"), chosen) &&
+      repeats_prompt(row.at("prompt"), rejected)) {
+    row.erase("prompt");
+  }
   if (!has(row, "prompt")) {
     if (chosen.is_string()) field(row, "prompt");  // throws
     take_common_prompt(row, chosen, rejected);
   }
   row["prompt"] = listed(row.at("prompt"));
+  if (row["prompt"].is_string() != chosen.is_string()) {
+    throw UnfitRow(unfit::kWrongType, "one of \"prompt\" and \"chosen\" is a text, one isn't");
+  }
   row.erase("chosen");
   row.erase("rejected");
   PreferenceRow result;

@@ -27,10 +27,9 @@ TEST_F(FirstHourTest, MisspeltCommandsAndOptionsAreGuessed) {
   const std::string commands =
       " Commands are train, sweep, recipe, plan, data, inspect, verify, export, merge, eval, "
       "sample, "
-      "chat, "
-      "score, "
+      "chat, serve, score, "
       "runs, report, schedule, mup-check, "
-      "init, tokenize, launch and info.";
+      "init, tokenize, launch, info, completion and man.";
   expect_error({"trian", "x.yaml"}, "\"trian\" isn't a command. Did you mean train?" + commands);
   expect_error({"xyzzy"}, "\"xyzzy\" isn't a command." + commands);
   expect_error({"mine.yaml"}, "mine.yaml: no command. Write sherd train mine.yaml.");

@@ -314,7 +314,7 @@ const std::map<std::string, Change> kChanges = {
     {"training.best_by", {{"training.best_by=validation"}, {}, {"training.best_by"}}},
     {"preference.loss",
      {{"preference.loss=sigmoid", "data.format=chat", "data.tokenizer=x"},
-      {"preference.loss", "data.format", "data.documents"},
+      {"preference.loss", "data.format", "data.documents", "training.train_on"},
       {}}},
     {"preference.beta", {{"preference.beta=5"}, {}, {"preference.beta"}}},
     {"preference.label_smoothing",

@@ -93,6 +93,16 @@ TEST(PreferenceRow, ProblemsAreNamed) {
   contains(problem_of({{"prompt", "a"}, {"completion", "b"}, {"label", 1}}, ExampleKind::kLabelled),
            "\"label\" isn't true or false");
   EXPECT_THROW(read_preference("{\"prompt\": ", ExampleKind::kPair), UnfitRow);
+  contains(problem_of({{"prompt", "a"}, {"chosen", nullptr}, {"rejected", "b"}}),
+           "a \"chosen\" that is null");
+  contains(problem_of({{"prompt", 5}, {"chosen", "a"}, {"rejected", "b"}}), "\"prompt\" and");
+  const std::string deep = std::string(100'000, '[') + std::string(100'000, ']');
+  try {
+    read_preference("{\"prompt\": \"a\", \"chosen\": " + deep + "}", ExampleKind::kPair);
+    ADD_FAILURE() << "deeply nested";
+  } catch (const UnfitRow& unfit) {
+    contains(unfit.what(), "nested more than 100 deep");
+  }
 }
 
 TEST(PreferenceRow, AJudgedAnswerCanBeCrossedWithAnother) {
