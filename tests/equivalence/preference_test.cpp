@@ -350,29 +350,6 @@ TEST_F(PreferenceLadder, AResumedRunOnAnotherWorldHasTheReferenceOfItsStart) {
   EXPECT_NE(error_of(again).find("isn't there"), std::string::npos);
 }
 
-// Its answers' prompts are trained on with other rows' answers, except for rows that are unfit.
-TEST_F(PreferenceLadder, AnUnfitJudgementSpoilsNoOther) {
-  json rows = made_up_judgements(6);
-  rows.push_back({{"prompt", "q"},
-                  {"completion", {{{"role", "assistant"}, {"content", 5}}}},
-                  {"label", true}});
-  rows.push_back({{"prompt", "q"}, {"completion", std::string(80, 'a')}, {"label", true}});
-  write_rows(folder_, "unfit.jsonl", rows);
-  const std::vector<json> lines = run(folder_, "unfit",
-                                      changes("kto", {1,
-                                                      0,
-                                                      1,
-                                                      {{"data.path", folder_.file("unfit.jsonl")},
-                                                       {"data.validation_fraction", "0"},
-                                                       {"training.num_epochs", "1"},
-                                                       {"training.max_steps", "0"},
-                                                       {"training.eval_interval", "0"},
-                                                       {"training.global_batch_size", "8"},
-                                                       {"training.micro_batch_size", "8"}}}));
-  ASSERT_FALSE(lines.empty());
-  EXPECT_EQ(lines[0]["loss_tokens"], 6);
-}
-
 TEST_F(PreferenceLadder, UsesTheMemoryThatWasPlannedInEveryPhase) {
   for (const Mesh& mesh :
        {Mesh{2, 3, 2}, Mesh{1, 0, 4, {{"parallelism.tensor_parallel_degree", "2"}}},

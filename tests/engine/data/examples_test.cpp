@@ -114,5 +114,24 @@ TEST_F(ExamplesTest, RowsOfTheReferenceHaveEveryDocumentOfBothSplitsOnce) {
   EXPECT_GE(*validated.begin(), 32) << "after those of training";
 }
 
+// A judged answer is crossed with the nearest earlier one that is fit and short enough.
+TEST_F(ExamplesTest, AnUnfitJudgementSpoilsNoOther) {
+  std::string rows;
+  for (const char* answer : {"a", "bb", "ccc"}) {
+    rows += json{{"prompt", "q"}, {"completion", answer}, {"label", true}}.dump() + "\n";
+  }
+  rows +=
+      json{{"prompt", "q"}, {"completion", std::string(30, 'd')}, {"label", true}}.dump() + "\n";
+  rows += json{{"prompt", {{{"role", "user"}, {"content", "q"}}}},
+               {"completion", {{{"role", "assistant"}, {"content", 5}}}},
+               {"label", true}}
+              .dump() +
+          "\n";
+  folder_.write("unfit.jsonl", rows);
+  const auto dataset = open("unfit.jsonl", ExampleKind::kLabelled);
+  EXPECT_EQ(dataset->parts(Split::kTrain).size(), 6U);
+  EXPECT_EQ(dataset->chat_counts().num_dropped(), 2);
+}
+
 }  // namespace
 }  // namespace sherd::data
