@@ -77,7 +77,7 @@ void add_history(Conversation& conversation, Row& row) {
 void add_alpaca(Conversation& conversation, Row& row) {
   if (!row.has("output") && (row.has("chosen") || row.has("rejected"))) {
     throw UnfitRow(unfit::kPreference,
-                   "\"chosen\" and \"rejected\" are preferences, which aren't trained on");
+                   "\"chosen\" and \"rejected\" are preferences, which need preference.loss");
   }
   add_history(conversation, row);
   MarkedText question = row.take_optional_text("instruction");
@@ -93,7 +93,7 @@ void add_alpaca(Conversation& conversation, Row& row) {
 void add_prompt(Conversation& conversation, Row& row) {
   if (row.has("chosen") || row.has("rejected")) {
     throw UnfitRow(unfit::kPreference,
-                   "\"chosen\" and \"rejected\" are preferences, which aren't trained on");
+                   "\"chosen\" and \"rejected\" are preferences, which need preference.loss");
   }
   if (!row.has("completion")) {
     throw UnfitRow(unfit::kNoForm, "has a \"prompt\" but no \"completion\"");
@@ -225,7 +225,8 @@ void refuse_judgement(const Row& row) {
     const bool is_judgement = value && value->get<bool>() &&
                               (std::string_view(name) == "kto_tag" || row.has("completion"));
     if (is_judgement) {
-      throw UnfitRow(unfit::kPreference, "has \"{}\", a judgement, which isn't trained on", name);
+      throw UnfitRow(unfit::kPreference,
+                     "has \"{}\", a judgement, which needs preference.loss: kto", name);
     }
   }
 }
@@ -245,7 +246,8 @@ void read_mask(Row& row) {
 
 [[noreturn]] void refuse_form(const Row& row) {
   if (row.has("chosen") || row.has("rejected") || row.has("preferred_output")) {
-    throw UnfitRow(unfit::kPreference, "has preferences between answers, which aren't trained on");
+    throw UnfitRow(unfit::kPreference,
+                   "has preferences between answers, which need preference.loss");
   }
   std::string names;
   for (const auto& [key, value] : row.dict().items) {

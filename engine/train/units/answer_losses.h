@@ -20,7 +20,7 @@ namespace sherd::engine {
 
 class AnswerLosses {
  public:
-  /// Acquires what `buffers` lists. `tokens`: of a micro-batch.
+  /// Acquires what `buffers` lists.
   AnswerLosses(const TrainingOptions& options, const sharding::Rank& rank);
   static std::vector<BufferSpec> buffers(const TrainingOptions& options);
 
