@@ -43,13 +43,14 @@ Evaluation::Mean Evaluation::mean_of_answers(int set, std::int64_t windows,
     const auto [first, end] = rows_of(pass);
     batcher_.fill_validation(first, end - first, batch_.host(), set);
   };
+  // A pipeline has filled the memory of targets with later passes.
+  const bool overwrites = model_.passes_at_once() > 1;
   AnswerSums own;
   const auto take = [&](std::int64_t pass) {
     const auto [first, end] = rows_of(pass);
     const std::vector<float> losses = model_.losses((end - first) * seq_length);
     if (!counts_losses()) return;
-    // A pipeline has filled the memory of targets with later passes.
-    fill(pass);
+    if (overwrites) fill(pass);
     const auto answers = answers_of_rows(first, end, seq_length, [&](std::int64_t row) {
       return batcher_.documents_of_window(row, set);
     });
@@ -83,12 +84,13 @@ std::vector<double> Evaluation::reference(const AskedToStop& asked, StopRequest&
     batcher_.fill_example_rows(first, end - first, batch_.host());
   };
   std::vector<double> reference(static_cast<std::size_t>(batcher_.num_documents()));
+  const bool overwrites = model_.passes_at_once() > 1;
   std::vector<Answer> own;
   const auto take = [&](std::int64_t pass) {
     const auto [first, end] = rows_of(pass, own_index);
     const std::vector<float> losses = model_.losses((end - first) * seq_length);
     if (!counts_losses()) return;
-    fill(pass);
+    if (overwrites) fill(pass);
     for (const Answer& answer : answers_of_rows(first, end, seq_length, [&](std::int64_t row) {
            return batcher_.documents_of_example_row(row);
          })) {
