@@ -18,6 +18,7 @@
 #include "engine/data/files/joined_file.h"
 #include "engine/data/files/text_files.h"
 #include "engine/data/fingerprint.h"
+#include "engine/data/held_out.h"
 #include "engine/data/shuffle.h"
 #include "engine/data/texts.h"
 
@@ -47,18 +48,6 @@ std::unique_ptr<const TokenText> text_of(const DataOptions& options,
   }
   SHERD_CHECK(false, "unknown data format");
   __builtin_unreachable();
-}
-
-// Up to the next whole document, but 0.2 of 10 is 2: the fraction is decimal, its double isn't.
-std::int64_t num_held_out(std::int64_t num_documents, double fraction) {
-  constexpr double kRounding = 1e-9;
-  const double held_out = fraction * static_cast<double>(num_documents) * (1.0 - kRounding);
-  return std::min(static_cast<std::int64_t>(std::ceil(held_out)),
-                  std::max<std::int64_t>(num_documents - 1, 1));
-}
-
-bool is_held_out(std::int64_t document, std::int64_t held_out, std::int64_t num_documents) {
-  return (document + 1) * held_out / num_documents > document * held_out / num_documents;
 }
 
 }  // namespace
