@@ -4,7 +4,8 @@ find_package(Python 3.10 REQUIRED COMPONENTS Interpreter Development.Module)
 execute_process(COMMAND ${Python_EXECUTABLE} -m nanobind --cmake_dir OUTPUT_STRIP_TRAILING_WHITESPACE
   OUTPUT_VARIABLE nanobind_ROOT)
 find_package(nanobind CONFIG REQUIRED)
-nanobind_add_module(sherd_python NB_STATIC ${CMAKE_SOURCE_DIR}/python/module.cpp)
+nanobind_add_module(sherd_python NB_STATIC ${CMAKE_SOURCE_DIR}/python/module.cpp
+  ${CMAKE_SOURCE_DIR}/python/trainer.cpp)
 target_link_libraries(sherd_python PRIVATE sherd_library)
 set_target_properties(sherd_python PROPERTIES OUTPUT_NAME _sherd INSTALL_RPATH "$ORIGIN"
   LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/python/sherd)

@@ -1,0 +1,15 @@
+/// The parts of the Python module sherd._sherd, each in a file of its own or in module.cpp.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <filesystem>
+
+using Path = std::filesystem::path;
+/// Of calls that compute: other threads of Python run meanwhile.
+using Released = nanobind::call_guard<nanobind::gil_scoped_release>;
+
+/// StepMetrics, Evaluation and the like.
+void bind_results(nanobind::module_& m);
+/// Trainer. Its calls release the interpreter's lock.
+void bind_trainer(nanobind::module_& m);
