@@ -250,13 +250,6 @@ class HeldSaves final : public test::HookedDisk {
   int left_, num_held_ = 0;
 };
 
-std::vector<std::string> digests_at(const test::TempFolder& folder, const std::string& run,
-                                    int step) {
-  return checkpoint::tensor_digests(checkpoint::Checkpoint(
-      checkpoint::posix_disk(),
-      folder.file(run + "/checkpoints/" + checkpoint::step_directory_name(step))));
-}
-
 void train_longer(const test::TempFolder& folder, const std::string& output, const TrainingRun& run,
                   const std::string& zero, checkpoint::Disk& disk) {
   TrainingRun own = run;
@@ -290,7 +283,7 @@ TEST(Offload, ASaveThatLastsFiveStepsHasTheStateOfItsOwnStep) {
   EXPECT_GT(disk.num_held(), 0);
   EXPECT_LE(disk.left(), 0);
   for (const int step : {7, 14}) {
-    EXPECT_EQ(digests_at(folder, "memory", step), digests_at(folder, "disk", step)) << step;
+    EXPECT_EQ(state_after(folder, "memory", step), state_after(folder, "disk", step)) << step;
   }
 }
 

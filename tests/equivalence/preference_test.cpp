@@ -10,14 +10,14 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "checkpoint/inspect.h"
-#include "checkpoint/store/committed.h"
+#include "checkpoint/format/manifest.h"
 #include "checkpoint/store/step_directory.h"
 #include "core/error.h"
 #include "engine/launch/device.h"
 #include "engine/recipe/recipe.h"
 #include "engine/run/run.h"
 #include "tests/support/models/small_tokenizer.h"
+#include "tests/support/runs/small_run.h"
 #include "tests/support/values/temp_folder.h"
 #include "tests/where.h"
 
@@ -128,24 +128,6 @@ std::string error_of(const Settings& settings) {
   return "";
 }
 
-// Lines of metrics.jsonl with a step, without measurements.
-std::vector<json> metrics_of(const test::TempFolder& folder, const std::string& output) {
-  std::vector<json> lines;
-  std::istringstream in(folder.read(output + "/metrics.jsonl"));
-  for (std::string line; std::getline(in, line);) {
-    json parsed = json::parse(line);
-    if (!parsed.contains("step") || parsed.contains("saved") || parsed.contains("goodput"))
-      continue;
-    for (const char* key : {"tokens_per_s", "exposed_comm_ms", "exposed_comm_ms_by_axis",
-                            "comm_cpu_ms", "peak_bytes", "isa", "sent_bytes", "slowest_rank",
-                            "slowest_rank_ms", "median_rank_ms", "exposed_disk_ms"}) {
-      parsed.erase(key);
-    }
-    lines.push_back(std::move(parsed));
-  }
-  return lines;
-}
-
 std::vector<json> run(const test::TempFolder& folder, const std::string& output,
                       const Settings& changes) {
   Settings settings = settings_of(folder, output);
@@ -211,13 +193,6 @@ json made_up_judgements(int count) {
   return rows;
 }
 
-std::vector<std::string> state_of(const test::TempFolder& folder, const std::string& output,
-                                  int step) {
-  return checkpoint::tensor_digests(checkpoint::Checkpoint(
-      checkpoint::posix_disk(),
-      folder.file(output + "/checkpoints/" + checkpoint::step_directory_name(step))));
-}
-
 struct Mesh {
   int world, stage, micro_steps;
   Settings more{};
@@ -253,7 +228,7 @@ class PreferenceLadder : public ::testing::Test {
       const std::string output = fmt::format("{}-{}", loss, ++number_);
       EXPECT_EQ(run(folder_, output, changes(loss, mesh)), expected)
           << mesh.world << " ranks, stage " << mesh.stage;
-      EXPECT_EQ(state_of(folder_, output, 4), state_of(folder_, one, 4));
+      EXPECT_EQ(state_after(folder_, output, 4), state_after(folder_, one, 4));
     }
   }
   test::TempFolder folder_;
@@ -328,13 +303,13 @@ TEST_F(PreferenceLadder, AResumedRunOnAnotherWorldHasTheReferenceOfItsStart) {
   Settings rest = changes("sigmoid", {2, 3, 2});
   rest["checkpoint.interval"] = "2";
   EXPECT_EQ(run(folder_, "parts", rest), expected);
-  EXPECT_EQ(state_of(folder_, "parts", 4), state_of(folder_, "whole", 4));
+  EXPECT_EQ(state_after(folder_, "parts", 4), state_after(folder_, "whole", 4));
 
   Settings named = rest;
   named["checkpoint.resume"] =
       folder_.file("parts/checkpoints/" + checkpoint::step_directory_name(2));
   run(folder_, "elsewhere", named);
-  EXPECT_EQ(state_of(folder_, "elsewhere", 4), state_of(folder_, "whole", 4));
+  EXPECT_EQ(state_after(folder_, "elsewhere", 4), state_after(folder_, "whole", 4));
   EXPECT_EQ(folder_.read("elsewhere/reference.safetensors"),
             folder_.read("whole/reference.safetensors"));
 

@@ -11,6 +11,7 @@
 #include "engine/run/run.h"
 #include "engine/saving/saved_counters.h"
 #include "tests/checkpoint/support/manifest_editor.h"
+#include "tests/support/runs/small_run.h"
 #include "tests/support/values/error_text.h"
 #include "tests/support/values/temp_folder.h"
 
@@ -40,16 +41,7 @@ class EarlyStopping : public ::testing::Test {
         "optimizer: {{lr: 0}}\n"
         "checkpoint: {{interval: 4}}\n",
         folder_.file("run"), folder_.file("text"), max_steps, patience);
-    ::testing::internal::CaptureStdout();
-    try {
-      engine::train(
-          engine::resolve_recipe({.path = "mine.yaml", .text = text, .sets = {}, .ranks = ranks}),
-          engine::cpu_machine());
-    } catch (...) {
-      ::testing::internal::GetCapturedStdout();
-      throw;
-    }
-    return ::testing::internal::GetCapturedStdout();
+    return said_by_run(text, ranks);
   }
 
   /// Every value of a key in metrics.jsonl.

@@ -12,6 +12,7 @@
 #include "checkpoint/inspect.h"
 #include "engine/launch/device.h"
 #include "engine/run/run.h"
+#include "tests/support/runs/small_run.h"
 #include "tests/support/values/temp_folder.h"
 
 namespace sherd::testing {
@@ -52,16 +53,7 @@ class MixedRun : public ::testing::Test {
 
   /// Returns what the run says.
   std::string train(const std::string& text, int ranks = 1) const {
-    ::testing::internal::CaptureStdout();
-    try {
-      engine::train(
-          engine::resolve_recipe({.path = "mine.yaml", .text = text, .sets = {}, .ranks = ranks}),
-          engine::cpu_machine());
-    } catch (...) {
-      ::testing::internal::GetCapturedStdout();
-      throw;
-    }
-    return ::testing::internal::GetCapturedStdout();
+    return said_by_run(text, ranks);
   }
 
   std::vector<json> lines_of(const std::string& output, const char* key) const {
@@ -84,9 +76,7 @@ class MixedRun : public ::testing::Test {
   }
 
   std::vector<std::string> digests(const std::string& output, int step) const {
-    return checkpoint::tensor_digests(checkpoint::Checkpoint(
-        checkpoint::posix_disk(),
-        folder_.file(fmt::format("{}/checkpoints/step-{:010}", output, step))));
+    return state_after(folder_, output, step);
   }
 
   test::TempFolder folder_;

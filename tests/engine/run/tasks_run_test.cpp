@@ -15,6 +15,7 @@
 #include "engine/run/run_report.h"
 #include "engine/run/show_data.h"
 #include "tests/support/models/small_tokenizer.h"
+#include "tests/support/runs/small_run.h"
 #include "tests/support/values/error_text.h"
 #include "tests/support/values/temp_folder.h"
 
@@ -118,9 +119,7 @@ class TasksRun : public ::testing::Test {
     return steps;
   }
   std::vector<std::string> digests(const std::string& output, int step) const {
-    return checkpoint::tensor_digests(checkpoint::Checkpoint(
-        checkpoint::posix_disk(),
-        folder_.file(fmt::format("{}/checkpoints/step-{:010}", output, step))));
+    return state_after(folder_, output, step);
   }
 
   test::TempFolder folder_;

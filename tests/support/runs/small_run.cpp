@@ -1,5 +1,7 @@
 #include "tests/support/runs/small_run.h"
 
+#include <gtest/gtest.h>
+
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -53,8 +55,8 @@ void train_in(const test::TempFolder& folder, const std::string& output, const T
                 *run.disk);
 }
 
-std::vector<std::string> numbers_of(const test::TempFolder& folder, const std::string& output) {
-  std::vector<std::string> lines;
+std::vector<nlohmann::json> metrics_of(const test::TempFolder& folder, const std::string& output) {
+  std::vector<nlohmann::json> lines;
   std::istringstream in(folder.read(output + "/metrics.jsonl"));
   for (std::string line; std::getline(in, line);) {
     nlohmann::json parsed = nlohmann::json::parse(line);
@@ -65,17 +67,41 @@ std::vector<std::string> numbers_of(const test::TempFolder& folder, const std::s
                             "sent_bytes", "slowest_rank", "slowest_rank_ms", "median_rank_ms"}) {
       parsed.erase(key);
     }
-    lines.push_back(parsed.dump());
+    lines.push_back(std::move(parsed));
   }
   return lines;
+}
+
+std::vector<std::string> numbers_of(const test::TempFolder& folder, const std::string& output) {
+  std::vector<std::string> lines;
+  for (const nlohmann::json& line : metrics_of(folder, output)) lines.push_back(line.dump());
+  return lines;
+}
+
+std::string said_by_run(const std::string& text, int ranks) {
+  ::testing::internal::CaptureStdout();
+  try {
+    engine::train(
+        engine::resolve_recipe({.path = "mine.yaml", .text = text, .sets = {}, .ranks = ranks}),
+        engine::cpu_machine());
+  } catch (...) {
+    ::testing::internal::GetCapturedStdout();
+    throw;
+  }
+  return ::testing::internal::GetCapturedStdout();
+}
+
+std::vector<std::string> state_after(const test::TempFolder& folder, const std::string& output,
+                                     int step) {
+  return checkpoint::tensor_digests(Checkpoint(
+      posix_disk(), folder.file(output + "/checkpoints/" + checkpoint::step_directory_name(step))));
 }
 
 std::vector<std::string> final_state(const test::TempFolder& folder, const std::string& output) {
   const std::string path =
       folder.file(output + "/checkpoints/" + checkpoint::step_directory_name(kSteps));
-  const Checkpoint saved(posix_disk(), path);
-  std::vector<std::string> digests = checkpoint::tensor_digests(saved);
-  digests.push_back(saved.manifest().global->at("counters").dump());
+  std::vector<std::string> digests = state_after(folder, output, kSteps);
+  digests.push_back(Checkpoint(posix_disk(), path).manifest().global->at("counters").dump());
   return digests;
 }
 

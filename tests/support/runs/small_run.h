@@ -1,6 +1,7 @@
 /// Complete small runs, from a recipe to checkpoints and metrics, for tests that compare them.
 #pragma once
 
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -38,8 +39,14 @@ std::string recipe_text(const test::TempFolder& folder, const std::string& outpu
 /// Trains in `folder`/`output`, or resumes there.
 void train_in(const test::TempFolder& folder, const std::string& output, const TrainingRun& run);
 
-/// All numbers in metrics.jsonl except measurements, line by line.
+/// The lines of metrics.jsonl about steps and evaluations, without measurements; as text.
+std::vector<nlohmann::json> metrics_of(const test::TempFolder& folder, const std::string& output);
 std::vector<std::string> numbers_of(const test::TempFolder& folder, const std::string& output);
+/// Trains by a recipe's text and returns what the run says.
+std::string said_by_run(const std::string& text, int ranks);
+/// Digests of every tensor in the checkpoint after `step` steps.
+std::vector<std::string> state_after(const test::TempFolder& folder, const std::string& output,
+                                     int step);
 /// Digests of every tensor in the last checkpoint, and its counters.
 std::vector<std::string> final_state(const test::TempFolder& folder, const std::string& output);
 
