@@ -291,7 +291,7 @@ const std::vector<Field> kFields = {
     {FREE(hooks.timeout), .fallback = value("600"), .range = between(1, 604800), .help = "Seconds after which a command and the processes of its group are killed."},
     {FREE(hooks.retries), .fallback = value("3"), .range = between(0, 1000), .help = "How often on_save is tried again after a failure: after 1, 2, 4, ... seconds, at most 60."},
 
-    {MUST_MATCH(preference.loss), .fallback = value("none"), .choices = {"none", "sigmoid", "robust", "hinge", "ipo", "apo_zero", "apo_down", "orpo", "simpo", "kto"}, .help = "Train on preferences, by TRL's names: sigmoid is DPO (docs/preferences.md). Rows of data.format chat then have prompt, chosen and rejected; with kto prompt, completion and label."},
+    {MUST_MATCH(preference.loss), .fallback = value("none"), .choices = {"none", "sigmoid", "robust", "hinge", "ipo", "apo_zero", "apo_down", "orpo", "simpo", "kto"}, .help = "Train on preferences, by TRL's names: sigmoid is DPO (docs/preferences.md). Rows of data.format chat then have prompt, chosen and rejected; with kto prompt, completion and label.", .demand = "losses are sigmoid, which is DPO, robust, hinge, ipo, apo_zero, apo_down, orpo, simpo and kto; none leaves preferences out"},
     {MAY_CHANGE(preference.beta), .fallback = value("0.1"), .range = {.min = 0, .max = 1e6, .above_min = true}, .help = "How closely the weights stay to the reference. orpo: factor of its second term."},
     {MAY_CHANGE(preference.label_smoothing), .fallback = value("0"), .range = {.min = 0, .max = 0.5, .below_max = true}, .help = "The fraction of labels assumed to be wrong."},
     {MAY_CHANGE(preference.simpo_gamma), .fallback = value("0.5"), .range = {.min = 0, .max = 1e6}, .help = "The margin between the rewards."},
