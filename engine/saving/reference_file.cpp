@@ -59,13 +59,13 @@ std::optional<std::vector<double>> try_read(checkpoint::Disk& disk, const std::s
 
 }  // namespace
 
-std::vector<double> read_reference(checkpoint::Disk& disk, const std::vector<std::string>& paths,
-                                   const ExpectedReference& expected) {
+FoundReference read_reference(checkpoint::Disk& disk, const std::vector<std::string>& paths,
+                              const ExpectedReference& expected) {
   bool was_there = false;
   for (const std::string& path : paths) {
     if (!checkpoint::exists(disk, path)) continue;
     was_there = true;
-    if (auto reference = try_read(disk, path, expected)) return std::move(*reference);
+    if (auto reference = try_read(disk, path, expected)) return {std::move(*reference), path};
   }
   throw DataError(
       "{}: {}. It has the log-probabilities of the run's answers, validation sets included, under "

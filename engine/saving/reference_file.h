@@ -23,9 +23,13 @@ struct ExpectedReference {
   std::int64_t num_answers = 0;
   std::uint64_t data = 0, hash = 0;
 };
+struct FoundReference {
+  std::vector<double> values;
+  std::string path;
+};
 /// From the first of `paths` that has it; there is at least one.
 /// Errors   DataError naming the first: it isn't there, is damaged, or belongs to other data
-std::vector<double> read_reference(checkpoint::Disk& disk, const std::vector<std::string>& paths,
-                                   const ExpectedReference& expected);
+FoundReference read_reference(checkpoint::Disk& disk, const std::vector<std::string>& paths,
+                              const ExpectedReference& expected);
 
 }  // namespace sherd::engine

@@ -87,11 +87,14 @@ void Trainer::prepare_reference() {
   const bool writes = options_.checkpoints.saves && rank_.rank == 0;
   const std::uint64_t data = data_of(*options_.batches);
   if (steps_done_ > 0) {
-    reference_ = read_reference(disk, references_of(options_),
-                                {.num_answers = options_.batches->num_documents(),
-                                 .data = data,
-                                 .hash = training_step_.counters().reference});
-    if (writes) write_reference(disk, options_.reference, reference_);
+    FoundReference found = read_reference(disk, references_of(options_),
+                                          {.num_answers = options_.batches->num_documents(),
+                                           .data = data,
+                                           .hash = training_step_.counters().reference});
+    reference_ = std::move(found.values);
+    if (writes && found.path != options_.reference) {
+      write_reference(disk, options_.reference, reference_);
+    }
     return;
   }
   if (rank_.rank == 0 && options_.on_message) {
