@@ -297,6 +297,11 @@ const std::vector<Field> kFields = {
     {MAY_CHANGE(preference.simpo_gamma), .fallback = value("0.5"), .range = {.min = 0, .max = 1e6}, .help = "The margin between the rewards."},
     {MAY_CHANGE(preference.desirable_weight), .fallback = value("1"), .range = {.min = 0, .max = 1e6}, .help = "Factor of the loss of wanted answers."},
     {MAY_CHANGE(preference.undesirable_weight), .fallback = value("1"), .range = {.min = 0, .max = 1e6}, .help = "Factor of the loss of unwanted answers."},
+
+    {MAY_CHANGE(distillation.teacher), .fallback = value("\"\""), .help = "Also learn what a teacher finds likely (docs/distillation.md): the file that `sherd score --save-top` wrote with this recipe. Empty: no teacher."},
+    {MAY_CHANGE(distillation.top_k), .fallback = value("32"), .range = between(1, 512), .help = "How many of the teacher's likeliest tokens are learned from, for each token."},
+    {MAY_CHANGE(distillation.weight), .fallback = value("0.5"), .range = {.min = 0, .max = 1, .as_float = true}, .help = "The teacher's part of the loss; the text's own part is 1 minus it."},
+    {MAY_CHANGE(distillation.temperature), .fallback = value("1"), .range = {.min = 0.01, .max = 100, .as_float = true}, .help = "Divides the logits of teacher and model in the teacher's part, whose gradient is multiplied by its square."},
 };
 
 const std::vector<Block> kBlocks = {
@@ -321,6 +326,7 @@ const std::vector<Block> kBlocks = {
     {"metrics", "What is reported."},
     {"hooks", "Commands that a run starts at its events."},
     {"preference", "Training on preferences between answers (docs/preferences.md)."},
+    {"distillation", "Learning from another model's probabilities (docs/distillation.md)."},
 };
 // clang-format on
 

@@ -97,6 +97,10 @@ TrainingOptions training_options(const Recipe& recipe) {
       recipe.metrics.log_max_attention_logit || options.qk_clip_threshold > 0.0;
   options.model.z_loss = recipe.training.z_loss_multiplier;
   options.preference = recipe.preference.options();
+  if (const DistillationKeys& keys = recipe.distillation; keys.active()) {
+    options.model.teacher = {keys.top_k, static_cast<float>(keys.weight),
+                             static_cast<float>(keys.temperature)};
+  }
   options.overfit_one_batch = recipe.training.overfit_one_batch;
   if (degrees.expert_parallel_degree > 1) options.divide_experts();
   options.staging_bytes = recipe.checkpoint.staging_mib << 20;

@@ -69,6 +69,7 @@ class LegalRecipe {
     attention_scores();
     on_disk();
     preferences();
+    distillation();
     if (has_adapter_) adapter();
     return std::move(settings_);
   }
@@ -107,6 +108,22 @@ class LegalRecipe {
     }
     length_ = random_.whole(40, 64);
     set("training.seq_length", length_);
+  }
+  // The test writes the file before it trains.
+  void distillation() {
+    for (const char* key : {"teacher", "top_k", "weight", "temperature"}) {
+      leave(fmt::format("distillation.{}", key));
+    }
+    const bool has_stages = settings_.contains("data.stages");
+    if (has_stages || settings_.contains("preference.loss") ||
+        value_of("training.z_loss_multiplier", "0") != "0" ||
+        value_of("bad_steps.skip_data_steps", "0") != "0" || random_.chance(0.75)) {
+      return;
+    }
+    set("distillation.teacher", quoted(folder_.file("teacher.safetensors")));
+    set("distillation.top_k", random_.whole(1, 3));
+    maybe("distillation.weight", random_.one_of({"0", "0.5", "1"}));
+    maybe("distillation.temperature", random_.one_of({"0.5", "1", "2"}));
   }
   // State and the inputs of blocks.
   void on_disk() {
