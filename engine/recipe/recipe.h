@@ -193,7 +193,8 @@ struct Recipe {
 
   struct MixedPrecision {
     FloatType param_dtype = FloatType::kF32;
-    FloatType reduce_dtype = FloatType::kF32;
+    GatherType gather_dtype = GatherType::kParamDType;
+    ReduceType reduce_dtype = ReduceType::kF32;
     FloatType grad_accum_dtype = FloatType::kF32;
     FloatType optimizer_state_dtype = FloatType::kF32;
     bool stochastic_rounding = false;

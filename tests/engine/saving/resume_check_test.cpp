@@ -194,6 +194,8 @@ const std::map<std::string, Change> kChanges = {
      {{"zero_optimization.stage=2"}, {}, {"zero_optimization.grad_sync"}}},
     {"mixed_precision.param_dtype",
      {{"mixed_precision.param_dtype=bf16"}, {"mixed_precision.param_dtype"}, {}}},
+    {"mixed_precision.gather_dtype",
+     {{"mixed_precision.gather_dtype=int8_block64"}, {}, {"mixed_precision.gather_dtype"}}},
     {"mixed_precision.reduce_dtype",
      {{"mixed_precision.param_dtype=bf16", "mixed_precision.reduce_dtype=bf16"},
       {"mixed_precision.param_dtype"},

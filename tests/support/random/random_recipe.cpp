@@ -70,6 +70,7 @@ class LegalRecipe {
     on_disk();
     preferences();
     distillation();
+    in_blocks();
     if (has_adapter_) adapter();
     return std::move(settings_);
   }
@@ -558,6 +559,25 @@ class LegalRecipe {
         !is("parallelism.tensor_parallel_degree", {"1"}) ||
         !is("parallelism.expert_parallel_degree", {"1"})) {
       leave("optimizer.eight_bit_states");
+    }
+  }
+
+  // What ranks send, unless something else excludes blocks.
+  void in_blocks() {
+    leave("mixed_precision.gather_dtype");
+    if (value_of("parallelism.tensor_parallel_degree", "1") != "1" ||
+        value_of("parallelism.expert_parallel_degree", "1") != "1") {
+      return;
+    }
+    const auto blocks = [this] { return random_.one_of({"int8_block64", "int4_block64"}); };
+    if (settings_.at("mixed_precision.reduce_dtype") == "f32" && random_.chance(0.4) &&
+        value_of("parallelism.sum_order", "rank") != "canonical") {
+      set("mixed_precision.reduce_dtype", blocks());
+    }
+    if (!has_adapter_ && random_.chance(0.3) &&
+        value_of("zero_optimization.shard_optimizer_over_replicas", "false") == "false" &&
+        value_of("zero_optimization.offload_optimizer", "none") == "none") {
+      set("mixed_precision.gather_dtype", blocks());
     }
   }
 
