@@ -297,6 +297,13 @@ const std::vector<Field> kFields = {
     {MAY_CHANGE(preference.simpo_gamma), .fallback = value("0.5"), .range = {.min = 0, .max = 1e6}, .help = "The margin between the rewards."},
     {MAY_CHANGE(preference.desirable_weight), .fallback = value("1"), .range = {.min = 0, .max = 1e6}, .help = "Factor of the loss of wanted answers."},
     {MAY_CHANGE(preference.undesirable_weight), .fallback = value("1"), .range = {.min = 0, .max = 1e6}, .help = "Factor of the loss of unwanted answers."},
+
+    {MUST_MATCH(diloco.sync_every), .fallback = value("0"), .range = between(0, 1e9), .help = "Replicas (parallelism.data_parallel_replicate_degree) train apart, and exchange what has changed every so many steps: DiLoCo. 0: they add their gradients in every step."},
+    {MUST_MATCH(diloco.outer_lr), .fallback = value("0.7"), .range = kFloatFromZero, .help = "Rate of the outer update, which follows the mean change of the replicas."},
+    {MUST_MATCH(diloco.outer_momentum), .fallback = value("0.9"), .range = kFloatFraction, .help = "Nesterov momentum of the outer update. 0: none, and no memory for it."},
+    {MUST_MATCH(diloco.num_fragments), .fallback = value("1"), .range = between(1, 10'000), .help = "Parts of the model that are exchanged in turn, one every sync_every / num_fragments steps. Must divide sync_every."},
+    {MUST_MATCH(diloco.fragment_sync_delay), .fallback = value("0"), .range = between(0, 1e9), .help = "Steps during which an exchange may last. It begins as many steps earlier, and replicas train on meanwhile."},
+    {MUST_MATCH(diloco.fragment_update_alpha), .fallback = value("0"), .range = {.min = 0, .max = 1}, .help = "How much of its own weights a replica keeps after an exchange. 0: it takes the global ones. 1: it never takes them."},
 };
 
 const std::vector<Block> kBlocks = {
@@ -321,6 +328,7 @@ const std::vector<Block> kBlocks = {
     {"metrics", "What is reported."},
     {"hooks", "Commands that a run starts at its events."},
     {"preference", "Training on preferences between answers (docs/preferences.md)."},
+    {"diloco", "Replicas that train apart (docs/local_updates.md)."},
 };
 // clang-format on
 

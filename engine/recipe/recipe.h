@@ -24,6 +24,7 @@
 #include "core/error.h"
 #include "engine/model/shape.h"
 #include "engine/recipe/choices.h"
+#include "engine/recipe/diloco_keys.h"
 #include "engine/recipe/hook_keys.h"
 #include "engine/recipe/lists.h"
 #include "engine/recipe/moe_keys.h"
@@ -294,6 +295,7 @@ struct Recipe {
 
   HookKeys hooks;
   PreferenceKeys preference;
+  DilocoKeys diloco;
 
   /// Parts into which ranks divide a batch. Ranks that hold parts of one model copy share a batch
   /// part.

@@ -102,6 +102,9 @@ bool judges_answers(R r) {
 bool averages(R r) {
   return r.averages.type != AverageType::kNone;
 }
+bool trains_apart(R r) {
+  return r.diloco.active();
+}
 bool is_wsd(R r) {
   return r.lr_scheduler.type == optim::ScheduleType::kWsd;
 }
@@ -313,6 +316,11 @@ const Use kUses[] = {
      [](R r) { return r.preference.loss == PreferenceLoss::kSimpo; }},
     {"preference.desirable_weight", "with loss: kto", judges_answers},
     {"preference.undesirable_weight", "with loss: kto", judges_answers},
+    {"diloco.outer_lr", "with sync_every", trains_apart},
+    {"diloco.outer_momentum", "with sync_every", trains_apart},
+    {"diloco.num_fragments", "with sync_every", trains_apart},
+    {"diloco.fragment_sync_delay", "with sync_every", trains_apart},
+    {"diloco.fragment_update_alpha", "with sync_every", trains_apart},
 
     {"bad_steps.window", "with sigma", [](R r) { return r.bad_steps.sigma > 0.0; }},
     {"bad_steps.max_in_a_row", "with another of these keys", judges_steps},

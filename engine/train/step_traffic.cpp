@@ -137,6 +137,15 @@ sharding::Traffic TrainingStep::traffic(const TrainingOptions& options, const sh
   return traffic;
 }
 
+sharding::Traffic TrainingStep::exchange_traffic(const TrainingOptions& options,
+                                                 const sharding::Mesh& mesh, int rank,
+                                                 int fragment) {
+  if (!options.local_updates.active()) return {};
+  const sharding::ShardingPlan plan = sharding_plan(options, mesh, rank);
+  return optim::OuterUpdate::traffic(options.local_updates, plan, fragments_of(options, plan.units),
+                                     fragment);
+}
+
 DiskTraffic TrainingStep::disk_traffic(const TrainingOptions& options, const sharding::Mesh& mesh,
                                        int rank) {
   DiskTraffic traffic;

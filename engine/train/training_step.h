@@ -17,6 +17,7 @@
 #include "kernels/documents.h"
 #include "optim/average.h"
 #include "optim/clip.h"
+#include "optim/outer_update.h"
 #include "sharding/mesh/exchange.h"
 
 namespace sherd::engine {
@@ -34,8 +35,9 @@ SlowestRank slowest_of(const std::vector<double>& own_ms);
 
 /// Result of a step, the same on all ranks.
 struct StepResult {
-  double loss = 0.0;       ///< mean over the tokens of the whole step that have a target
-  float grad_norm = 0.0f;  ///< before clipping
+  double loss = 0.0;  ///< mean over the tokens of the whole step that have a target
+  /// Before clipping; the largest of replicas that train apart.
+  float grad_norm = 0.0f;
   double lr = 0.0;
   double exposed_comm_ms =
       0.0;  ///< of the rank whose compute stream waited longest for communication
@@ -89,6 +91,11 @@ class TrainingStep {
   static sharding::Traffic traffic(const TrainingOptions& options, const sharding::Mesh& mesh,
                                    int rank, DeviceKind device);
 
+  /// With local updates, what the rank sends in addition when this fragment is exchanged: after
+  /// every `sync_every` steps each has been, once. Nothing without them.
+  static sharding::Traffic exchange_traffic(const TrainingOptions& options,
+                                            const sharding::Mesh& mesh, int rank, int fragment);
+
   /// What rank `rank` reads from disk and writes there in one step: all its state there once each
   /// way, and parameters whenever they are gathered. Saves are excluded.
   static DiskTraffic disk_traffic(const TrainingOptions& options, const sharding::Mesh& mesh,
@@ -108,6 +115,8 @@ class TrainingStep {
   /// have a target. A step without targets updates nothing.
   /// With a loss on answers it counts examples.
   std::function<std::int64_t(std::int64_t step)> num_targets;
+  /// Of replicas that train apart: those of this rank's replica. If unset, its tokens.
+  std::function<std::int64_t(std::int64_t step)> num_targets_of_replica;
 
   /// With TrainingOptions::num_loss_sources, both: the source of a row of the step's batch, and the
   /// tokens of each source that have a target, over all ranks and micro-steps.
@@ -141,8 +150,16 @@ class TrainingStep {
   /// Exchanges the parameters and their average, and publishes; twice: as before, bit for bit. What
   /// is being saved is copied first.
   void exchange_average();
-  /// The parameters were loaded, their average wasn't: it begins as they are.
+  /// The parameters were loaded, their average and the global weights weren't: they begin as they
+  /// are.
   void begin_average();
+  /// Null without TrainingOptions::local_updates.
+  const optim::OuterUpdate* outer_update() const { return outer_ ? &*outer_ : nullptr; }
+  /// With local updates: exchanges each replica's parameters and the global weights, and publishes;
+  /// twice: as before, bit for bit. Nothing without them. A collective.
+  void exchange_global_weights();
+  /// What is in flight between replicas has arrived when this returns.
+  void settle();
 
  private:
   static constexpr const char* kStepStats = "step stats";
@@ -163,13 +180,17 @@ class TrainingStep {
   /// What every rank computes from all RankStats, with the same result.
   struct StepStats {
     double loss = 0.0;
-    float norm = 0.0f;
-    float gradient_scale = 1.0f;  ///< clip factor / loss scale
+    float norm = 0.0f;            ///< the largest of replicas that train apart
+    float gradient_scale = 1.0f;  ///< clip factor of this rank's replica / loss scale
     bool finite = true;
     StepResult result;
   };
 
   std::int64_t targets_of(std::int64_t step) const;
+  std::int64_t targets_of_replica(std::int64_t step) const;
+  /// The replica of a rank whose gradients are summed apart; 0 if all are summed together.
+  int replica_of(int rank) const;
+  void synchronise_replicas(std::int64_t steps_done);
   void accumulate_gradients(std::int64_t step, const NextBatch& next_batch);
   RankStats own_stats(const StepRequests& asked);
   void begin_own_time();
@@ -189,6 +210,7 @@ class TrainingStep {
   const sharding::Rank& rank_;
   std::unique_ptr<optim::Optimizer> optimizer_;
   std::optional<optim::WeightAverage> average_;
+  std::optional<optim::OuterUpdate> outer_;
   optim::GradientNorm norm_;
   sharding::Agreement<RankStats> stats_;
   std::optional<sharding::Exchange> source_sums_;
