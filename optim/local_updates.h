@@ -10,6 +10,9 @@
 ///                                     b = mu b + change;  theta = theta - lr (change + mu b)
 ///   applied    after step k P         theta_w = theta + alpha (theta_w - theta)
 ///
+/// With `quantize`, changes cross the link in blocks of 64 with few bits (kernels/block_codec.h),
+/// and so does their sum. Replicas decode the same, so theta stays equal on all.
+///
 /// theta are the *global weights*, which are equal on all replicas, theta_w a replica's own ones.
 ///
 /// Source   Douillard et al., arXiv:2311.08105 (DiLoCo) and 2501.18512 (fragments, delay and alpha).
@@ -26,12 +29,16 @@ namespace sherd::optim {
 inline constexpr const char* kLocalKind = "local";
 inline constexpr const char* kOuterMomentumKind = "outer_momentum";
 
+/// How numbers cross the link: FP32, or in blocks with 8 or 4 bits each.
+enum class Quantize { kNone, kInt8, kInt4 };
+
 struct LocalUpdates {
   std::int64_t sync_every = 0;  ///< steps; 0: replicas don't train apart
   double outer_lr = 0.7, outer_momentum = 0.9;
   std::int64_t num_fragments = 1;
   std::int64_t fragment_sync_delay = 0;
-  double fragment_update_alpha = 0.0;  ///< 0: the global weights; 1: a replica's own
+  double fragment_update_alpha = 0.0;   ///< 0: the global weights; 1: a replica's own
+  Quantize quantize = Quantize::kNone;  ///< what is exchanged
   int num_replicas = 1;
 
   bool active() const { return sync_every > 0; }

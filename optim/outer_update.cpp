@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "kernels/block_codec.h"
 #include "kernels/outer_step.h"
 #include "kernels/pointwise.h"
 #include "optim/slices.h"
@@ -26,8 +27,32 @@ BufferSpec state_buffer(const sharding::UnitPlan& unit, const char* what) {
 
 struct InFlight {
   BufferSpec changes;
-  std::optional<BufferSpec> parts;  // with several replicas
+  std::optional<BufferSpec> received;  // with several replicas
+  std::optional<BufferSpec> sent;      // if it isn't the changes themselves
 };
+
+bool is_coded(const LocalUpdates& options) {
+  return options.quantize != Quantize::kNone;
+}
+kernels::BlockFormat format_of(const LocalUpdates& options) {
+  switch (options.quantize) {
+    case Quantize::kNone:
+      return kernels::BlockFormat::kF32;
+    case Quantize::kInt8:
+      return kernels::BlockFormat::kInt8;
+    case Quantize::kInt4:
+      return kernels::BlockFormat::kInt4;
+  }
+  SHERD_CHECK(false, "unknown quantize");
+  __builtin_unreachable();
+}
+
+// Bytes of one replica's part of a slice on the link. Parts are blocks of 64 elements, as a slice is.
+std::int64_t part_bytes(const LocalUpdates& options, std::int64_t slice_numel) {
+  const std::int64_t bytes =
+      kernels::coded_bytes(format_of(options), slice_numel / options.num_replicas);
+  return (bytes + 3) / 4 * 4;
+}
 
 // Without a delay an exchange begins and ends within the update.
 InFlight in_flight_buffers(const LocalUpdates& options,
@@ -45,9 +70,15 @@ InFlight in_flight_buffers(const LocalUpdates& options,
   const Phases phases = delays ? kAlways : Phases(kUpdate);
   InFlight buffers{{"local_updates.changes", Category::kCommunication, DType::kF32,
                     delays ? std::ranges::max(of_fragment) : largest, phases},
-                   std::nullopt};
+                   {},
+                   {}};
   if (options.num_replicas > 1) {
-    buffers.parts = {"local_updates.parts", Category::kCommunication, DType::kF32, largest, phases};
+    const std::int64_t bytes = options.num_replicas * part_bytes(options, largest);
+    buffers.received = {"local_updates.received", Category::kCommunication, DType::kU8, bytes,
+                        phases};
+    if (is_coded(options)) {
+      buffers.sent = {"local_updates.sent", Category::kCommunication, DType::kU8, bytes, phases};
+    }
   }
   return buffers;
 }
@@ -72,7 +103,9 @@ std::vector<BufferSpec> OuterUpdate::buffers(const LocalUpdates& options,
   const InFlight in_flight = in_flight_buffers(options, plan.units, fragments);
   if (in_flight.changes.numel == 0) return buffers;
   buffers.push_back(in_flight.changes);
-  if (in_flight.parts) buffers.push_back(*in_flight.parts);
+  for (const auto* link : {&in_flight.sent, &in_flight.received}) {
+    if (*link) buffers.push_back(**link);
+  }
   return buffers;
 }
 
@@ -87,7 +120,8 @@ sharding::Traffic OuterUpdate::traffic(const LocalUpdates& options,
       const sharding::Callers callers = sharding::group_along(plan.mesh, replicas_axes());
       for (const auto collective :
            {sharding::Collective::kAllToAll, sharding::Collective::kAllGather}) {
-        traffic.add(kLabel, collective, DType::kF32, unit.layout.slice_numel(), callers);
+        traffic.add(kLabel, collective, DType::kU8,
+                    options.num_replicas * part_bytes(options, unit.layout.slice_numel()), callers);
       }
     }
     if (is_whole(unit)) {
@@ -115,7 +149,8 @@ struct OuterUpdate::State {
         stream(rank.make_stream(StreamPurpose::kReduce, kLabel)) {
     if (buffers.changes.numel > 0) {
       changes = rank.acquire(buffers.changes);
-      parts = rank.acquire(buffers.parts);
+      sent = rank.acquire(buffers.sent);
+      received = rank.acquire(buffers.received);
     }
     if (options.num_replicas == 1) return;
     replicas = rank.groups->among(rank.mesh.group(rank.rank, replicas_axes()), kLabel,
@@ -123,7 +158,7 @@ struct OuterUpdate::State {
   }
 
   std::vector<Unit> units;
-  Buffer changes, parts;
+  Buffer changes, sent, received;
   std::unique_ptr<sharding::Communicator> replicas;  // null: one
   std::unique_ptr<Event> changed, done, written, gathered;
   std::unique_ptr<Stream> stream;  // destroyed first: its work uses the others
@@ -205,22 +240,34 @@ void OuterUpdate::send(int fragment) {
   }
 }
 
-// Each replica adds a part of the slice, in the order of the replicas.
+// Each replica adds a part of the slice, in the order of the replicas, and all decode the same sums.
 void OuterUpdate::add_up(std::size_t unit, const Tensor& change) {
   if (!state_->replicas) return;
   Stream& own = *state_->stream;
   const std::string& name = (*units_)[unit].name();
-  const int count = options_.num_replicas;
-  const std::int64_t numel = change.numel / count;
-  const Tensor parts = state_->parts.tensor().part(0, change.numel);
-  const Tensor sum = change.part(numel * state_->replicas->rank(), numel);
-  state_->replicas->all_to_all(own, name, change, parts);
-  own.run("sum of changes", [=] {
-    std::vector<ConstTensor> addends;
-    for (int r = 0; r < count; ++r) addends.emplace_back(parts.part(numel * r, numel));
-    kernels::sum_in_order_on_host(addends.data(), count, sum);
-  });
-  state_->replicas->all_gather(own, name, change);
+  const kernels::BlockFormat format = format_of(options_);
+  const std::int64_t count = options_.num_replicas, numel = change.numel / count;
+  const std::int64_t stride = part_bytes(options_, change.numel);
+  const std::int64_t bytes = kernels::coded_bytes(format, numel);
+  const Tensor received = state_->received.tensor().part(0, count * stride);
+  const bool coded = is_coded(options_);
+  const Tensor sent = coded ? state_->sent.tensor().part(0, count * stride)
+                            : Tensor{change.data, DType::kU8, change.bytes()};
+  const auto part_of = [&](std::int64_t i) { return change.part(i * numel, numel); };
+  const auto bytes_of = [&](std::int64_t i) { return sent.part(i * stride, bytes); };
+  const auto encode = [&](std::int64_t i) {
+    if (coded) kernels::encode_blocks(own, format, part_of(i), bytes_of(i));
+  };
+  for (std::int64_t i = 0; i < count; ++i) encode(i);
+  state_->replicas->all_to_all(own, name, sent, received);
+  const std::int64_t mine = state_->replicas->rank();
+  kernels::sum_blocks(own, format, {received.part(0, bytes), stride, options_.num_replicas},
+                      part_of(mine));
+  encode(mine);
+  state_->replicas->all_gather(own, name, sent);
+  for (std::int64_t i = 0; coded && i < count; ++i) {
+    kernels::sum_blocks(own, format, {bytes_of(i), stride, 1}, part_of(i));
+  }
 }
 
 void OuterUpdate::settle() {

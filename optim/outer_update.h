@@ -4,7 +4,8 @@
 /// stage. So a fragment crosses the replicate axis once for each slice, and never whole:
 ///
 ///   send     own stream, by unit: an all-to-all of the changes, their sum in f32 in the order of
-///            the replicas, an all-gather of the sums, the outer step
+///            the replicas, an all-gather of the sums, the outer step. Both carry the bytes of
+///            LocalUpdates::quantize
 ///   apply    the compute stream waits for it and mixes; at stage 0 with several ranks in the ZeRO
 ///            group, an all-gather of the FP32 parameters among these
 ///
@@ -14,7 +15,8 @@
 ///
 /// Memory   per element of a slice 4 bytes for the global weights, 4 for the momentum if it isn't 0,
 ///          and the changes that are in flight: with a delay those of the largest fragment,
-///          otherwise of the largest unit; and the others' parts of one unit.
+///          otherwise of the largest unit. With several replicas, the bytes that this unit's slice
+///          has on the link: what others sent, and with `quantize` what is sent.
 /// Streams  calls come from the rank's thread. They use the compute stream, and at stage 0 the
 ///          reduce stream.
 #pragma once

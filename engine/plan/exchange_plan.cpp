@@ -5,6 +5,7 @@
 #include "core/byte_size.h"
 #include "engine/train/layout/sharding_plan.h"
 #include "engine/train/training_step.h"
+#include "optim/outer_update.h"
 
 namespace sherd::engine {
 namespace {

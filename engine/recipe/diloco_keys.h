@@ -13,16 +13,18 @@ struct DilocoKeys {
   double outer_lr = 0, outer_momentum = 0;
   std::int64_t num_fragments = 1, fragment_sync_delay = 0;
   double fragment_update_alpha = 0;
+  optim::Quantize quantize = optim::Quantize::kNone;
 
   bool active() const { return sync_every > 0; }
   optim::LocalUpdates options(std::int64_t num_replicas) const {
-    return {sync_every,
-            outer_lr,
-            outer_momentum,
-            num_fragments,
-            fragment_sync_delay,
-            fragment_update_alpha,
-            static_cast<int>(num_replicas)};
+    return {.sync_every = sync_every,
+            .outer_lr = outer_lr,
+            .outer_momentum = outer_momentum,
+            .num_fragments = num_fragments,
+            .fragment_sync_delay = fragment_sync_delay,
+            .fragment_update_alpha = fragment_update_alpha,
+            .quantize = quantize,
+            .num_replicas = static_cast<int>(num_replicas)};
   }
 };
 

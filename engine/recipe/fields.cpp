@@ -304,6 +304,7 @@ const std::vector<Field> kFields = {
     {MUST_MATCH(diloco.num_fragments), .fallback = value("1"), .range = between(1, 10'000), .help = "Parts of the model that are exchanged in turn, one every sync_every / num_fragments steps. Must divide sync_every."},
     {MUST_MATCH(diloco.fragment_sync_delay), .fallback = value("0"), .range = between(0, 1e9), .help = "Steps during which an exchange may last. It begins as many steps earlier, and replicas train on meanwhile."},
     {MUST_MATCH(diloco.fragment_update_alpha), .fallback = value("0"), .range = {.min = 0, .max = 1}, .help = "How much of its own weights a replica keeps after an exchange. 0: it takes the global ones. 1: it never takes them."},
+    {MUST_MATCH(diloco.quantize), .fallback = value("none"), .choices = {"none", "int8_block64", "int4_block64"}, .help = "Bits of each number that replicas exchange, in blocks of 64 with a common scale. none: FP32."},
 };
 
 const std::vector<Block> kBlocks = {

@@ -212,7 +212,7 @@ constexpr ForeignKey kKeys[] = {
     {"outer_learning_rate diloco_outer_lr", "diloco.outer_lr"},
     {"diloco_outer_momentum outer_nesterov", "diloco.outer_momentum", "the momentum is Nesterov's."},
     {"fragment_sync_every num_diloco_fragments", "diloco.num_fragments"},
-    {"should_quantize", "", "changes are exchanged in FP32; leave it out."},
+    {"should_quantize", "diloco.quantize", "it is none, int8_block64 or int4_block64."},
     {"ema swa use_ema", "averages.type"},
     {"ema_decay ema_beta smoothing", "averages.decay"},
     {"ema_start ema_start_step", "averages.start_step"},

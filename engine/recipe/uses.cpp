@@ -321,6 +321,7 @@ const Use kUses[] = {
     {"diloco.num_fragments", "with sync_every", trains_apart},
     {"diloco.fragment_sync_delay", "with sync_every", trains_apart},
     {"diloco.fragment_update_alpha", "with sync_every", trains_apart},
+    {"diloco.quantize", "with sync_every", trains_apart},
 
     {"bad_steps.window", "with sigma", [](R r) { return r.bad_steps.sigma > 0.0; }},
     {"bad_steps.max_in_a_row", "with another of these keys", judges_steps},

@@ -6,7 +6,9 @@
 #include "engine/model/adapter.h"
 #include "engine/model/parameters.h"
 #include "engine/train/units/cut_pieces.h"
+#include "optim/average.h"
 #include "optim/eight_bits.h"
+#include "optim/outer_update.h"
 #include "optim/slices.h"
 
 namespace sherd::engine {

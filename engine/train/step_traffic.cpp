@@ -11,6 +11,7 @@
 #include "engine/train/training_step.h"
 #include "engine/train/units/kept_inputs.h"
 #include "engine/train/units/model_collectives.h"
+#include "optim/outer_update.h"
 #include "sharding/zero/gradient_reduction.h"
 #include "sharding/zero/parameter_gather.h"
 

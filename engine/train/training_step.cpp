@@ -19,8 +19,6 @@
 #include <iterator>
 #include <utility>
 
-#include "engine/train/layout/sharding_plan.h"
-
 namespace sherd::engine {
 namespace {
 
@@ -54,11 +52,7 @@ std::vector<BufferSpec> TrainingStep::buffers(const TrainingOptions& options,
   const optim::NormBuffers norm = optim::gradient_norm_buffers(plan.units);
   std::vector<BufferSpec> buffers =
       optim::descriptor_of(options.optimizer.type).buffers(options.optimizer, plan, rank);
-  std::ranges::move(optim::WeightAverage::buffers(options.average, plan),
-                    std::back_inserter(buffers));
-  std::ranges::move(
-      optim::OuterUpdate::buffers(options.local_updates, plan, fragments_of(options, plan.units)),
-      std::back_inserter(buffers));
+  std::ranges::move(copies_buffers(options, plan), std::back_inserter(buffers));
   buffers.insert(buffers.end(), {norm.sums, norm.workspace,
                                  sharding::Agreement<RankStats>::buffer(kStepStats, world_size),
                                  Diagnosis::Reports::buffer("diagnosis", world_size)});
@@ -66,29 +60,6 @@ std::vector<BufferSpec> TrainingStep::buffers(const TrainingOptions& options,
     buffers.push_back(sharding::exchange_buffer(kSourceLosses, count, world_size));
   }
   return buffers;
-}
-
-TrainingStep::TrainingStep(const TrainingOptions& options, ShardedModel& model)
-    : options_(options),
-      model_(model),
-      rank_(model.rank()),
-      optimizer_(optim::make_optimizer(options.optimizer, rank_, model.units())),
-      norm_(rank_, model.units()),
-      stats_(rank_, kStepStats),
-      diagnosis_reports_(rank_, "diagnosis"),
-      weight_check_(model_),
-      scaler_(options.loss_scaling),
-      bad_steps_(options.bad_steps) {
-  if (const int count = numbers_of_sources(options); count > 0) {
-    source_sums_.emplace(rank_, kSourceLosses, count);
-  }
-  if (options.average.active()) {
-    average_.emplace(options.average, options.optimizer, rank_, model_.units());
-  }
-  if (options.local_updates.active()) {
-    outer_.emplace(options.local_updates, options.optimizer, rank_, model_.units(),
-                   fragments_of(options, sharding::plans_of(model_.units())));
-  }
 }
 
 TrainingStep::Counters TrainingStep::counters() const {
@@ -228,8 +199,7 @@ TrainingStep::RankStats TrainingStep::own_stats(const StepRequests& asked) {
   // Read when the step's work is done: a GPU knows only then how long it waited.
   const ShardedModel::Waits waited = model_.waits();
   const auto cpu = rank_.gather().cpu_time() + rank_.reduce().cpu_time() +
-                   model_.message_cpu_time() +
-                   (outer_ ? outer_->cpu_time() : std::chrono::nanoseconds(0));
+                   model_.message_cpu_time() + exchange_cpu_time();
   using Milliseconds = std::chrono::duration<double, std::milli>;
   stats.exposed_comm_ms = Milliseconds(waited.all - waited_before_.all).count();
   waited_before_.by_axis.resize(waited.by_axis.size());
@@ -360,15 +330,13 @@ void TrainingStep::update(std::int64_t step, float gradient_scale, StepResult& r
   const ExpertReport* experts = result.experts.get();
   if (experts) model_.remember(*experts);
   result.clipped_heads = model_.num_clipped_heads(result.stability.get());
-  const std::optional<int> applied = options_.local_updates.applied(step + 1);
   optimizer_->prepare(rank_.compute(), how);
   for (std::size_t unit = 0; unit < model_.units().size(); ++unit) {
     optimizer_->update(rank_.compute(), static_cast<int>(unit), how);
     if (experts) model_.correct_router(static_cast<int>(unit), *experts);
     const bool clipped =
         result.clipped_heads > 0 && model_.clip_heads(static_cast<int>(unit), *result.stability);
-    if (average_) average_->update(rank_.compute(), static_cast<int>(unit), num_updates_);
-    if (applied && outer_->has(*applied, static_cast<int>(unit))) continue;  // published later
+    if (update_copies(static_cast<int>(unit), step)) continue;
     model_.publish(static_cast<int>(unit), optimizer_->rounds_parameters() && !clipped);
   }
 }

@@ -15,10 +15,14 @@
 #include "engine/train/stop_request.h"
 #include "engine/train/weight_check.h"
 #include "kernels/documents.h"
-#include "optim/average.h"
 #include "optim/clip.h"
-#include "optim/outer_update.h"
+#include "optim/optimizer.h"
 #include "sharding/mesh/exchange.h"
+
+namespace sherd::optim {
+class OuterUpdate;
+class WeightAverage;
+}  // namespace sherd::optim
 
 namespace sherd::engine {
 
@@ -81,6 +85,7 @@ using NextBatch = std::function<TokenBatch(std::int64_t step, std::int64_t micro
 class TrainingStep {
  public:
   TrainingStep(const TrainingOptions& options, ShardedModel& model);
+  ~TrainingStep();
 
   /// Everything that it acquires on rank `rank`: the optimizer's buffers, and those for exchanging
   /// statistics.
@@ -146,7 +151,7 @@ class TrainingStep {
   void restore(const Counters& counters);
   const optim::Optimizer& optimizer() const { return *optimizer_; }
   /// Null without TrainingOptions::average.
-  const optim::WeightAverage* average() const { return average_ ? &*average_ : nullptr; }
+  const optim::WeightAverage* average() const { return average_.get(); }
   /// Exchanges the parameters and their average, and publishes; twice: as before, bit for bit. What
   /// is being saved is copied first.
   void exchange_average();
@@ -154,7 +159,7 @@ class TrainingStep {
   /// are.
   void begin_average();
   /// Null without TrainingOptions::local_updates.
-  const optim::OuterUpdate* outer_update() const { return outer_ ? &*outer_ : nullptr; }
+  const optim::OuterUpdate* outer_update() const { return outer_.get(); }
   /// With local updates: exchanges each replica's parameters and the global weights, and publishes;
   /// twice: as before, bit for bit. Nothing without them. A collective.
   void exchange_global_weights();
@@ -190,7 +195,14 @@ class TrainingStep {
   std::int64_t targets_of_replica(std::int64_t step) const;
   /// The replica of a rank whose gradients are summed apart; 0 if all are summed together.
   int replica_of(int rank) const;
+  // Weights next to those that are updated (weight_copies.cpp).
+  static std::vector<BufferSpec> copies_buffers(const TrainingOptions& options,
+                                                const sharding::ShardingPlan& plan);
+  void make_copies();
+  /// After a unit's update. Returns whether it is published later, after an exchange.
+  bool update_copies(int unit, std::int64_t step);
   void synchronise_replicas(std::int64_t steps_done);
+  std::chrono::nanoseconds exchange_cpu_time() const;
   void accumulate_gradients(std::int64_t step, const NextBatch& next_batch);
   RankStats own_stats(const StepRequests& asked);
   void begin_own_time();
@@ -209,8 +221,8 @@ class TrainingStep {
   ShardedModel& model_;
   const sharding::Rank& rank_;
   std::unique_ptr<optim::Optimizer> optimizer_;
-  std::optional<optim::WeightAverage> average_;
-  std::optional<optim::OuterUpdate> outer_;
+  std::unique_ptr<optim::WeightAverage> average_;
+  std::unique_ptr<optim::OuterUpdate> outer_;
   optim::GradientNorm norm_;
   sharding::Agreement<RankStats> stats_;
   std::optional<sharding::Exchange> source_sums_;

@@ -1,9 +1,66 @@
 // Weights next to those that a step updates: their average, and the global weights of replicas that
-// train apart.
+// train apart. The step is made here, so that its own file needs to know neither.
 
+#include <algorithm>
+#include <iterator>
+
+#include "engine/train/layout/sharding_plan.h"
 #include "engine/train/training_step.h"
+#include "optim/average.h"
+#include "optim/outer_update.h"
 
 namespace sherd::engine {
+
+TrainingStep::TrainingStep(const TrainingOptions& options, ShardedModel& model)
+    : options_(options),
+      model_(model),
+      rank_(model.rank()),
+      optimizer_(optim::make_optimizer(options.optimizer, rank_, model.units())),
+      norm_(rank_, model.units()),
+      stats_(rank_, kStepStats),
+      diagnosis_reports_(rank_, "diagnosis"),
+      weight_check_(model_),
+      scaler_(options.loss_scaling),
+      bad_steps_(options.bad_steps) {
+  if (const int count = options.num_loss_sources * ExactSum::kNumbers; count > 0) {
+    source_sums_.emplace(rank_, kSourceLosses, count);
+  }
+  make_copies();
+}
+
+TrainingStep::~TrainingStep() = default;
+
+std::vector<BufferSpec> TrainingStep::copies_buffers(const TrainingOptions& options,
+                                                     const sharding::ShardingPlan& plan) {
+  std::vector<BufferSpec> buffers = optim::WeightAverage::buffers(options.average, plan);
+  std::ranges::move(
+      optim::OuterUpdate::buffers(options.local_updates, plan, fragments_of(options, plan.units)),
+      std::back_inserter(buffers));
+  return buffers;
+}
+
+void TrainingStep::make_copies() {
+  const std::vector<sharding::UnitState>& units = model_.units();
+  if (options_.average.active()) {
+    average_ =
+        std::make_unique<optim::WeightAverage>(options_.average, options_.optimizer, rank_, units);
+  }
+  if (options_.local_updates.active()) {
+    outer_ = std::make_unique<optim::OuterUpdate>(
+        options_.local_updates, options_.optimizer, rank_, units,
+        fragments_of(options_, sharding::plans_of(units)));
+  }
+}
+
+bool TrainingStep::update_copies(int unit, std::int64_t step) {
+  if (average_) average_->update(rank_.compute(), unit, num_updates_);
+  const std::optional<int> applied = options_.local_updates.applied(step + 1);
+  return applied && outer_->has(*applied, unit);
+}
+
+std::chrono::nanoseconds TrainingStep::exchange_cpu_time() const {
+  return outer_ ? outer_->cpu_time() : std::chrono::nanoseconds(0);
+}
 
 // By the number of steps alone, whether or not they were applied: so all replicas agree.
 void TrainingStep::synchronise_replicas(std::int64_t steps_done) {

@@ -17,6 +17,11 @@ using optim::OptimizerType;
 const LocalUpdates kDelayed{
     .sync_every = 4, .num_fragments = 2, .fragment_sync_delay = 1, .fragment_update_alpha = 0.25};
 const LocalUpdates kPlain{.sync_every = 2};
+const LocalUpdates kInt8{.sync_every = 4,
+                         .num_fragments = 2,
+                         .fragment_sync_delay = 1,
+                         .quantize = optim::Quantize::kInt8};
+const LocalUpdates kInt4{.sync_every = 2, .quantize = optim::Quantize::kInt4};
 
 engine::TrainingOptions options_of(const LocalUpdates& local,
                                    OptimizerType type = OptimizerType::kAdamW,
@@ -40,7 +45,7 @@ Outcome of_single_ranks(const engine::TrainingOptions& options, const MeshCase& 
 }
 
 TEST(LocalUpdatesRuns, HaveTheSameBitsAtEveryStageAndOnAnyShards) {
-  for (const LocalUpdates& local : {kPlain, kDelayed}) {
+  for (const LocalUpdates& local : {kPlain, kDelayed, kInt8, kInt4}) {
     for (const DType dtype : {DType::kF32, DType::kBF16}) {
       const auto options = options_of(local, OptimizerType::kAdamW, dtype);
       const Outcome expected = of_single_ranks(options, {.shards = 2, .replicas = 2}, 6);
@@ -99,7 +104,7 @@ TEST(LocalUpdatesRuns, HaveTheSameBitsAtEveryStageWithATiedMatrixAtBothEnds) {
 
 TEST(LocalUpdatesRuns, WaitForWhatTheyReadHoweverLateItIs) {
   for (int stage = 0; stage <= 3; ++stage) {
-    for (const LocalUpdates& local : {kPlain, kDelayed}) {
+    for (const LocalUpdates& local : {kPlain, kDelayed, kInt8, kInt4}) {
       const auto options = options_of(local, OptimizerType::kAdamW, DType::kBF16);
       RunShape setup{.world_size = 4, .axes = {{"replicate", 2}, {"shard", 2}}, .stage = stage};
       const Outcome expected = train(options, setup, 5);
@@ -191,7 +196,8 @@ void expect_sent_as_planned(engine::TrainingOptions options, const RunShape& set
         const sharding::Traffic traffic =
             engine::TrainingStep::exchange_traffic(options, rank.mesh, rank.rank, f);
         for (const sharding::Sent& sent : traffic.sent()) {
-          add({{{std::string(sharding::name_of(sent.collective)), "f32"},
+          add({{{std::string(sharding::name_of(sent.collective)),
+                 std::string(sherd::name_of(sent.dtype))},
                 {sent.calls, sent.bytes}}});
         }
       }
@@ -204,7 +210,7 @@ void expect_sent_as_planned(engine::TrainingOptions options, const RunShape& set
 
 TEST(LocalUpdatesRuns, SendWhatIsPlannedToTheByte) {
   for (int stage = 0; stage <= 3; ++stage) {
-    for (const LocalUpdates& local : {kPlain, kDelayed}) {
+    for (const LocalUpdates& local : {kPlain, kDelayed, kInt8, kInt4}) {
       for (const int replicas : {1, 2, 3}) {
         expect_sent_as_planned(
             options_of(local, OptimizerType::kAdamW, stage == 3 ? DType::kBF16 : DType::kF32),

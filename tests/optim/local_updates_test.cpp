@@ -308,6 +308,40 @@ TEST(OuterUpdate, HasTheSameBitsAtEveryStageAndOnAnyNumberOfShards) {
   }
 }
 
+// A change is rounded once on each replica and once as a sum: each time by half of a scale, which is
+// the largest number of a block / 127 or 7, times at most 1 + 2^-7 (kernels/block_codec.h).
+TEST(OuterUpdate, InFewBitsIsOffByHalfAScaleOfEachRounding) {
+  const Gradient gradient = [](int replica, int step, std::uint32_t parameter, std::int64_t i) {
+    return 0.1f * test::number(parameter, static_cast<std::uint64_t>(i),
+                               static_cast<std::uint64_t>(step),
+                               static_cast<std::uint64_t>(replica));
+  };
+  LocalUpdates options{.sync_every = 1, .outer_lr = 1.0, .outer_momentum = 0.0};
+  const auto exact = after_steps(options, replicas_of(3), 1, gradient);
+  for (const auto& [quantize, levels] :
+       {std::pair(Quantize::kInt8, 127.0), {Quantize::kInt4, 7.0}}) {
+    options.quantize = quantize;
+    const auto rounded = after_steps(options, replicas_of(3), 1, gradient);
+    EXPECT_NE(rounded, exact);
+    const double most = 2.0 * 0.1 / levels / 2.0 * (1.0 + 1.0 / 128.0) + 1e-6;
+    for (std::size_t p = 0; p < exact.size(); ++p) {
+      for (std::size_t i = 0; i < exact[p].size(); ++i) {
+        ASSERT_NEAR(rounded[p][i], exact[p][i], most) << p << " " << i;
+      }
+    }
+  }
+}
+
+TEST(OuterUpdate, InFewBitsMovesNothingWhereNothingHasChanged) {
+  const Gradient none = [](int, int, std::uint32_t, std::int64_t) { return 0.0f; };
+  LocalUpdates options{.sync_every = 1};
+  const auto still = after_steps({.sync_every = 1000}, replicas_of(2), 1, none);
+  for (const Quantize quantize : {Quantize::kInt8, Quantize::kInt4}) {
+    options.quantize = quantize;
+    EXPECT_EQ(after_steps(options, replicas_of(2), 200, none), still);
+  }
+}
+
 TEST(OuterUpdate, IsExchangedWithTheParametersAndBack) {
   for (const int stage : {0, 1}) {
     sherd::testing::run_ranks(replicas_of(2, 2, stage), [&](Rank& rank) {

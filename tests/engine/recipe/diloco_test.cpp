@@ -21,7 +21,8 @@ TEST(RecipeDiloco, KeysReachTheTraining) {
   const TrainingOptions apart = training_options(
       resolve(kTinyRecipe, {"parallelism.data_parallel_replicate_degree=4", "diloco.sync_every=6",
                             "diloco.num_fragments=3", "diloco.fragment_sync_delay=1",
-                            "diloco.fragment_update_alpha=0.5", "diloco.outer_lr=0.4"})
+                            "diloco.fragment_update_alpha=0.5", "diloco.outer_lr=0.4",
+                            "diloco.quantize=int4_block64"})
           .values);
   EXPECT_EQ(apart.local_updates.num_replicas, 4);
   EXPECT_EQ(apart.local_updates.period(), 2);
@@ -29,6 +30,7 @@ TEST(RecipeDiloco, KeysReachTheTraining) {
   EXPECT_EQ(apart.local_updates.fragment_update_alpha, 0.5);
   EXPECT_EQ(apart.local_updates.outer_lr, 0.4);
   EXPECT_EQ(apart.local_updates.outer_momentum, 0.9);
+  EXPECT_EQ(apart.local_updates.quantize, optim::Quantize::kInt4);
   EXPECT_TRUE(apart.placement.replicas_apart);
   EXPECT_EQ(apart.placement.batch_groups, 1);
 }
@@ -72,8 +74,7 @@ TEST(RecipeDiloco, IsForCpus) {
 }
 
 TEST(RecipeDiloco, NamesOfOtherProgramsAreExplained) {
-  EXPECT_NE(error_of_set("diloco.should_quantize=true").find("changes are exchanged in FP32"),
-            std::string::npos)
+  EXPECT_NE(error_of_set("diloco.should_quantize=true").find("diloco.quantize"), std::string::npos)
       << error_of_set("diloco.should_quantize=true");
 }
 

@@ -332,6 +332,7 @@ const std::map<std::string, Change> kChanges = {
      {{"diloco.fragment_sync_delay=2"}, {"diloco.fragment_sync_delay"}, {}}},
     {"diloco.fragment_update_alpha",
      {{"diloco.fragment_update_alpha=0.5"}, {"diloco.fragment_update_alpha"}, {}}},
+    {"diloco.quantize", {{"diloco.quantize=int8_block64"}, {"diloco.quantize"}, {}}},
     {"averages.type", {{"averages.type=ema"}, {"averages.type"}, {}}},
     {"training.z_loss_multiplier",
      {{"training.z_loss_multiplier=0.5"}, {}, {"training.z_loss_multiplier"}}},

@@ -112,7 +112,7 @@ class LegalRecipe {
   // Replicas that train apart, where no other key forbids it.
   void train_apart() {
     for (const char* key : {"sync_every", "outer_lr", "outer_momentum", "num_fragments",
-                            "fragment_sync_delay", "fragment_update_alpha"}) {
+                            "fragment_sync_delay", "fragment_update_alpha", "quantize"}) {
       leave(fmt::format("diloco.{}", key));
     }
     const bool refused = settings_.contains("preference.loss") ||
@@ -133,6 +133,7 @@ class LegalRecipe {
     set("diloco.num_fragments", fragments);
     maybe("diloco.fragment_sync_delay", random_.whole(0, period - 1));
     maybe("diloco.fragment_update_alpha", random_.one_of({"0", "0.5", "1"}));
+    maybe("diloco.quantize", random_.one_of({"none", "int8_block64", "int4_block64"}));
     maybe("diloco.outer_lr", random_.one_of({"0.7", "1"}));
     maybe("diloco.outer_momentum", random_.one_of({"0", "0.9"}));
   }
