@@ -2,6 +2,7 @@
 #include <signal.h>
 
 #include "tests/engine/processes/mpi_runs.h"
+#include "tests/where.h"
 
 namespace sherd::testing {
 namespace {
