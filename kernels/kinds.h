@@ -19,6 +19,9 @@ inline bool is_gated(ActivationKind kind) {
   return kind == ActivationKind::kSwiGlu || kind == ActivationKind::kGeGlu;
 }
 
+/// kernels/block_codec.h
+enum class BlockFormat { kF32, kInt8, kInt4 };
+
 /// Distillation (kernels/teacher.h).
 struct TeacherForm {
   std::int64_t top = 0;               ///< K; 0: no teacher

@@ -166,6 +166,19 @@ std::int64_t Batcher::num_targets(std::int64_t step) const {
   return std::accumulate(of_sources.begin(), of_sources.end(), std::int64_t{0});
 }
 
+std::int64_t Batcher::num_targets(std::int64_t step, int part, int num_parts) const {
+  const std::int64_t rows = shape_.global_batch_size() / num_parts;
+  const std::int64_t first = step * shape_.global_batch_size() + part * rows;
+  std::int64_t targets = 0;
+  for (std::int64_t sample = first; sample < std::min(first + rows, num_samples(step + 1));
+       ++sample) {
+    const Mixture::Place place = place_of(sample);
+    const Sequences& sequences = training(place.source);
+    targets += sequences.document_rows() ? sequences.num_targets(place.number) : shape_.seq_length;
+  }
+  return targets;
+}
+
 std::vector<std::int64_t> Batcher::num_targets_of_sources(std::int64_t step) const {
   std::vector<std::int64_t> targets(sources_.size());
   for (std::int64_t sample = num_samples(step); sample < num_samples(step + 1); ++sample) {

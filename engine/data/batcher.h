@@ -117,6 +117,8 @@ class Batcher {
 
   /// Tokens of a step, over all ranks and micro-steps, that have a target.
   std::int64_t num_targets(std::int64_t step) const;
+  /// Those of one of equal contiguous parts of the step's rows: `part` of `num_parts`.
+  std::int64_t num_targets(std::int64_t step, int part, int num_parts) const;
   std::vector<std::int64_t> num_targets_of_sources(std::int64_t step) const;
 
   /// Pairs of answers, or labelled answers, if the data has such examples.

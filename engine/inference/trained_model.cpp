@@ -78,7 +78,7 @@ void check_recipe(const Checkpoint& checkpoint, const Recipe& recipe) {
     throw DataError("{}: its recipe has {} layers, but it holds {} tensors.",
                     checkpoint.manifest_path(), recipe.model.num_layers, num_tensors);
   }
-  std::vector<sharding::StateTensor> wanted = state_tensors(training_options(recipe));
+  std::vector<sharding::StateTensor> wanted = state_tensors(training_options(recipe), 1);
   std::erase_if(wanted, [](const auto& tensor) { return tensor.kind != "param"; });
   checkpoint::check_match(checkpoint, wanted, checkpoint::Match::kListedKinds);
 }

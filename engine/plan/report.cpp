@@ -160,6 +160,7 @@ PlanReport plan_report(const ResolvedRecipe& recipe, const DeviceLimit& limit,
       .sent = traffic.sent(),
       .sent_bytes = traffic.total_bytes(),
       .experts = expert_plan(planned.options, planned.mesh, traffic.sent()),
+      .exchanges = exchange_plan(planned.options, planned.mesh),
       .disk = {},
       .machines = {},
   };
@@ -215,6 +216,7 @@ std::string plan_text(const PlanReport& report) {
   text += extreme_text("largest micro-batch that fits", report.largest_micro_batch);
   text += extreme_text("smallest world that fits", report.smallest_world);
   text += "\n" + sent_text(report);
+  if (report.exchanges) text += "\n" + exchange_plan_text(*report.exchanges);
   if (report.disk) text += "\n" + disk_plan_text(*report.disk);
   if (report.experts) text += "\n" + expert_plan_text(*report.experts);
   if (report.machines) text += "\n" + machine_traffic_text(*report.machines);

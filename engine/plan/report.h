@@ -9,6 +9,7 @@
 
 #include "engine/plan/advice.h"
 #include "engine/plan/disk_plan.h"
+#include "engine/plan/exchange_plan.h"
 #include "engine/plan/expert_plan.h"
 #include "engine/plan/machine_traffic.h"
 #include "engine/plan/memory_report.h"
@@ -37,6 +38,7 @@ struct PlanReport {
   std::vector<sharding::Sent> sent;  ///< in a step, by the rank that sends most
   std::int64_t sent_bytes = 0;
   std::optional<ExpertPlan> experts;       ///< if ranks divide experts
+  std::optional<ExchangePlan> exchanges;   ///< if replicas train apart; not in `sent`
   std::optional<DiskPlan> disk;            ///< if some state is on disk
   std::optional<MachineTraffic> machines;  ///< if the ranks per machine are known
 

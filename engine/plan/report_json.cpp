@@ -124,6 +124,15 @@ Json disk_json(const DiskPlan& plan) {
   return json;
 }
 
+Json exchanges_json(const ExchangePlan& plan) {
+  return {{"rank", plan.rank},
+          {"sync_every", plan.options.sync_every},
+          {"sent_bytes_of_fragments", plan.fragment_bytes},
+          {"sent_bytes", plan.round_bytes},
+          {"sent_bytes_per_step", plan.bytes_per_step()},
+          {"held_bytes", plan.held_bytes}};
+}
+
 }  // namespace
 
 std::string plan_json(const PlanReport& report) {
@@ -157,6 +166,7 @@ std::string plan_json(const PlanReport& report) {
   json["smallest_world"] = extreme_json(report.smallest_world);
   json["sent"] = sent_json(report);
   json["sent_bytes"] = report.sent_bytes;
+  if (report.exchanges) json["local_updates"] = exchanges_json(*report.exchanges);
   if (report.disk) json["disk"] = disk_json(*report.disk);
   if (report.experts) json["experts"] = experts_json(*report.experts);
   if (report.machines) json["sent_by_machine"] = machines_json(*report.machines);

@@ -37,6 +37,12 @@ StepCost step_cost(const PlannedRecipe& planned) {
   for (int first = 0; first < ranks; first += alike) {
     const sharding::Traffic traffic = TrainingStep::traffic(options, mesh, first, traits.kind);
     sent_bytes += static_cast<double>(traffic.total_bytes()) * alike;
+    for (int fragment = 0; fragment < options.local_updates.num_fragments; ++fragment) {
+      if (!options.local_updates.active()) break;
+      const auto exchange = TrainingStep::exchange_traffic(options, mesh, first, fragment);
+      sent_bytes += static_cast<double>(exchange.total_bytes()) * alike /
+                    static_cast<double>(options.local_updates.sync_every);
+    }
     const DiskTraffic disk = TrainingStep::disk_traffic(options, mesh, first);
     disk_bytes += static_cast<double>(disk.read + disk.written) * alike;
     for (const sharding::Sent& sent : traffic.sent()) {

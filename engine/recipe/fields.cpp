@@ -303,6 +303,14 @@ const std::vector<Field> kFields = {
     {MAY_CHANGE(distillation.top_k), .fallback = value("32"), .range = between(1, 512), .help = "How many of the teacher's likeliest tokens are learned from, for each token."},
     {MAY_CHANGE(distillation.weight), .fallback = value("0.5"), .range = {.min = 0, .max = 1, .as_float = true}, .help = "The teacher's part of the loss; the text's own part is 1 minus it."},
     {MAY_CHANGE(distillation.temperature), .fallback = value("1"), .range = {.min = 0.01, .max = 100, .as_float = true}, .help = "Divides the logits of teacher and model in the teacher's part, whose gradient is multiplied by its square."},
+
+    {MUST_MATCH(diloco.sync_every), .fallback = value("0"), .range = between(0, 1e9), .help = "Replicas (parallelism.data_parallel_replicate_degree) train apart, and exchange what has changed every so many steps: DiLoCo. 0: they add their gradients in every step."},
+    {MUST_MATCH(diloco.outer_lr), .fallback = value("0.7"), .range = kFloatFromZero, .help = "Rate of the outer update, which follows the mean change of the replicas."},
+    {MUST_MATCH(diloco.outer_momentum), .fallback = value("0.9"), .range = kFloatFraction, .help = "Nesterov momentum of the outer update. 0: none, and no memory for it."},
+    {MUST_MATCH(diloco.num_fragments), .fallback = value("1"), .range = between(1, 10'000), .help = "Parts of the model that are exchanged in turn, one every sync_every / num_fragments steps. Must divide sync_every."},
+    {MUST_MATCH(diloco.fragment_sync_delay), .fallback = value("0"), .range = between(0, 1e9), .help = "Steps during which an exchange may last. It begins as many steps earlier, and replicas train on meanwhile."},
+    {MUST_MATCH(diloco.fragment_update_alpha), .fallback = value("0"), .range = {.min = 0, .max = 1}, .help = "How much of its own weights a replica keeps after an exchange. 0: it takes the global ones. 1: it never takes them."},
+    {MUST_MATCH(diloco.quantize), .fallback = value("none"), .choices = {"none", "int8_block64", "int4_block64"}, .help = "Bits of each number that replicas exchange, in blocks of 64 with a common scale. none: FP32."},
 };
 
 const std::vector<Block> kBlocks = {
@@ -328,6 +336,7 @@ const std::vector<Block> kBlocks = {
     {"hooks", "Commands that a run starts at its events."},
     {"preference", "Training on preferences between answers (docs/preferences.md)."},
     {"distillation", "Learning from another model's probabilities (docs/distillation.md)."},
+    {"diloco", "Replicas that train apart (docs/local_updates.md)."},
 };
 // clang-format on
 

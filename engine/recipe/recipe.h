@@ -24,6 +24,7 @@
 #include "core/error.h"
 #include "engine/model/shape.h"
 #include "engine/recipe/choices.h"
+#include "engine/recipe/diloco_keys.h"
 #include "engine/recipe/distillation_keys.h"
 #include "engine/recipe/hook_keys.h"
 #include "engine/recipe/lists.h"
@@ -297,6 +298,7 @@ struct Recipe {
   HookKeys hooks;
   PreferenceKeys preference;
   DistillationKeys distillation;
+  DilocoKeys diloco;
 
   /// Parts into which ranks divide a batch. Ranks that hold parts of one model copy share a batch
   /// part.

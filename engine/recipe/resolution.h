@@ -117,6 +117,8 @@ void check_offload(Resolution& recipe);
 void check_preference(Resolution& recipe);
 /// Part of check_training: a teacher (rules_distillation.cpp).
 void check_distillation(Resolution& recipe);
+/// Part of check_training: replicas that train apart (rules_diloco.cpp).
+void check_diloco(Resolution& recipe);
 /// Part of check_training: steps at which the learning rate changes, and traced steps.
 void check_steps(Resolution& recipe);
 void check_pipeline(Resolution& recipe);

@@ -47,6 +47,12 @@ std::vector<Refusal> refusals_of_gpus(const Recipe& recipe) {
                                       "only; set run.device: cpu.",
                                       recipe.moe.num_experts));
   }
+  if (recipe.diloco.active()) {
+    refusals.emplace_back("diloco.sync_every",
+                          fmt::format("diloco.sync_every is {}, but replicas train apart on CPUs "
+                                      "only; use 0, or set run.device: cpu.",
+                                      recipe.diloco.sync_every));
+  }
   if (recipe.training.weight_hash_interval > 0) {
     refusals.emplace_back(
         "training.weight_hash_interval",

@@ -116,10 +116,12 @@ void check_weight_hashes(Resolution& recipe) {
   const Recipe::Parallelism& degrees = values.parallelism;
   if (values.training.weight_hash_interval == 0) return;
   const bool has_tied_ends = values.model.tie_embeddings && degrees.pipeline_parallel_degree > 1;
+  // Replicas that train apart hold other values.
+  const std::int64_t replicas = degrees.data_parallel_replicate_degree;
+  const std::int64_t alike = values.diloco.active() ? 1 : replicas;
   const bool has_copies = values.zero_optimization.stage < 3
-                              ? values.world_size() > 1
-                              : degrees.data_parallel_replicate_degree > 1 || has_tied_ends ||
-                                    degrees.tensor_parallel_degree > 1 ||
+                              ? values.world_size() / replicas * alike > 1
+                              : alike > 1 || has_tied_ends || degrees.tensor_parallel_degree > 1 ||
                                     degrees.expert_parallel_degree > 1;
   if (has_copies) return;
   recipe.refuse(
@@ -270,6 +272,7 @@ void check_training(Resolution& recipe) {
   check_offload(recipe);
   check_preference(recipe);
   check_distillation(recipe);
+  check_diloco(recipe);
   check_checkpoints(recipe);
   check_rewinds(recipe);
   check_data(recipe);

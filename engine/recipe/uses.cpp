@@ -105,6 +105,9 @@ bool judges_answers(R r) {
 bool averages(R r) {
   return r.averages.type != AverageType::kNone;
 }
+bool trains_apart(R r) {
+  return r.diloco.active();
+}
 bool is_wsd(R r) {
   return r.lr_scheduler.type == optim::ScheduleType::kWsd;
 }
@@ -316,6 +319,12 @@ const Use kUses[] = {
      [](R r) { return r.preference.loss == PreferenceLoss::kSimpo; }},
     {"preference.desirable_weight", "with loss: kto", judges_answers},
     {"preference.undesirable_weight", "with loss: kto", judges_answers},
+    {"diloco.outer_lr", "with sync_every", trains_apart},
+    {"diloco.outer_momentum", "with sync_every", trains_apart},
+    {"diloco.num_fragments", "with sync_every", trains_apart},
+    {"diloco.fragment_sync_delay", "with sync_every", trains_apart},
+    {"diloco.fragment_update_alpha", "with sync_every", trains_apart},
+    {"diloco.quantize", "with sync_every", trains_apart},
 
     {"distillation.top_k", "with a teacher", distils},
     {"distillation.weight", "with a teacher", distils},

@@ -39,6 +39,7 @@ class Resuming {
   void load_frozen_part(const std::string& path, std::string& problem);
   ResumeCheck compare(const checkpoint::Checkpoint& checkpoint, bool weights_only) const;
   void note_changed_bits(const checkpoint::Manifest& manifest);
+  void note_changed_replicas(int saved, std::int64_t step);
   void resume_newest();
 
   Checkpointing& shared_;
@@ -46,7 +47,8 @@ class Resuming {
   const CheckpointOptions& checkpoints_;
   ShardedModel& model_;
   Start start_;
-  std::string changed_bits_;  // of a resume on an instruction set with other bits: what to say
+  std::string changed_bits_;      // of a resume on an instruction set with other bits: what to say
+  std::string changed_replicas_;  // of a resume with another number of replicas that train apart
 };
 
 Start Resuming::begin() {
@@ -59,6 +61,7 @@ Start Resuming::begin() {
       refuse_together(refusing, problem);
     }
     shared_.say(fmt::format("resumed from {}: {} steps done", resume, start_.steps_done));
+    if (!changed_replicas_.empty()) shared_.say(changed_replicas_);
     return start_;
   }
   if (resume == "never" && exist) {
@@ -195,6 +198,7 @@ void Resuming::resume_newest() {
     if (load(path, false, problem) < 0) {
       shared_.say(fmt::format("resumed from {}: {} steps done", path, start_.steps_done));
       if (!changed_bits_.empty()) shared_.say(changed_bits_);
+      if (!changed_replicas_.empty()) shared_.say(changed_replicas_);
       return;
     }
     if (problem.empty()) {
@@ -212,15 +216,18 @@ void Resuming::resume_newest() {
 int Resuming::load(const std::string& path, bool weights_only, std::string& problem) {
   problem.clear();
   const checkpoint::Checkpoint checkpoint(shared_.disk(), path);
+  const int saved_replicas = replicas_of(checkpoint.manifest().tensors);
   const auto match =
       weights_only ? checkpoint::Match::kListedKinds : checkpoint::Match::kEverything;
   const sharding::State wanted =
       weights_only ? weights(options_, model_, Pieces::kHeld)
-                   : run_state(options_, model_, shared_.training_step(), Pieces::kHeld);
+                   : run_state(options_, model_, shared_.training_step(), Pieces::kHeld,
+                               options_.local_updates.active() ? saved_replicas : 0);
   const ResumeCheck check = compare(checkpoint, weights_only);
   if (weights_only) require_whole_model(checkpoint);
   if (has_base()) require_same_base(checkpoint, start_.base_digest, checkpoints_.init_from);
   if (!weights_only) note_changed_bits(checkpoint.manifest());
+  if (!weights_only) note_changed_replicas(saved_replicas, checkpoint.manifest().step);
   checkpoint::check_match(checkpoint, wanted.tensors, match);
   TrainingStep::Counters counters;
   BestEvaluation best;
@@ -285,6 +292,19 @@ void Resuming::note_changed_bits(const checkpoint::Manifest& manifest) {
       "bf16 matmuls were computed with {} until here and continue with {}: the run's last "
       "digits differ from those of an unchanged run (SHERD_ISA)",
       saved.empty() ? "another device" : saved, own.empty() ? "another device" : own);
+}
+
+// What a replica has trained since a fragment was last exchanged is its own.
+void Resuming::note_changed_replicas(int saved, std::int64_t step) {
+  const optim::LocalUpdates& local = options_.local_updates;
+  changed_replicas_.clear();
+  if (!local.active() || saved == local.num_replicas) return;
+  changed_replicas_ = fmt::format(
+      "{} replica{} instead of {}: all continue from the global weights{}", local.num_replicas,
+      local.num_replicas == 1 ? "" : "s", saved,
+      local.all_equal(step)
+          ? fmt::format(", which are those of step {}", step)
+          : "; what each has trained since its fragments were last exchanged is dropped");
 }
 
 }  // namespace

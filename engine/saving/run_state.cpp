@@ -1,13 +1,14 @@
 #include "engine/saving/run_state.h"
 
 #include <algorithm>
-#include <iterator>
 #include <map>
 
 #include "engine/model/adapter.h"
 #include "engine/model/parameters.h"
 #include "engine/train/units/cut_pieces.h"
+#include "optim/average.h"
 #include "optim/eight_bits.h"
+#include "optim/outer_update.h"
 #include "optim/slices.h"
 
 namespace sherd::engine {
@@ -15,18 +16,26 @@ namespace {
 
 constexpr const char* kParam = "param";
 
-using Index = std::map<std::pair<std::uint32_t, std::string>, int>;  // parameter, kind -> tensor
+// What only replica `replica` has of a parameter; of replica 0 under the parameter's own name.
+std::string name_in_replica(const std::string& parameter, int replica) {
+  return replica == 0 ? parameter : fmt::format("replica.{}.{}", replica, parameter);
+}
 
-Index index_of(const TrainingOptions& options, const std::vector<sharding::StateTensor>& tensors) {
+// The tensors of replica `replica`, or of all: parameter, kind -> tensor.
+using Index = std::map<std::pair<std::uint32_t, std::string>, int>;
+
+Index index_of(const TrainingOptions& options, const std::vector<sharding::StateTensor>& tensors,
+               int replica = 0) {
   std::map<std::string, std::uint32_t> parameters;
   for (const UnitSpec& unit : model::parameter_table(options.model)) {
     for (const ParameterSpec& parameter : unit.parameters) {
-      parameters[parameter.name] = parameter.index;
+      parameters[name_in_replica(parameter.name, replica)] = parameter.index;
     }
   }
   Index index;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
-    index[{parameters.at(tensors[i].name), tensors[i].kind}] = static_cast<int>(i);
+    const auto found = parameters.find(tensors[i].name);
+    if (found != parameters.end()) index[{found->second, tensors[i].kind}] = static_cast<int>(i);
   }
   return index;
 }
@@ -95,7 +104,7 @@ void add_pieces(const ParameterSpec& parameter, int tensor, const Elements& elem
   }
 }
 
-void add_weights(const ShardedModel& model, const Index& index, Pieces which,
+void add_weights(const ShardedModel& model, const Index& index, const char* kind, Pieces which,
                  std::vector<sharding::StatePiece>& pieces) {
   for (const sharding::UnitState& unit : model.units()) {
     for (const int slice_index : unit.updated_slices()) {
@@ -106,7 +115,7 @@ void add_weights(const ShardedModel& model, const Index& index, Pieces which,
         const ParameterSpec& parameter = unit.spec().parameters[piece.parameter];
         const Elements elements = {piece.first_element, piece.count,
                                    unit.fp32_slice(slice_index).part(piece.position, piece.count)};
-        add_pieces(parameter, index.at({parameter.index, kParam}), elements, which, pieces);
+        add_pieces(parameter, index.at({parameter.index, kind}), elements, which, pieces);
       }
     }
   }
@@ -140,19 +149,28 @@ bool saves_frozen(const TrainingOptions& options) {
   return !options.model.frozen.empty();
 }
 
-std::vector<sharding::StateTensor> state_tensors(const TrainingOptions& options) {
+std::vector<sharding::StateTensor> state_tensors(const TrainingOptions& options, int replicas) {
   const auto kinds_of = optim::descriptor_of(options.optimizer.type).moment_kinds;
+  const bool apart = options.local_updates.active();
+  if (replicas == 0) replicas = apart ? options.local_updates.num_replicas : 1;
   std::vector<sharding::StateTensor> tensors;
   for (const UnitSpec& unit : model::parameter_table(options.model)) {
     for (const ParameterSpec& parameter : unit.parameters) {
       const bool trained = model::is_trained(options.model, parameter.name);
       if (!trained && !saves_frozen(options)) continue;
       tensors.push_back({parameter.name, kParam, parameter.shape, DType::kF32});
-      for (const std::string& kind :
-           trained ? kinds_of(options.optimizer, unit, parameter) : std::vector<std::string>()) {
-        const optim::MomentType& type = options.optimizer.moment_type;
-        tensors.push_back({parameter.name, kind, optim::shape_of_kind(kind, type, parameter.shape),
-                           optim::form_of(kind, type).dtype});
+      if (trained && apart && options.local_updates.outer_momentum > 0.0) {
+        tensors.push_back(
+            {parameter.name, optim::kOuterMomentumKind, parameter.shape, DType::kF32});
+      }
+      for (int replica = 0; trained && replica < replicas; ++replica) {
+        const std::string name = name_in_replica(parameter.name, replica);
+        if (apart) tensors.push_back({name, optim::kLocalKind, parameter.shape, DType::kF32});
+        for (const std::string& kind : kinds_of(options.optimizer, unit, parameter)) {
+          const optim::MomentType& type = options.optimizer.moment_type;
+          tensors.push_back({name, kind, optim::shape_of_kind(kind, type, parameter.shape),
+                             optim::form_of(kind, type).dtype});
+        }
       }
       if (options.average.active()) {
         tensors.push_back({parameter.name, optim::kAverageKind, parameter.shape, DType::kF32});
@@ -162,32 +180,64 @@ std::vector<sharding::StateTensor> state_tensors(const TrainingOptions& options)
   return tensors;
 }
 
-sharding::State run_state(const TrainingOptions& options, const ShardedModel& model,
-                          const TrainingStep& training_step, Pieces pieces) {
-  sharding::State state{state_tensors(options), {}};
-  const Index index = index_of(options, state.tensors);
-  add_weights(model, index, pieces, state.pieces);
-  if (pieces == Pieces::kOwned) add_frozen(options, model, index, state.pieces);
+// Every replica has its own of the same parameters.
+int replicas_of(const std::vector<sharding::StateTensor>& tensors) {
+  std::int64_t all = 0, of_first = 0;
+  for (const sharding::StateTensor& tensor : tensors) {
+    if (tensor.kind != optim::kLocalKind) continue;
+    ++all;
+    if (!tensor.name.starts_with("replica.")) ++of_first;
+  }
+  return of_first == 0 ? 1 : static_cast<int>(all / of_first);
+}
+
+namespace {
+
+// The pieces of moments, or of other state that is a range of each parameter.
+void add_moments(const TrainingOptions& options, const ShardedModel& model,
+                 const std::vector<optim::MomentPiece>& moments, const Index& index, Pieces which,
+                 std::vector<sharding::StatePiece>& pieces) {
   std::map<std::uint32_t, const sharding::UnitState*> unit_of;  // by parameter
   for (const sharding::UnitState& unit : model.units()) {
     for (const ParameterSpec& parameter : unit.spec().parameters) unit_of[parameter.index] = &unit;
-  }
-  std::vector<optim::MomentPiece> moments = training_step.optimizer().moment_pieces();
-  if (const optim::WeightAverage* const average = training_step.average()) {
-    std::ranges::move(average->pieces(), std::back_inserter(moments));
   }
   for (const optim::MomentPiece& moment : moments) {
     const sharding::UnitState& unit = *unit_of.at(moment.parameter);
     const ParameterSpec& parameter = optim::parameter_at(unit.spec(), moment.parameter);
     Elements elements = elements_of(
         moment, parameter, optim::form_of(moment.kind, options.optimizer.moment_type).elements);
-    if (pieces == Pieces::kOwned) {
+    if (which == Pieces::kOwned) {
       if (moment.slice_index != unit.own_slice()) continue;
       elements = saved_part(unit, moment, elements);
       if (elements.count == 0) continue;
     }
-    add_pieces(parameter, index.at({moment.parameter, moment.kind}), elements, pieces,
-               state.pieces);
+    add_pieces(parameter, index.at({moment.parameter, moment.kind}), elements, which, pieces);
+  }
+}
+
+}  // namespace
+
+sharding::State run_state(const TrainingOptions& options, const ShardedModel& model,
+                          const TrainingStep& training_step, Pieces pieces, int saved_replicas) {
+  sharding::State state{state_tensors(options, saved_replicas), {}};
+  const Index shared = index_of(options, state.tensors);
+  Index own = shared;
+  bool has_local = false;  // the weights of every replica
+  if (const optim::OuterUpdate* const outer = training_step.outer_update()) {
+    const int replicas = replicas_of(state.tensors);
+    const int replica = model.rank().mesh.coordinate(model.rank().rank, sharding::kReplicateAxis);
+    own = index_of(options, state.tensors, replica < replicas ? replica : 0);
+    has_local = replicas == options.local_updates.num_replicas;
+    if (pieces == Pieces::kHeld || replica == 0) {
+      add_moments(options, model, outer->pieces(), shared, pieces, state.pieces);
+    }
+  }
+  add_weights(model, has_local ? own : shared, has_local ? optim::kLocalKind : kParam, pieces,
+              state.pieces);
+  if (pieces == Pieces::kOwned) add_frozen(options, model, shared, state.pieces);
+  add_moments(options, model, training_step.optimizer().moment_pieces(), own, pieces, state.pieces);
+  if (const optim::WeightAverage* const average = training_step.average()) {
+    add_moments(options, model, average->pieces(), shared, pieces, state.pieces);
   }
   return state;
 }
@@ -197,7 +247,7 @@ sharding::State weights(const TrainingOptions& options, const ShardedModel& mode
   for (sharding::StateTensor& tensor : state_tensors(options)) {
     if (tensor.kind == kParam) state.tensors.push_back(std::move(tensor));
   }
-  add_weights(model, index_of(options, state.tensors), pieces, state.pieces);
+  add_weights(model, index_of(options, state.tensors), kParam, pieces, state.pieces);
   return state;
 }
 

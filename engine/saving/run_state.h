@@ -10,7 +10,13 @@ namespace sherd::engine {
 /// values ("param"), moments, and the average if one is kept. Those that optimizer.groups freezes
 /// are state too, so that a checkpoint holds the whole model: their values, of 16 bits as f32, and,
 /// if there is an average, the same values again. An adapter's frozen base isn't state.
-std::vector<sharding::StateTensor> state_tensors(const TrainingOptions& options);
+///
+/// If replicas train apart, "param" is the global weights, whose outer momentum is state, too. Each
+/// of the `replicas` (0: the options') has its own weights ("local") and moments: of replica 0
+/// under the parameter's name, of replica r under "replica.r.NAME".
+std::vector<sharding::StateTensor> state_tensors(const TrainingOptions& options, int replicas = 0);
+/// The number of replicas that have tensors of their own; 1 if none has.
+int replicas_of(const std::vector<sharding::StateTensor>& tensors);
 
 /// Whether checkpoints hold frozen parameters. They are loaded by load_frozen (base_model.h).
 bool saves_frozen(const TrainingOptions& options);
@@ -19,8 +25,11 @@ enum class Pieces {
   kOwned,  ///< this rank's part of its own slice: all ranks together have each element once
   kHeld,   ///< every slice that this rank updates, which a load must fill (stage 0: all of them)
 };
+/// `saved_replicas`: those of a checkpoint that is loaded (0: the options'). If their number is
+/// another one, all replicas take the global weights, and those that join take the moments of
+/// replica 0.
 sharding::State run_state(const TrainingOptions& options, const ShardedModel& model,
-                          const TrainingStep& training_step, Pieces pieces);
+                          const TrainingStep& training_step, Pieces pieces, int saved_replicas = 0);
 /// The parameters only.
 sharding::State weights(const TrainingOptions& options, const ShardedModel& model, Pieces pieces);
 

@@ -85,7 +85,10 @@ void Saver::clear_leftovers() {
     shared_.say(failure);
   }
   const auto belongs = [this](const checkpoint::Checkpoint& checkpoint) {
-    checkpoint::check_match(checkpoint, owned_.tensors, checkpoint::Match::kEverything);
+    const int replicas =
+        shared_.options().local_updates.active() ? replicas_of(checkpoint.manifest().tensors) : 0;
+    checkpoint::check_match(checkpoint, state_tensors(shared_.options(), replicas),
+                            checkpoint::Match::kEverything);
   };
   retention_.emplace(shared_.disk(), checkpoints_.directory, checkpoints_.keep, validation_loss_of,
                      checkpoint::VerifyDepth::kDeep,
@@ -129,6 +132,7 @@ void Saver::finish() {
 }
 
 void Saver::begin_save(std::int64_t step, const StepOutcome& outcome) {
+  shared_.training_step().settle();
   CheckpointWord own;
   if (rank_.rank == 0) {
     const std::string uuid = checkpoint::make_save_uuid();

@@ -45,6 +45,12 @@ TrainingOptions training_options(const Recipe& recipe) {
                                                  ? sharding::Replicas::kDivideOptimizer
                                                  : sharding::Replicas::kHoldCopies);
   options.placement.batch_groups = static_cast<int>(recipe.parallelism.batch_groups);
+  if (recipe.diloco.active()) {
+    options.local_updates =
+        recipe.diloco.options(recipe.parallelism.data_parallel_replicate_degree);
+    options.placement.replicas_apart = true;
+    options.placement.batch_groups = 1;
+  }
   const Recipe::Parallelism& degrees = recipe.parallelism;
   options.pipeline = {
       degrees.pipeline_schedule,

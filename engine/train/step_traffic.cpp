@@ -11,6 +11,7 @@
 #include "engine/train/training_step.h"
 #include "engine/train/units/kept_inputs.h"
 #include "engine/train/units/model_collectives.h"
+#include "optim/outer_update.h"
 #include "sharding/zero/gradient_reduction.h"
 #include "sharding/zero/parameter_gather.h"
 
@@ -135,6 +136,15 @@ sharding::Traffic TrainingStep::traffic(const TrainingOptions& options, const sh
   traffic.add(ExpertStatistics::traffic(options, mesh));
   traffic.add(StabilityStatistics::traffic(options, mesh));
   return traffic;
+}
+
+sharding::Traffic TrainingStep::exchange_traffic(const TrainingOptions& options,
+                                                 const sharding::Mesh& mesh, int rank,
+                                                 int fragment) {
+  if (!options.local_updates.active()) return {};
+  const sharding::ShardingPlan plan = sharding_plan(options, mesh, rank);
+  return optim::OuterUpdate::traffic(options.local_updates, plan, fragments_of(options, plan.units),
+                                     fragment);
 }
 
 DiskTraffic TrainingStep::disk_traffic(const TrainingOptions& options, const sharding::Mesh& mesh,

@@ -26,6 +26,24 @@ int numbers_of_sources(const TrainingOptions& options) {
   return options.num_loss_sources * ExactSum::kNumbers;
 }
 
+std::vector<float> norms_of(const std::vector<ExactSum>& sums_of_squares, double loss_scale) {
+  std::vector<float> norms;
+  for (const ExactSum& sum : sums_of_squares) {
+    norms.push_back(static_cast<float>(std::sqrt(sum.value()) / loss_scale));
+  }
+  return norms;
+}
+
+// NaN if any is.
+float largest_of(const std::vector<float>& norms) {
+  float largest = norms.front();
+  for (const float norm : norms) {
+    if (std::isnan(norm) || norm > largest) largest = norm;
+    if (std::isnan(largest)) break;
+  }
+  return largest;
+}
+
 }  // namespace
 
 std::vector<BufferSpec> TrainingStep::buffers(const TrainingOptions& options,
@@ -34,8 +52,7 @@ std::vector<BufferSpec> TrainingStep::buffers(const TrainingOptions& options,
   const optim::NormBuffers norm = optim::gradient_norm_buffers(plan.units);
   std::vector<BufferSpec> buffers =
       optim::descriptor_of(options.optimizer.type).buffers(options.optimizer, plan, rank);
-  std::ranges::move(optim::WeightAverage::buffers(options.average, plan),
-                    std::back_inserter(buffers));
+  std::ranges::move(copies_buffers(options, plan), std::back_inserter(buffers));
   buffers.insert(buffers.end(), {norm.sums, norm.workspace,
                                  sharding::Agreement<RankStats>::buffer(kStepStats, world_size),
                                  Diagnosis::Reports::buffer("diagnosis", world_size)});
@@ -43,25 +60,6 @@ std::vector<BufferSpec> TrainingStep::buffers(const TrainingOptions& options,
     buffers.push_back(sharding::exchange_buffer(kSourceLosses, count, world_size));
   }
   return buffers;
-}
-
-TrainingStep::TrainingStep(const TrainingOptions& options, ShardedModel& model)
-    : options_(options),
-      model_(model),
-      rank_(model.rank()),
-      optimizer_(optim::make_optimizer(options.optimizer, rank_, model.units())),
-      norm_(rank_, model.units()),
-      stats_(rank_, kStepStats),
-      diagnosis_reports_(rank_, "diagnosis"),
-      weight_check_(model_),
-      scaler_(options.loss_scaling),
-      bad_steps_(options.bad_steps) {
-  if (const int count = numbers_of_sources(options); count > 0) {
-    source_sums_.emplace(rank_, kSourceLosses, count);
-  }
-  if (options.average.active()) {
-    average_.emplace(options.average, options.optimizer, rank_, model_.units());
-  }
 }
 
 TrainingStep::Counters TrainingStep::counters() const {
@@ -102,6 +100,7 @@ StepResult TrainingStep::run(std::int64_t step, const NextBatch& next_batch,
   } else {
     explain_non_finite(step, next_batch, stats);
   }
+  if (outer_) synchronise_replicas(step + 1);
   end_own_time();
   return result;
 }
@@ -157,6 +156,17 @@ std::int64_t TrainingStep::targets_of(std::int64_t step) const {
   return num_targets ? num_targets(step) : options_.tokens_per_step(rank_.data_degree());
 }
 
+std::int64_t TrainingStep::targets_of_replica(std::int64_t step) const {
+  if (!outer_) return targets_of(step);
+  return num_targets_of_replica ? num_targets_of_replica(step)
+                                : options_.tokens_per_step(rank_.data_degree()) /
+                                      rank_.mesh.degree(sharding::kReplicateAxis);
+}
+
+int TrainingStep::replica_of(int rank) const {
+  return outer_ ? rank_.mesh.coordinate(rank, sharding::kReplicateAxis) : 0;
+}
+
 // The step's gradient on every rank's slices, and the sum of this rank's token losses.
 void TrainingStep::accumulate_gradients(std::int64_t step, const NextBatch& next_batch) {
   model_.train([&](int micro_batch) { return pass_of(step, next_batch(step, micro_batch)); });
@@ -171,8 +181,9 @@ model::Pass TrainingStep::pass_of(std::int64_t step, const TokenBatch& batch) co
       .seed = options_.seed,
       .step = static_cast<std::uint32_t>(step),
       .first_row = batch.first_row,
-      .gradient_scale = static_cast<float>(
-          scaler_.scale() / static_cast<double>(std::max<std::int64_t>(targets_of(step), 1))),
+      .gradient_scale =
+          static_cast<float>(scaler_.scale() / static_cast<double>(std::max<std::int64_t>(
+                                                   targets_of_replica(step), 1))),
       .teacher_ids = batch.teacher_ids,
       .teacher_probabilities = batch.teacher_probabilities,
       .balance_scale = static_cast<float>(
@@ -189,8 +200,8 @@ TrainingStep::RankStats TrainingStep::own_stats(const StepRequests& asked) {
   stats.own_ms = std::chrono::duration<double, std::milli>(std::exchange(own_time_, {})).count();
   // Read when the step's work is done: a GPU knows only then how long it waited.
   const ShardedModel::Waits waited = model_.waits();
-  const auto cpu =
-      rank_.gather().cpu_time() + rank_.reduce().cpu_time() + model_.message_cpu_time();
+  const auto cpu = rank_.gather().cpu_time() + rank_.reduce().cpu_time() +
+                   model_.message_cpu_time() + exchange_cpu_time();
   using Milliseconds = std::chrono::duration<double, std::milli>;
   stats.exposed_comm_ms = Milliseconds(waited.all - waited_before_.all).count();
   waited_before_.by_axis.resize(waited.by_axis.size());
@@ -218,14 +229,18 @@ TrainingStep::StepStats TrainingStep::reduce_step_stats(std::int64_t step,
                                                         const StepRequests& asked) {
   TraceSpan span(rank_.compute(), "step stats");
   rank_.memory->enter(kUpdate);
-  ExactSum sum_of_squares, total_loss;
+  std::vector<ExactSum> sums_of_squares;  // by replica that trains apart
+  ExactSum total_loss;
   StepStats stats;
   StepResult& result = stats.result;
   LinkBytes sent;
   RankStats longest;  // who waited so
   std::vector<double> own_ms;
+  int rank = 0;
   for (const RankStats& of_rank : stats_.all_gather(kStepStats, own_stats(asked))) {
-    sum_of_squares.add(of_rank.sum_of_squares);
+    const auto replica = static_cast<std::size_t>(replica_of(rank++));
+    if (sums_of_squares.size() <= replica) sums_of_squares.resize(replica + 1);
+    sums_of_squares[replica].add(of_rank.sum_of_squares);
     total_loss.add(of_rank.loss_sum);
     if (of_rank.exposed_comm_ms >= longest.exposed_comm_ms) longest = of_rank;
     result.comm_cpu_ms = std::max(result.comm_cpu_ms, of_rank.comm_cpu_ms);
@@ -247,13 +262,15 @@ TrainingStep::StepStats TrainingStep::reduce_step_stats(std::int64_t step,
     const std::size_t i = result.exposed_by_axis.size();
     result.exposed_by_axis.emplace_back(axis, longest.exposed_by_axis[i]);
   }
-  stats.norm = static_cast<float>(std::sqrt(sum_of_squares.value()) / scaler_.scale());
+  const std::vector<float> norms = norms_of(sums_of_squares, scaler_.scale());
+  const float own_norm = norms[static_cast<std::size_t>(replica_of(rank_.rank))];
+  stats.norm = largest_of(norms);
   result.num_targets = targets_of(step);
   stats.loss =
       total_loss.value() / static_cast<double>(std::max<std::int64_t>(result.num_targets, 1));
   stats.finite = std::isfinite(stats.norm) && std::isfinite(stats.loss);
   stats.gradient_scale =
-      static_cast<float>(optim::clip_scale(stats.norm, options_.max_norm) / scaler_.scale());
+      static_cast<float>(optim::clip_scale(own_norm, options_.max_norm) / scaler_.scale());
   result.experts = model_.expert_report();
   result.stability = model_.stability_report(result.num_targets);
   result.loss = stats.loss;
@@ -321,22 +338,9 @@ void TrainingStep::update(std::int64_t step, float gradient_scale, StepResult& r
     if (experts) model_.correct_router(static_cast<int>(unit), *experts);
     const bool clipped =
         result.clipped_heads > 0 && model_.clip_heads(static_cast<int>(unit), *result.stability);
-    if (average_) average_->update(rank_.compute(), static_cast<int>(unit), num_updates_);
+    if (update_copies(static_cast<int>(unit), step)) continue;
     model_.publish(static_cast<int>(unit), optimizer_->rounds_parameters() && !clipped);
   }
-}
-
-void TrainingStep::exchange_average() {
-  SHERD_CHECK(average_, "no average is kept");
-  if (before_update) before_update();
-  for (std::size_t unit = 0; unit < model_.units().size(); ++unit) {
-    average_->exchange(rank_.compute(), static_cast<int>(unit));
-    model_.publish(static_cast<int>(unit));
-  }
-}
-
-void TrainingStep::begin_average() {
-  if (average_) average_->begin(rank_.compute());
 }
 
 void TrainingStep::explain_non_finite(std::int64_t step, const NextBatch& next_batch,

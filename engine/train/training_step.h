@@ -15,9 +15,14 @@
 #include "engine/train/stop_request.h"
 #include "engine/train/weight_check.h"
 #include "kernels/documents.h"
-#include "optim/average.h"
 #include "optim/clip.h"
+#include "optim/optimizer.h"
 #include "sharding/mesh/exchange.h"
+
+namespace sherd::optim {
+class OuterUpdate;
+class WeightAverage;
+}  // namespace sherd::optim
 
 namespace sherd::engine {
 
@@ -34,8 +39,9 @@ SlowestRank slowest_of(const std::vector<double>& own_ms);
 
 /// Result of a step, the same on all ranks.
 struct StepResult {
-  double loss = 0.0;       ///< mean over the tokens of the whole step that have a target
-  float grad_norm = 0.0f;  ///< before clipping
+  double loss = 0.0;  ///< mean over the tokens of the whole step that have a target
+  /// Before clipping; the largest of replicas that train apart.
+  float grad_norm = 0.0f;
   double lr = 0.0;
   double exposed_comm_ms =
       0.0;  ///< of the rank whose compute stream waited longest for communication
@@ -80,6 +86,7 @@ using NextBatch = std::function<TokenBatch(std::int64_t step, std::int64_t micro
 class TrainingStep {
  public:
   TrainingStep(const TrainingOptions& options, ShardedModel& model);
+  ~TrainingStep();
 
   /// Everything that it acquires on rank `rank`: the optimizer's buffers, and those for exchanging
   /// statistics.
@@ -89,6 +96,11 @@ class TrainingStep {
   /// a step that is skipped or replayed. `device`: tensor ranks on GPUs use other chunks of logits.
   static sharding::Traffic traffic(const TrainingOptions& options, const sharding::Mesh& mesh,
                                    int rank, DeviceKind device);
+
+  /// With local updates, what the rank sends in addition when this fragment is exchanged: after
+  /// every `sync_every` steps each has been, once. Nothing without them.
+  static sharding::Traffic exchange_traffic(const TrainingOptions& options,
+                                            const sharding::Mesh& mesh, int rank, int fragment);
 
   /// What rank `rank` reads from disk and writes there in one step: all its state there once each
   /// way, and parameters whenever they are gathered. Saves are excluded.
@@ -109,6 +121,8 @@ class TrainingStep {
   /// have a target. A step without targets updates nothing.
   /// With a loss on answers it counts examples.
   std::function<std::int64_t(std::int64_t step)> num_targets;
+  /// Of replicas that train apart: those of this rank's replica. If unset, its tokens.
+  std::function<std::int64_t(std::int64_t step)> num_targets_of_replica;
 
   /// With TrainingOptions::num_loss_sources, both: the source of a row of the step's batch, and the
   /// tokens of each source that have a target, over all ranks and micro-steps.
@@ -140,12 +154,20 @@ class TrainingStep {
   void restore(const Counters& counters);
   const optim::Optimizer& optimizer() const { return *optimizer_; }
   /// Null without TrainingOptions::average.
-  const optim::WeightAverage* average() const { return average_ ? &*average_ : nullptr; }
+  const optim::WeightAverage* average() const { return average_.get(); }
   /// Exchanges the parameters and their average, and publishes; twice: as before, bit for bit. What
   /// is being saved is copied first.
   void exchange_average();
-  /// The parameters were loaded, their average wasn't: it begins as they are.
+  /// The parameters were loaded, their average and the global weights weren't: they begin as they
+  /// are.
   void begin_average();
+  /// Null without TrainingOptions::local_updates.
+  const optim::OuterUpdate* outer_update() const { return outer_.get(); }
+  /// With local updates: exchanges each replica's parameters and the global weights, and publishes;
+  /// twice: as before, bit for bit. Nothing without them. A collective.
+  void exchange_global_weights();
+  /// What is in flight between replicas has arrived when this returns.
+  void settle();
 
  private:
   static constexpr const char* kStepStats = "step stats";
@@ -166,13 +188,24 @@ class TrainingStep {
   /// What every rank computes from all RankStats, with the same result.
   struct StepStats {
     double loss = 0.0;
-    float norm = 0.0f;
-    float gradient_scale = 1.0f;  ///< clip factor / loss scale
+    float norm = 0.0f;            ///< the largest of replicas that train apart
+    float gradient_scale = 1.0f;  ///< clip factor of this rank's replica / loss scale
     bool finite = true;
     StepResult result;
   };
 
   std::int64_t targets_of(std::int64_t step) const;
+  std::int64_t targets_of_replica(std::int64_t step) const;
+  /// The replica of a rank whose gradients are summed apart; 0 if all are summed together.
+  int replica_of(int rank) const;
+  // Weights next to those that are updated (weight_copies.cpp).
+  static std::vector<BufferSpec> copies_buffers(const TrainingOptions& options,
+                                                const sharding::ShardingPlan& plan);
+  void make_copies();
+  /// After a unit's update. Returns whether it is published later, after an exchange.
+  bool update_copies(int unit, std::int64_t step);
+  void synchronise_replicas(std::int64_t steps_done);
+  std::chrono::nanoseconds exchange_cpu_time() const;
   void accumulate_gradients(std::int64_t step, const NextBatch& next_batch);
   RankStats own_stats(const StepRequests& asked);
   void begin_own_time();
@@ -191,7 +224,8 @@ class TrainingStep {
   ShardedModel& model_;
   const sharding::Rank& rank_;
   std::unique_ptr<optim::Optimizer> optimizer_;
-  std::optional<optim::WeightAverage> average_;
+  std::unique_ptr<optim::WeightAverage> average_;
+  std::unique_ptr<optim::OuterUpdate> outer_;
   optim::GradientNorm norm_;
   sharding::Agreement<RankStats> stats_;
   std::optional<sharding::Exchange> source_sums_;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <tuple>
 
 #include "core/error.h"
 #include "engine/model/parameters.h"
@@ -147,6 +148,15 @@ std::vector<std::vector<WeightCheck::Entry>> WeightCheck::all_entries(const std:
   return entries;
 }
 
+// Replicas that train apart have copies of frozen weights alone.
+int WeightCheck::replica_of(const Entry& entry, int rank) const {
+  const std::vector<UnitState>& units = model_.units();
+  const auto kind = static_cast<Kind>(static_cast<std::int64_t>(entry.what) % 4);
+  const bool is_trained = kind == Kind::kFull || kind == Kind::kMaster;
+  if (!is_trained || units.empty() || !units.front().placement().replicas_apart) return 0;
+  return model_.rank().mesh.coordinate(rank, sharding::kReplicateAxis);
+}
+
 std::string WeightCheck::name_of(double what) const {
   const auto index = static_cast<std::uint32_t>(what / 4.0);
   for (const UnitSpec& unit : model::parameter_table(model_.transformer().shape())) {
@@ -164,10 +174,11 @@ void WeightCheck::run(std::int64_t step, int count, const Exchange& exchange) {
   rank.gather().synchronize();
   rank.compute().synchronize();
   const std::vector<std::vector<Entry>> entries = all_entries(own_entries(), count, exchange);
-  std::map<std::pair<double, double>, std::map<std::pair<double, double>, std::vector<int>>> held;
-  for (std::size_t r = 0; r < entries.size(); ++r) {
-    for (const Entry& entry : entries[r]) {
-      held[{entry.what, entry.place}][{entry.low, entry.high}].push_back(static_cast<int>(r));
+  using Place = std::tuple<double, double, int>;  // what, where, and in which replica
+  std::map<Place, std::map<std::pair<double, double>, std::vector<int>>> held;
+  for (int r = 0; r < std::ssize(entries); ++r) {
+    for (const Entry& entry : entries[static_cast<std::size_t>(r)]) {
+      held[{entry.what, entry.place, replica_of(entry, r)}][{entry.low, entry.high}].push_back(r);
     }
   }
   for (const auto& [key, values] : held) {
@@ -183,12 +194,13 @@ void WeightCheck::run(std::int64_t step, int count, const Exchange& exchange) {
     }
     std::ranges::sort(ranks);
     const std::string who =
-        num_largest > 1 ? fmt::format(
-                              "the copies of {} on {} differ, and no majority says which "
-                              "are right",
-                              name_of(key.first), list_of(ranks))
-                        : fmt::format("the copy of {} on {} differs from that on {}",
-                                      name_of(key.first), list_of(ranks), list_of(most->second));
+        num_largest > 1
+            ? fmt::format(
+                  "the copies of {} on {} differ, and no majority says which "
+                  "are right",
+                  name_of(std::get<0>(key)), list_of(ranks))
+            : fmt::format("the copy of {} on {} differs from that on {}", name_of(std::get<0>(key)),
+                          list_of(ranks), list_of(most->second));
     const std::string when =
         last_agreed_ ? fmt::format(
                            "All copies agreed at step {}; resume from the newest "

@@ -5,7 +5,7 @@
 ///
 ///   stages 0-2       the full parameters in compute type, on all ranks of the ZeRO group; at stage 0
 ///                    of 16-bit compute the f32 masters, too
-///   replicas         also their slices at stage 3, and f32 masters
+///   replicas         also their slices at stage 3, and f32 masters; if they train apart, only what is frozen
 ///   tensor ranks     norms, biases and key/value heads that several of them hold
 ///   pipelines        a tied matrix at both ends
 ///   adapters         the frozen base, quantised or not
@@ -53,6 +53,7 @@ class WeightCheck {
   std::vector<Entry> own_entries() const;
   static std::vector<std::vector<Entry>> all_entries(const std::vector<Entry>& own, int count,
                                                      const Exchange& exchange);
+  int replica_of(const Entry& entry, int rank) const;
   std::string name_of(double what) const;
 
   ShardedModel& model_;

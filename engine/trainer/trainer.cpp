@@ -56,6 +56,11 @@ Trainer::Trainer(const TrainerOptions& options, const sharding::Rank& rank)
     return options_.training.preference.active() ? batches.num_examples(batch_of(step))
                                                  : batches.num_targets(batch_of(step));
   };
+  training_step_.num_targets_of_replica = [this](std::int64_t step) {
+    const int replicas = options_.training.local_updates.num_replicas;
+    return options_.batches->num_targets(
+        batch_of(step), rank_.mesh.coordinate(rank_.rank, sharding::kReplicateAxis), replicas);
+  };
   training_step_.source_of_row = [this](std::int64_t step, std::int64_t row) {
     const data::Batcher& batches = *options_.batches;
     return batches.place_of(batch_of(step) * batches.shape().global_batch_size() + row).source;
@@ -176,7 +181,19 @@ std::int64_t Trainer::num_passes(std::int64_t num_batches) const {
   return passes;
 }
 
+// Of the global weights, if replicas train apart.
 EvaluationResult Trainer::evaluate(std::int64_t num_batches) {
+  training_step_.exchange_global_weights();
+  EvaluationResult result = evaluate_weights(num_batches);
+  training_step_.exchange_global_weights();
+  if (result.stop != StopRequest::kNone) return result;
+  evaluated_ = true;
+  validation_loss_ = result.loss;
+  if (steps_done_ > 0) best_.add(steps_done_, result.loss);  // before that, nothing could be saved
+  return result;
+}
+
+EvaluationResult Trainer::evaluate_weights(std::int64_t num_batches) {
   EvaluationResult result = evaluation_.run(num_batches, options_.asked_to_stop);
   for (std::size_t i = 0; options_.tasks && i < options_.tasks->size(); ++i) {
     if (result.stop != StopRequest::kNone) return result;
@@ -190,10 +207,6 @@ EvaluationResult Trainer::evaluate(std::int64_t num_batches) {
     result.loss_of_average = of_average.loss;
     result.stop = of_average.stop;
   }
-  if (result.stop != StopRequest::kNone) return result;
-  evaluated_ = true;
-  validation_loss_ = result.loss;
-  if (steps_done_ > 0) best_.add(steps_done_, result.loss);  // before that, nothing could be saved
   return result;
 }
 
@@ -226,7 +239,10 @@ std::vector<std::int32_t> Trainer::sample(const std::vector<std::int32_t>& promp
                                           const SamplingOptions& options,
                                           const std::function<void()>& before_token) {
   Decoder decoder(model_, evaluation_.inputs());
-  return engine::sample(decoder, prompt, options, {}, before_token);
+  training_step_.exchange_global_weights();
+  std::vector<std::int32_t> tokens = engine::sample(decoder, prompt, options, {}, before_token);
+  training_step_.exchange_global_weights();
+  return tokens;
 }
 
 }  // namespace sherd::engine

@@ -117,7 +117,7 @@ class Trainer {
   StepResult step();
 
   /// The losses on the first `num_batches` batches of the validation sets (0: all of them), and the
-  /// scores of the tasks. The next save records the main set's, and `best` counts it, except before the first step. If
+  /// scores of the tasks; of the global weights if replicas train apart, as of `sample`. The next save records the main set's, and `best` counts it, except before the first step. If
   /// `stop` in the result is set, the evaluation was aborted, and nothing of it is kept.
   EvaluationResult evaluate(std::int64_t num_batches = 0);
   /// Number of forward passes of evaluate(num_batches), to estimate its duration.
@@ -147,6 +147,7 @@ class Trainer {
 
  private:
   void save(SaveWish wish);
+  EvaluationResult evaluate_weights(std::int64_t num_batches);
   void prepare_reference();
   void check_teacher();
   void fill(std::int64_t step, std::int64_t micro_step, const data::Batch& batch) const;

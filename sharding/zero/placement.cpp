@@ -27,6 +27,7 @@ AxisSet replica_axes(const Placement& placement) {
   for (const AxisSet* others : {&placement.group, &placement.boxes}) {
     for (const std::string& axis : *others) axes.erase(axis);
   }
+  if (placement.replicas_apart) axes.erase(std::string(kReplicateAxis));
   return axes;
 }
 
@@ -48,6 +49,7 @@ AxisSet copy_axes(const Mesh& mesh, const Placement& placement) {
   axes.erase(std::string(kPipelineAxis));
   axes.erase(std::string(kTensorAxis));
   for (const std::string& axis : placement.boxes) axes.erase(axis);
+  if (placement.replicas_apart) axes.erase(std::string(kReplicateAxis));
   return axes;
 }
 

@@ -65,6 +65,9 @@ struct Placement {
   /// the sums are added in order. A world whose replicas have one group each computes the same
   /// sums.
   int batch_groups = 1;
+  /// Replicas train apart: ranks along the replicate axis hold other values of the same state, and
+  /// no gradient is summed over them (optim/outer_update.h).
+  bool replicas_apart = false;
   bool has_gradients = true;  ///< false: the model is used, not trained
 
   bool parameters_sharded() const { return !parameters.empty(); }
@@ -75,7 +78,7 @@ struct Placement {
 };
 
 /// Along these axes, ranks hold the same part and have gradients of other tokens: the sum is taken
-/// over them, too.
+/// over them, too. Without the replicate axis if replicas train apart.
 AxisSet replica_axes(const Placement& placement);
 
 /// The axes of the ZeRO group, and of the replicas if they divide the optimizer's state.
@@ -100,12 +103,13 @@ Placement placement_of(int stage);
 AxisSet copy_axes(const Mesh& mesh, const Placement& placement);
 
 /// Whether `rank` counts its slice in sums over all ranks (gradient norms). Among ranks that hold
-/// copies of the same slice, one does. For parameters that tensor ranks hold copies of, their boxes
+/// copies of the same slice, one does; if replicas train apart, one in each of them. For parameters that tensor ranks hold copies of, their boxes
 /// decide.
 bool contributes_slice(const Mesh& mesh, int rank, const Placement& placement);
 
 /// The part of its slice of `slice_numel` elements that `rank` writes to a checkpoint. Ranks with
-/// copies of a slice divide it among themselves, so every element is written once.
+/// copies of a slice divide it among themselves, so every element is written once; by each replica
+/// if they train apart.
 struct SliceRange {
   std::int64_t first = 0, count = 0;
   bool operator==(const SliceRange&) const = default;

@@ -15,8 +15,9 @@ FlatLayout layout_of(const std::vector<ParameterSpec>& parameters, const Placeme
   return FlatLayout({{}, UnitClass::kBlock, parameters}, mesh.degree(placement.group));
 }
 
-// Replicas with the same slice, which add it in this many equal parts.
+// Replicas with the same slice, which add it, or what has changed in it, in this many equal parts.
 int copies_of_slices(const Placement& placement, const Mesh& mesh) {
+  if (placement.replicas_apart) return mesh.degree(kReplicateAxis);
   return mesh.degree(replica_axes(placement)) * mesh.degree(placement.group) /
          mesh.degree(slice_axes(placement));
 }
@@ -149,7 +150,9 @@ UnitState::UnitState(UnitPlan plan, const Rank& rank)
       own_slice_(slice_of(rank.mesh, rank.rank, plan_.placement)),
       first_of_copies_(sharding::contributes_slice(rank.mesh, rank.rank, plan_.placement)),
       first_replica_(first_of_copies_ &&
-                     rank.mesh.is_first(rank.rank, replica_axes(plan_.placement))),
+                     rank.mesh.is_first(rank.rank, replica_axes(plan_.placement)) &&
+                     (!plan_.placement.replicas_apart ||
+                      rank.mesh.coordinate(rank.rank, kReplicateAxis) == 0)),
       saved_range_(sharding::saved_range(rank.mesh, rank.rank, plan_.placement,
                                          plan_.layout.slice_numel())) {
   if (is_second_end()) saved_range_ = {};

@@ -34,7 +34,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/block_codec.h"
+#include "kernels/kinds.h"
 #include "sharding/mesh/rank.h"
 #include "sharding/mesh/traffic.h"
 #include "sharding/zero/flat_layout.h"

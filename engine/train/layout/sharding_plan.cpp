@@ -136,6 +136,31 @@ bool rests_in_four_bits(const TrainingOptions& options, std::string_view name,
          name.starts_with("block.") && shape.size() == 2 && !name.ends_with(".moe.router.weight");
 }
 
+std::vector<UnitId> trained_units(const model::ModelShape& shape) {
+  std::vector<UnitId> ids;
+  for (const UnitSpec& unit : model::parameter_table(shape)) {
+    const bool trains = std::ranges::any_of(unit.parameters, [&](const ParameterSpec& parameter) {
+      return model::is_trained(shape, parameter.name);
+    });
+    if (trains) ids.push_back(unit.id);
+  }
+  return ids;
+}
+
+std::vector<int> fragments_of(const TrainingOptions& options,
+                              const std::vector<sharding::UnitPlan>& units) {
+  std::vector<int> fragments(units.size(), -1);
+  if (!options.local_updates.active()) return fragments;
+  const std::vector<UnitId> trained = trained_units(options.model);
+  for (std::size_t i = 0; i < units.size(); ++i) {
+    const auto found = std::ranges::find(trained, units[i].spec.id);
+    if (found == trained.end()) continue;
+    fragments[i] = options.local_updates.fragment_of(static_cast<int>(found - trained.begin()),
+                                                     static_cast<int>(trained.size()));
+  }
+  return fragments;
+}
+
 sharding::ShardingPlan sharding_plan(const TrainingOptions& options, const sharding::Mesh& mesh,
                                      int rank) {
   sharding::ShardingPlan plan{mesh, {}};

@@ -20,6 +20,12 @@ model::ModelShape rank_model(const TrainingOptions& options, const sharding::Mes
 bool rests_in_four_bits(const TrainingOptions& options, std::string_view name,
                         const std::vector<std::int64_t>& shape);
 
+/// Units with trained parameters, in the order of the model's table.
+std::vector<UnitId> trained_units(const model::ModelShape& shape);
+/// With local updates: each unit's fragment; -1: it has no trained parameters.
+std::vector<int> fragments_of(const TrainingOptions& options,
+                              const std::vector<sharding::UnitPlan>& units);
+
 sharding::ShardingPlan sharding_plan(const TrainingOptions& options, const sharding::Mesh& mesh,
                                      int rank);
 

@@ -11,6 +11,7 @@
 #include "engine/schedule/order.h"
 #include "optim/average_options.h"
 #include "optim/bad_steps.h"
+#include "optim/local_updates.h"
 #include "optim/loss_scaler.h"
 #include "optim/lr_schedule.h"
 #include "optim/optimizer.h"
@@ -63,6 +64,8 @@ struct TrainingOptions {
   float max_norm = 0.0f;  ///< 0: no clipping
   optim::BadStepRules bad_steps{};
   optim::AverageOptions average{};
+  /// If active, placements have `replicas_apart`, and one group of the batch.
+  optim::LocalUpdates local_updates{};
   /// W_q and W_k of a head whose largest logit exceeds the threshold are scaled after the update.
   double qk_clip_threshold = 0.0, qk_clip_alpha = 0.5;  ///< threshold 0: no clip
 

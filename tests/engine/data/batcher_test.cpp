@@ -81,6 +81,10 @@ TEST_F(BatcherTest, SoManyEpochsHaveEveryWindowSoOftenAndTheLastStepWhatIsLeft) 
     EXPECT_EQ(batcher.num_targets(1), 40);
     EXPECT_EQ(batcher.num_targets(2), 16);
     EXPECT_EQ(batcher.num_targets(3), 0);
+    for (int part = 0; part < 5; ++part) {
+      EXPECT_EQ(batcher.num_targets(1, part, 5), 8);
+      EXPECT_EQ(batcher.num_targets(2, part, 5), part < 2 ? 8 : 0);
+    }
     for (std::int64_t step = 0; step < 4; ++step) {
       std::vector<Ids> rows, targets;
       for (int rank = 0; rank < world; ++rank) {

@@ -72,6 +72,7 @@ class LegalRecipe {
     distillation();
     in_blocks();
     if (has_adapter_) adapter();
+    train_apart();
     return std::move(settings_);
   }
 
@@ -125,6 +126,34 @@ class LegalRecipe {
     set("distillation.top_k", random_.whole(1, 3));
     maybe("distillation.weight", random_.one_of({"0", "0.5", "1"}));
     maybe("distillation.temperature", random_.one_of({"0.5", "1", "2"}));
+  }
+  // Replicas that train apart, where no other key forbids it.
+  void train_apart() {
+    for (const char* key : {"sync_every", "outer_lr", "outer_momentum", "num_fragments",
+                            "fragment_sync_delay", "fragment_update_alpha", "quantize"}) {
+      leave(fmt::format("diloco.{}", key));
+    }
+    const bool refused = settings_.contains("preference.loss") ||
+                         settings_.contains("zero_optimization.offload_optimizer") ||
+                         value_of("moe.num_experts", "0") != "0";
+    if (refused || random_.chance(0.7)) return;
+    for (const char* key : {"averages.type", "optimizer.qk_clip_threshold",
+                            "parallelism.batch_groups", "training.weight_hash_interval"}) {
+      leave(key);
+    }
+    leave(kOverReplicas);
+    // The blocks are trained in any case, unless a group freezes some.
+    const std::int64_t layers = whole(settings_, "model.num_layers");
+    const std::int64_t fragments =
+        settings_.contains("optimizer.groups") ? 1 : random_.whole(1, layers);
+    const std::int64_t period = random_.whole(1, 3);
+    set("diloco.sync_every", fragments * period);
+    set("diloco.num_fragments", fragments);
+    maybe("diloco.fragment_sync_delay", random_.whole(0, period - 1));
+    maybe("diloco.fragment_update_alpha", random_.one_of({"0", "0.5", "1"}));
+    maybe("diloco.quantize", random_.one_of({"none", "int8_block64", "int4_block64"}));
+    maybe("diloco.outer_lr", random_.one_of({"0.7", "1"}));
+    maybe("diloco.outer_momentum", random_.one_of({"0", "0.9"}));
   }
   // State and the inputs of blocks.
   void on_disk() {

@@ -134,6 +134,11 @@ engine::TrainingOptions applied(engine::TrainingOptions options, const RunShape&
                                                      : sharding::Replicas::kHoldCopies);
   options.placement.batch_groups =
       setup.batch_groups > 0 ? setup.batch_groups : mesh_of(setup).degree(sharding::kReplicateAxis);
+  if (options.local_updates.active()) {
+    options.placement.replicas_apart = true;
+    options.placement.batch_groups = 1;
+    options.local_updates.num_replicas = mesh_of(setup).degree(sharding::kReplicateAxis);
+  }
   options.gather = {setup.prefetch_depth, setup.reshard_after_forward};
   options.num_micro_steps = setup.num_micro_steps;
   if (mesh_of(setup).degree(sharding::kExpertAxis) > 1) options.divide_experts();
@@ -209,6 +214,10 @@ void collect_parameters(const engine::ShardedModel& model,
   const sharding::Rank& rank = model.rank();
   for (const sharding::UnitState& unit : model.units()) {
     if (!unit.trains() || !unit.contributes_slice()) continue;  // another rank writes the same
+    if (unit.placement().replicas_apart &&
+        rank.mesh.coordinate(rank.rank, sharding::kReplicateAxis) != 0) {
+      continue;  // other values
+    }
     Tensor slice = unit.fp32_slice(unit.own_slice());
     std::vector<float> from_disk;
     if (rank.disk && rank.disk->has(slice.data)) {

@@ -93,6 +93,7 @@ void place_ranks(engine::LaunchOptions& launch, const RunShape& setup,
 void place_training(engine::LaunchOptions& launch, const RunShape& setup,
                     const engine::TrainingOptions& options);
 /// Copies the elements that this rank owns into whole tensors (every rank writes its own elements).
+/// Of replicas that train apart, the first one's.
 void collect_parameters(const engine::ShardedModel& model,
                         std::map<std::string, std::vector<float>>& parameters);
 /// Whole tensors of the right sizes, for `collect_parameters` to fill.

@@ -1,0 +1,110 @@
+// Weights next to those that a step updates: their average, and the global weights of replicas that
+// train apart. The step is made here, so that its own file needs to know neither.
+
+#include <algorithm>
+#include <iterator>
+
+#include "engine/train/layout/sharding_plan.h"
+#include "engine/train/training_step.h"
+#include "optim/average.h"
+#include "optim/outer_update.h"
+
+namespace sherd::engine {
+
+TrainingStep::TrainingStep(const TrainingOptions& options, ShardedModel& model)
+    : options_(options),
+      model_(model),
+      rank_(model.rank()),
+      optimizer_(optim::make_optimizer(options.optimizer, rank_, model.units())),
+      norm_(rank_, model.units()),
+      stats_(rank_, kStepStats),
+      diagnosis_reports_(rank_, "diagnosis"),
+      weight_check_(model_),
+      scaler_(options.loss_scaling),
+      bad_steps_(options.bad_steps) {
+  if (const int count = options.num_loss_sources * ExactSum::kNumbers; count > 0) {
+    source_sums_.emplace(rank_, kSourceLosses, count);
+  }
+  make_copies();
+}
+
+TrainingStep::~TrainingStep() = default;
+
+std::vector<BufferSpec> TrainingStep::copies_buffers(const TrainingOptions& options,
+                                                     const sharding::ShardingPlan& plan) {
+  std::vector<BufferSpec> buffers = optim::WeightAverage::buffers(options.average, plan);
+  std::ranges::move(
+      optim::OuterUpdate::buffers(options.local_updates, plan, fragments_of(options, plan.units)),
+      std::back_inserter(buffers));
+  return buffers;
+}
+
+void TrainingStep::make_copies() {
+  const std::vector<sharding::UnitState>& units = model_.units();
+  if (options_.average.active()) {
+    average_ =
+        std::make_unique<optim::WeightAverage>(options_.average, options_.optimizer, rank_, units);
+  }
+  if (options_.local_updates.active()) {
+    outer_ = std::make_unique<optim::OuterUpdate>(
+        options_.local_updates, options_.optimizer, rank_, units,
+        fragments_of(options_, sharding::plans_of(units)));
+  }
+}
+
+bool TrainingStep::update_copies(int unit, std::int64_t step) {
+  if (average_) average_->update(rank_.compute(), unit, num_updates_);
+  const std::optional<int> applied = options_.local_updates.applied(step + 1);
+  return applied && outer_->has(*applied, unit);
+}
+
+std::chrono::nanoseconds TrainingStep::exchange_cpu_time() const {
+  return outer_ ? outer_->cpu_time() : std::chrono::nanoseconds(0);
+}
+
+// By the number of steps alone, whether or not they were applied: so all replicas agree.
+void TrainingStep::synchronise_replicas(std::int64_t steps_done) {
+  const std::optional<int> sent = options_.local_updates.sent(steps_done);
+  const std::optional<int> applied = options_.local_updates.applied(steps_done);
+  if (!sent && !applied) return;
+  if (before_update) before_update();
+  TraceSpan span(rank_.compute(), "local updates");
+  if (sent) outer_->send(*sent);
+  if (!applied) return;
+  outer_->apply(*applied);
+  for (int unit = 0; unit < std::ssize(model_.units()); ++unit) {
+    if (outer_->has(*applied, unit)) model_.publish(unit);
+  }
+}
+
+void TrainingStep::exchange_average() {
+  SHERD_CHECK(average_, "no average is kept");
+  if (before_update) before_update();
+  for (std::size_t unit = 0; unit < model_.units().size(); ++unit) {
+    average_->exchange(rank_.compute(), static_cast<int>(unit));
+    model_.publish(static_cast<int>(unit));
+  }
+}
+
+void TrainingStep::begin_average() {
+  if (average_) average_->begin(rank_.compute());
+  if (outer_) outer_->begin();
+}
+
+void TrainingStep::exchange_global_weights() {
+  if (!outer_) return;
+  if (before_update) before_update();
+  outer_->settle();
+  for (int unit = 0; unit < std::ssize(model_.units()); ++unit) {
+    outer_->exchange(unit);
+    model_.publish(unit);
+  }
+}
+
+void TrainingStep::settle() {
+  if (!outer_) return;
+  outer_->settle();
+  rank_.compute().synchronize();
+}
+
+}  // namespace sherd::engine

@@ -1,0 +1,52 @@
+// Replicas that train apart in processes of their own: as on threads, and after one was killed.
+#include <signal.h>
+
+#include "tests/engine/processes/mpi_runs.h"
+#include "tests/where.h"
+
+namespace sherd::testing {
+namespace {
+
+using LocalUpdatesInProcesses = ProcessesTest;
+
+TrainingRun replicas(int interval) {
+  return {.stage = 1,
+          .world = 1,
+          .precision = "",
+          .optimizer = "adamw",
+          .accumulation = "micro_batch_size: 1",
+          .interval = interval,
+          .checkpoint = "keep_last: 100",
+          .more = "diloco: {sync_every: 4, num_fragments: 2, fragment_sync_delay: 1}",
+          .mesh = "data_parallel_replicate_degree: 2"};
+}
+
+// Two processes are two replicas of one rank.
+const std::vector<std::string> kOneShard = {"--set", "parallelism.data_parallel_shard_degree=1"};
+
+TEST_F(LocalUpdatesInProcesses, HaveTheBitsOfThreadsAlsoAfterAReplicaWasKilled) {
+  write_data(folder_);
+  train_in(folder_, "threads", replicas(1));
+  const auto whole = train_in_processes(folder_, "processes", replicas(1), {2, 1}, kOneShard);
+  EXPECT_EQ(whole.exit_code, 0) << whole.err;
+  EXPECT_EQ(numbers_of(folder_, "processes"), numbers_of(folder_, "threads"));
+  EXPECT_EQ(final_state(folder_, "processes"), final_state(folder_, "threads"));
+
+  std::vector<std::string> words = launch_words(folder_, "killed", replicas(1), {2, 1});
+  words.insert(words.end(), kOneShard.begin(), kOneShard.end());
+  words.insert(words.end(), {"--set", "metrics.log_interval=1", "--set", "run.peer_timeout=5"});
+  bool killed = false;
+  const auto outcome = test::run_program(SHERD_PROGRAM, words, [&](pid_t, const std::string& line) {
+    if (killed || !line.starts_with("step 3/")) return;
+    killed = true;
+    ::kill(process_of_world(1, folder_.file("killed.yaml")), SIGKILL);
+  });
+  EXPECT_TRUE(killed) << outcome.out << outcome.err;
+  EXPECT_NE(outcome.exit_code, 0);
+  const auto again = train_in_processes(folder_, "killed", replicas(1), {2, 1}, kOneShard);
+  EXPECT_EQ(again.exit_code, 0) << again.err;
+  EXPECT_EQ(final_state(folder_, "killed"), final_state(folder_, "threads"));
+}
+
+}  // namespace
+}  // namespace sherd::testing
