@@ -28,10 +28,10 @@
 
 #include "core/stream.h"
 #include "core/tensor.h"
+#include "kernels/kinds.h"
 
 namespace sherd::kernels {
 
-enum class BlockFormat { kF32, kInt8, kInt4 };
 /// "f32", "int8_block64", "int4_block64".
 std::string_view name_of(BlockFormat format);
 

@@ -16,12 +16,18 @@
 ///
 /// `weights` are as in kernels/token.h.
 ///
+/// With a teacher (kernels/teacher.h), two more sums are formed and added up:
+///   sums[2][t] = sum over this rank's v of exp((z[t,v] - m[t]) / s)
+///   sums[3][t] = sum over k of p[t,k] (z[t,ids[t,k]] - m[t]), of the tokens in this rank's rows
+/// divergence[t] = sum of p ln p - sums[3][t] / s + ln sums[2][t], the same on every rank.
+///
 /// A target of kNoTarget has zero loss and gradients, and adds nothing to the sums.
 ///
 /// Source    Megatron-LM (Shoeybi et al., arXiv:1909.08053, section 3), which exchanges the same
 ///           three numbers.
 /// Shapes    logits [T, V] of V rows of the vocabulary; targets [T] i32, ids of the whole
-///           vocabulary; maxima [R, T], sums [2, T], losses [T] f32. Logits f32, bf16 or f16; all
+///           vocabulary; maxima [R, T], sums [2, T] ([4, T] with a
+///           teacher), losses [T] f32. Logits f32, bf16 or f16; all
 ///           sums in f32.
 /// Bits      m is exact: the same on any number of ranks. losses are the same on every rank.
 /// Device    a GPU takes one group.
@@ -49,6 +55,9 @@ struct CutCrossEntropy {
   std::int64_t rows_of_a_group = 0;
   ZLoss z_loss{};
   ConstTensor weights{};  ///< f32 [T]; empty: all 1
+  Teacher teacher{};
+
+  std::int64_t num_sums() const { return teacher ? 4 : 2; }
 };
 void logit_maxima(Stream& stream, const CutCrossEntropy& args);
 void exponential_sums(Stream& stream, const CutCrossEntropy& args);

@@ -6,6 +6,7 @@
 #include "kernels/device.h"
 #include "kernels/documents.h"
 #include "kernels/dropout.h"
+#include "kernels/teacher.h"
 #include "kernels/token_groups.h"
 
 namespace sherd::kernels {
@@ -107,6 +108,9 @@ std::int64_t embedding_backward_workspace_bytes(std::int64_t tokens, std::int64_
 /// derivative with respect to loss[t] it is. `losses` stay without it. A GPU takes weights or a
 /// z-loss.
 ///
+/// With a teacher (kernels/teacher.h), the gradient has a part of its divergence. `losses` stay
+/// without it. Only with `gradient`, and without weights and z-loss.
+///
 /// The scale and soft cap are applied between the head's matmul and the softmax.
 struct LogitsForm {
   float scale = 1.0f;
@@ -138,6 +142,7 @@ struct CrossEntropy {
   LogitsForm form{};
   ZLoss z_loss{};
   ConstTensor weights{};  ///< f32 [T]; empty: all 1
+  Teacher teacher{};
 };
 void cross_entropy(Stream& stream, const CrossEntropy& args);
 

@@ -101,7 +101,8 @@ namespace {
 // Elements [first, first + count) of a slice.
 UpdatedSlice part_of_slice(const sharding::UnitState& unit, int slice_index, std::int64_t first,
                            std::int64_t count, const OptimizerOptions& options) {
-  const Tensor rounded = unit.rounded_slice(slice_index);
+  // Blocks are rounded by the publish alone.
+  const Tensor rounded = unit.plan().gathers_blocks() ? Tensor{} : unit.rounded_slice(slice_index);
   UpdatedSlice slice{slice_index,
                      unit.fp32_slice(slice_index).part(first, count),
                      unit.gradient(slice_index).part(first, count),

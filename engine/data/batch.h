@@ -15,6 +15,8 @@ inline constexpr std::int32_t kNoTarget = -1;
 struct Batch {
   Tensor inputs, targets;
   Tensor starts{}, lengths{}, positions{};
+  /// With a teacher (kernels/teacher.h): i32 and f32 [T, K].
+  Tensor teacher_ids{}, teacher_probabilities{};
 };
 
 }  // namespace sherd::data

@@ -94,7 +94,8 @@ void require_same_model(const TrainedModel& first, const TrainedModel& other) {
     throw UsageError("{}: {} is {}, and {} in {}; models of one architecture can be merged.",
                      other.path, one.key, one.b, one.a, first.path);
   }
-  require_same_vocabulary(first, other);
+  require_same_vocabulary(vocabulary_of(first), vocabulary_of(other),
+                          "models of one vocabulary can be merged");
 }
 
 /// What all writers read.

@@ -23,11 +23,14 @@ std::shared_ptr<const Tokenizer> tokenizer_of(const Recipe& recipe) {
 
 }  // namespace
 
-void require_same_vocabulary(const TrainedModel& first, const TrainedModel& other) {
-  if (first.vocabulary != other.vocabulary) {
-    throw UsageError(
-        "{}: its characters aren't those of {}; models of one vocabulary can be merged.",
-        other.path, first.path);
+ModelVocabulary vocabulary_of(const TrainedModel& model) {
+  return {model.path, model.recipe, model.vocabulary};
+}
+
+void require_same_vocabulary(const ModelVocabulary& first, const ModelVocabulary& other,
+                             std::string_view why) {
+  if (first.characters != other.characters) {
+    throw UsageError("{}: its characters aren't those of {}; {}.", other.path, first.path, why);
   }
   if (!has_tokenizer(first.recipe) || !has_tokenizer(other.recipe)) return;
   const bool are_files_equal = huggingface::have_same_tokenizer(
@@ -43,8 +46,7 @@ void require_same_vocabulary(const TrainedModel& first, const TrainedModel& othe
     const std::string_view of_a = id < a->vocab_size() ? a->token_of(id) : "";
     const std::string_view of_b = id < b->vocab_size() ? b->token_of(id) : "";
     if (of_a == of_b) continue;
-    throw UsageError("{}: token {} isn't that of {}; models of one vocabulary can be merged.",
-                     other.path, id, first.path);
+    throw UsageError("{}: token {} isn't that of {}; {}.", other.path, id, first.path, why);
   }
 }
 

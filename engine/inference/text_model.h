@@ -12,6 +12,7 @@
 
 #include "engine/data/token_text.h"
 #include "engine/generate/decoder.h"
+#include "engine/inference/same_vocabulary.h"
 #include "engine/inference/trained_model.h"
 
 namespace sherd::engine {
@@ -42,6 +43,8 @@ class TextModel {
   const std::vector<std::string>& added_tokens() const {
     return trained_.recipe.model.add_special_tokens;
   }
+
+  ModelVocabulary vocabulary() const { return vocabulary_of(trained_); }
 
   /// Maximum tokens of a text: model.max_seq_length, for a folder from its config.json.
   std::int64_t longest_context() const;

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "engine/launch/memory_nodes.h"
+#include "engine/launch/rdma_check.h"
 #include "kernels/isa.h"
 #include "kernels/libraries.h"
 #include "sharding/comm/nccl.h"
@@ -142,7 +143,7 @@ int num_usable_cores() {
   return quota > 0 ? std::clamp(static_cast<int>(std::ceil(quota)), 1, cores) : cores;
 }
 
-std::string system_info() {
+std::string system_info(const std::string& nccl_log) {
   std::string out;
   const auto line = [&](std::string_view name, const std::string& value) {
     out += fmt::format("{:<10} {}\n", name, value);
@@ -159,6 +160,13 @@ std::string system_info() {
   if (cuda.runtime_version > 0) {
     for (const LoadedLibrary& library : kernels::loaded_libraries()) line("", library.text());
     line("", sharding::nccl_library().text());
+  }
+  const auto variable = [](const char* name) {
+    const char* value = std::getenv(name);
+    return std::string(value == nullptr ? "" : value);
+  };
+  for (const std::string& text : rdma_report({.nccl_log = nccl_log, .variable = variable})) {
+    line("", text);
   }
   const std::string model = proc_value("/proc/cpuinfo", "model name");
   line("processor", model.empty() ? "unknown" : model);

@@ -22,8 +22,8 @@ std::vector<std::string> gpu_lines(const CudaSystem& system);
 /// Memory that this process may use: the machine's, or its control group's limit if lower.
 std::int64_t usable_memory_bytes();
 
-/// What `sherd info` prints.
-std::string system_info();
+/// What `sherd info` prints. `nccl_log`: the text of a log of NCCL (engine/launch/rdma_check.h).
+std::string system_info(const std::string& nccl_log = "");
 
 /// A control group's processor time quota in cores; 0: none. `text` is the content of
 /// `cpu.max` (version 2: "max 100000", "200000 100000") or "<quota> <period>" of version 1.

@@ -1,8 +1,10 @@
 #include <fmt/format.h>
 
 #include "core/human_text.h"
+#include "core/small_file.h"
 #include "engine/data/arrow/arrow_rows.h"
 #include "engine/launch/system_info.h"
+#include "engine/main/command_line.h"
 #include "engine/main/commands.h"
 #include "engine/offload/disk_rate.h"
 #include "engine/offload/file_home.h"
@@ -10,13 +12,25 @@
 namespace sherd::main {
 namespace {
 
+constexpr std::int64_t kMostLogBytes = std::int64_t{1} << 30;
+
 struct InfoCommand {
   explicit InfoCommand(CLI::App& command) {
     command.add_option("--disk", folder_,
                        "Also measure the drive of this folder, as state on disk would use it");
+    command
+        .add_option("--nccl-log", nccl_log_,
+                    "Also say how NCCL reached other machines, from its log (NCCL_DEBUG=INFO, "
+                    "NCCL_DEBUG_FILE)")
+        ->type_name("FILE");
   }
   void run() const {
-    fmt::print("{}{:<10} {}\n", engine::system_info(), "tables", data::arrow_text());
+    std::string log;
+    if (!nccl_log_.empty()) {
+      require_no_folder(nccl_log_, "--nccl-log");
+      log = read_small_file(nccl_log_, kMostLogBytes);
+    }
+    fmt::print("{}{:<10} {}\n", engine::system_info(log), "tables", data::arrow_text());
     if (folder_.empty()) return;
     const engine::MeasuredDisk disk = engine::measure_disk(checkpoint::posix_disk(), folder_);
     fmt::print("{:<10} {}: reads {}/s, writes {}/s{}\n", "disk", folder_,
@@ -28,7 +42,7 @@ struct InfoCommand {
   }
 
  private:
-  std::string folder_;
+  std::string folder_, nccl_log_;
 };
 
 }  // namespace

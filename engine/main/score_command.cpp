@@ -14,6 +14,7 @@
 #include "core/small_file.h"
 #include "engine/data/texts.h"
 #include "engine/inference/scoring.h"
+#include "engine/inference/teacher_scoring.h"
 #include "engine/main/command_line.h"
 #include "engine/main/standard_streams.h"
 #include "engine/saving/checkpoint_path.h"
@@ -53,6 +54,7 @@ class ScoreCommand {
  private:
   void answer_questions(const std::string& checkpoint) const;
   void score_texts(const std::string& checkpoint) const;
+  void save_teacher(const std::string& checkpoint) const;
   engine::ScoringRequest request(const std::string& checkpoint) const;
 
   std::string path_;
@@ -62,6 +64,9 @@ class ScoreCommand {
   std::vector<std::string> texts_;  ///< files to be scored as a whole each, instead of questions
   std::int64_t context_ = 0;
   bool average_ = false;
+  std::int64_t save_top_ = 0;  ///< 0: no teacher's file
+  engine::RecipeRequest student_;
+  std::string output_;
 };
 
 ScoreCommand::ScoreCommand(CLI::App& command) {
@@ -84,10 +89,34 @@ ScoreCommand::ScoreCommand(CLI::App& command) {
       .add_option("--context", context_,
                   "Maximum tokens of a text (default 2048, or the model's maximum if smaller)")
       ->check(CLI::Range(2, 1 << 24));
+  CLI::Option* student =
+      command
+          .add_option("--student", student_.path,
+                      "Recipe of a run that learns from this model: with --save-top")
+          ->type_name("RECIPE");
+  CLI::Option* save_top =
+      command
+          .add_option(
+              "--save-top", save_top_,
+              "Write the file that distillation.teacher of the student's recipe names: this "
+              "model's K likeliest tokens after each token of the student's samples, with "
+              "their log-probabilities")
+          ->type_name("K")
+          ->check(CLI::Range(std::int64_t{1}, engine::most_teacher_tokens()))
+          ->needs(student);
+  student->needs(save_top);
+  command.add_option("--student-set", student_.sets, "Change a key of the student's recipe")
+      ->type_name("KEY=VALUE")
+      ->allow_extra_args(false)
+      ->needs(student);
+  command.add_option("--output", output_, "The file, if it has another name than in the recipe")
+      ->type_name("FILE")
+      ->needs(save_top);
 }
 
 void ScoreCommand::run() const {
   const engine::ChosenCheckpoint chosen = engine::choose_checkpoint(path_);
+  if (save_top_ > 0) return save_teacher(chosen.path);
   if (texts_.empty()) return answer_questions(chosen.path);
   score_texts(chosen.path);
 }
@@ -118,6 +147,29 @@ void ScoreCommand::answer_questions(const std::string& checkpoint) const {
     std::fflush(stdout);
   };
   engine::answer(request);
+}
+
+void ScoreCommand::save_teacher(const std::string& checkpoint) const {
+  engine::TeacherRequest request;
+  request.student = engine::resolve_recipe(student_);
+  request.teacher = this->request(checkpoint).model;
+  request.top = save_top_;
+  request.path = output_;
+  if (output_.empty() && !request.student.values.distillation.active()) {
+    throw UsageError(
+        "--save-top: {} has no distillation.teacher; name the file there, or with "
+        "--output.",
+        student_.path);
+  }
+  request.on_note = [](const std::string& note) { print_error("note: " + note); };
+  request.on_progress = [tenth = std::int64_t{0}](std::int64_t done, std::int64_t all) mutable {
+    if (done * 10 / all == tenth) return;
+    tenth = done * 10 / all;
+    print_error(fmt::format("{} of {} samples", done, all));
+  };
+  const engine::SavedTeacher saved = engine::save_teacher(request);
+  fmt::print("{}: the {} likeliest tokens after each of {} x {} tokens\n", saved.path, saved.top,
+             saved.samples, saved.tokens_per_sample);
 }
 
 void ScoreCommand::score_texts(const std::string& checkpoint) const {

@@ -196,9 +196,9 @@ void Activations::acquire_head(const ModelShape& shape, DeviceKind device, const
   final_norm_buffers = acquire_site(shape, final_norm_site(shape), "", true, kInHead, acquire);
   // Read after the backward, when the step's loss is added up.
   losses_T = acquire({"losses", Category::kActivations, DType::kF32, tokens, kInHead | kBackward});
-  if (shape.z_loss > 0.0) {
-    z_losses_T =
-        acquire({"z_losses", Category::kActivations, DType::kF32, tokens, kLoss | kBackward});
+  if (shape.has_further_losses()) {
+    further_losses_T = acquire({shape.teacher ? "divergences" : "z_losses", Category::kActivations,
+                                DType::kF32, tokens, kLoss | kBackward});
   }
   chunk_tokens = logits_chunk_tokens(shape, device);
   logits_CV =
@@ -214,7 +214,7 @@ void Activations::acquire_head(const ModelShape& shape, DeviceKind device, const
         {std::move(name), Category::kActivations, DType::kF32, chunk_tokens * per_token, kInHead});
   };
   loss_maxima_RC = numbers("loss.maxima", shape.part.degree);
-  loss_sums_2C = numbers("loss.sums", 2);
+  loss_sums_NC = numbers("loss.sums", shape.teacher ? 4 : 2);
 }
 
 void Activations::acquire_scratch(const ModelShape& shape, const Acquire& acquire) {

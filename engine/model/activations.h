@@ -107,11 +107,13 @@ struct Activations {
   /// If the gradient of the head's matrix is a tree over chunks: the sum of the upper half at each
   /// level, the smallest first.
   std::vector<Buffer> head_sums;
-  Buffer losses_T;    ///< f32, one per token
-  Buffer z_losses_T;  ///< the same of the z-loss (kernels/token.h), in training with one
+  Buffer losses_T;  ///< f32, one per token
+  /// The same of ModelShape::has_further_losses: z-losses (kernels/token.h) or divergences from a
+  /// teacher (kernels/teacher.h), in training with one of them.
+  Buffer further_losses_T;
   /// For a cut model or canonical sums, f32: the largest logits of a chunk on every rank, and sums
-  /// [2, C].
-  Buffer loss_maxima_RC, loss_sums_2C;
+  /// [2, C], with a teacher [4, C].
+  Buffer loss_maxima_RC, loss_sums_NC;
   std::int64_t chunk_tokens = 0;  ///< C
 
   /// With residual_tokens() rows, as the whole residual stream.

@@ -20,6 +20,9 @@ struct Pass {
   /// f32 [T]: a factor of each token's gradient, of losses of whole answers (engine/preference).
   /// Empty: all 1.
   ConstTensor token_weights{};
+  /// i32 and f32 [T, K]: the teacher's tokens (kernels/teacher.h), with ModelShape::teacher in
+  /// training.
+  ConstTensor teacher_ids{}, teacher_probabilities{};
   /// Loss scale / micro-batches of the whole step, over all ranks: the weight of this one's balance
   /// losses. Their mean over micro-batches is added to the loss. A sequence's is divided by the
   /// sequences of a micro-batch.

@@ -226,6 +226,7 @@ struct ModelShape {
   AdapterShape adapter;
   std::vector<std::string> frozen{};  ///< full names of what isn't trained, ascending; no adapter
   double z_loss = 0.0;                ///< of the output logits: coefficient; 0: none
+  kernels::TeacherForm teacher{};     ///< of distillation, in training; not with a z-loss
   bool max_attention_logit = false;   ///< attention also finds each head's largest logit
   /// The most logits at a time on a CPU, but at least those of 64 tokens. 128 MiB of f32: the
   /// matmuls of small chunks are slow, because the head's matrix is packed again for each. A GPU
@@ -236,6 +237,9 @@ struct ModelShape {
   ExpertPart expert{};
 
   std::int64_t tokens() const { return sequences * seq_length; }
+  /// Whether a training's gradient is that of more than the tokens' losses: z-losses, or
+  /// divergences from a teacher.
+  bool has_further_losses() const { return z_loss > 0.0 || teacher; }
   bool sequence_parallel() const { return part.is_cut() && part.sequence_parallel; }
   /// Number of consecutive tokens whose residual stream is on this rank; all tokens without
   /// sequence parallelism. If ranks can't share the tokens evenly, rows of zeros follow the last

@@ -97,7 +97,9 @@ class Transformer {
   const Tensor& losses() const { return computation_.activations.losses_T.tensor(); }
   /// In training with ModelShape::z_loss: the last pass's z-losses of its tokens, the coefficient
   /// included; `losses` is without them.
-  const Tensor& z_losses() const { return computation_.activations.z_losses_T.tensor(); }
+  const Tensor& further_losses() const {
+    return computation_.activations.further_losses_T.tensor();
+  }
   /// Logits of the last pass's tokens [first, first + count): Head::logits. For generating and
   /// scoring text.
   Tensor logits(const HeadParameters& parameters, std::int64_t first, std::int64_t count) {

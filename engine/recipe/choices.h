@@ -2,6 +2,7 @@
 #pragma once
 
 #include "engine/model/shape.h"
+#include "kernels/block_codec.h"
 #include "optim/average_options.h"
 #include "optim/loss_scaler.h"
 #include "optim/optimizer.h"
@@ -41,6 +42,26 @@ using optim::OptimizerType;
 using sharding::GradSync;
 /// In the order of core/dtype.h's DType.
 enum class FloatType { kF32, kBF16, kF16 };
+/// What ranks send: a type, or blocks (kernels/block_codec.h).
+enum class ReduceType { kF32, kBF16, kF16, kInt8Block64, kInt4Block64 };
+enum class GatherType { kParamDType, kInt8Block64, kInt4Block64 };
+
+/// Blocks, or kF32 if none are sent.
+inline kernels::BlockFormat blocks_of(ReduceType type) {
+  if (type == ReduceType::kInt8Block64) return kernels::BlockFormat::kInt8;
+  return type == ReduceType::kInt4Block64 ? kernels::BlockFormat::kInt4
+                                          : kernels::BlockFormat::kF32;
+}
+inline kernels::BlockFormat blocks_of(GatherType type) {
+  if (type == GatherType::kInt8Block64) return kernels::BlockFormat::kInt8;
+  return type == GatherType::kInt4Block64 ? kernels::BlockFormat::kInt4
+                                          : kernels::BlockFormat::kF32;
+}
+/// The type in which a gradient is formed before it is sent.
+inline FloatType formed_in(ReduceType type) {
+  return blocks_of(type) == kernels::BlockFormat::kF32 ? static_cast<FloatType>(type)
+                                                       : FloatType::kF32;
+}
 using kernels::BalanceScope;
 using kernels::RotaryScaling;
 using kernels::RouterScore;

@@ -97,7 +97,7 @@ void derive_precision(Resolution& recipe) {
   Recipe& values = recipe.values();
   auto& precision = values.mixed_precision;
   recipe.derive("mixed_precision.grad_accum_dtype", precision.grad_accum_dtype,
-                precision.reduce_dtype);
+                formed_in(precision.reduce_dtype));
   recipe.derive(
       "loss_scaling.mode", values.loss_scaling.mode,
       first_f16_key(values).empty() ? LossScaling::Mode::kNone : LossScaling::Mode::kDynamic);
@@ -168,7 +168,7 @@ void derive_batch(Resolution& recipe) {
 std::string_view first_f16_key(const Recipe& recipe) {
   const auto& precision = recipe.mixed_precision;
   if (precision.param_dtype == FloatType::kF16) return "mixed_precision.param_dtype";
-  if (precision.reduce_dtype == FloatType::kF16) return "mixed_precision.reduce_dtype";
+  if (precision.reduce_dtype == ReduceType::kF16) return "mixed_precision.reduce_dtype";
   if (precision.grad_accum_dtype == FloatType::kF16) return "mixed_precision.grad_accum_dtype";
   return {};
 }

@@ -194,8 +194,9 @@ const std::vector<Field> kFields = {
     {FREE(zero_optimization.offload_buffer_mib), .fallback = value("256"), .range = between(1, 1 << 20), .help = "Memory of a rank, in MiB, through which state from disk passes: four blocks, of at most 4 Mi parameters each."},
 
     {MUST_MATCH(mixed_precision.param_dtype), .fallback = value("f32"), .choices = {"f32", "bf16", "f16"}, .help = "Type of parameters and activations in computation and all-gathers. Each rank's slice is always f32. f16 needs loss_scaling."},
-    {MAY_CHANGE(mixed_precision.reduce_dtype), .fallback = value("f32"), .choices = {"f32", "bf16", "f16"}, .help = "Type in which ranks send a micro-step's gradient (sums are f32). At least as wide as param_dtype."},
-    {MAY_CHANGE(mixed_precision.grad_accum_dtype), .fallback = derived("reduce_dtype"), .choices = {"f32", "bf16", "f16"}, .help = "Type of gradients accumulated over micro-steps. May differ from reduce_dtype only with grad_sync: every_micro_step."},
+    {MAY_CHANGE(mixed_precision.gather_dtype), .fallback = value("param_dtype"), .choices = {"param_dtype", "int8_block64", "int4_block64"}, .help = "Type in which ranks send their slices of parameters. int8_block64, int4_block64: for slow links, blocks of 64 elements with a scale (docs/slow_links.md). Every stage then computes with the rounded parameters, on one rank too, so stages stay bit-identical. Norms, biases and frozen parameters are sent as they are. CPUs only."},
+    {MAY_CHANGE(mixed_precision.reduce_dtype), .fallback = value("f32"), .choices = {"f32", "bf16", "f16", "int8_block64", "int4_block64"}, .help = "Type in which ranks send a micro-step's gradient (sums are f32). At least as wide as param_dtype, or for slow links blocks of 64 elements with a scale (docs/slow_links.md; norms and biases are sent as f32). One rank rounds its gradient too. Blocks: CPUs only."},
+    {MAY_CHANGE(mixed_precision.grad_accum_dtype), .fallback = derived("reduce_dtype, or f32 if it is in blocks"), .choices = {"f32", "bf16", "f16"}, .help = "Type of gradients accumulated over micro-steps. May differ from reduce_dtype only with grad_sync: every_micro_step."},
     {MUST_MATCH(mixed_precision.optimizer_state_dtype), .fallback = value("f32"), .choices = {"f32", "bf16", "f16"}, .help = "Type of the optimizer's moments: f32 or bf16."},
     {MAY_CHANGE(mixed_precision.stochastic_rounding), .fallback = value("false"), .help = "true: round bf16 moments up or down at random, in proportion, with a counter-based generator. false: round to nearest."},
     {MAY_CHANGE(mixed_precision.allow_tf32), .fallback = value("false"), .help = "Multiply f32 matrices in TF32 (inputs have 10 bits of mantissa, sums are f32)."},
@@ -298,6 +299,11 @@ const std::vector<Field> kFields = {
     {MAY_CHANGE(preference.desirable_weight), .fallback = value("1"), .range = {.min = 0, .max = 1e6}, .help = "Factor of the loss of wanted answers."},
     {MAY_CHANGE(preference.undesirable_weight), .fallback = value("1"), .range = {.min = 0, .max = 1e6}, .help = "Factor of the loss of unwanted answers."},
 
+    {MAY_CHANGE(distillation.teacher), .fallback = value("\"\""), .help = "Also learn what a teacher finds likely (docs/distillation.md): the file that `sherd score --save-top` wrote with this recipe. Empty: no teacher."},
+    {MAY_CHANGE(distillation.top_k), .fallback = value("32"), .range = between(1, 512), .help = "How many of the teacher's likeliest tokens are learned from, for each token."},
+    {MAY_CHANGE(distillation.weight), .fallback = value("0.5"), .range = {.min = 0, .max = 1, .as_float = true}, .help = "The teacher's part of the loss; the text's own part is 1 minus it."},
+    {MAY_CHANGE(distillation.temperature), .fallback = value("1"), .range = {.min = 0.01, .max = 100, .as_float = true}, .help = "Divides the logits of teacher and model in the teacher's part, whose gradient is multiplied by its square."},
+
     {MUST_MATCH(diloco.sync_every), .fallback = value("0"), .range = between(0, 1e9), .help = "Replicas (parallelism.data_parallel_replicate_degree) train apart, and exchange what has changed every so many steps: DiLoCo. 0: they add their gradients in every step."},
     {MUST_MATCH(diloco.outer_lr), .fallback = value("0.7"), .range = kFloatFromZero, .help = "Rate of the outer update, which follows the mean change of the replicas."},
     {MUST_MATCH(diloco.outer_momentum), .fallback = value("0.9"), .range = kFloatFraction, .help = "Nesterov momentum of the outer update. 0: none, and no memory for it."},
@@ -329,6 +335,7 @@ const std::vector<Block> kBlocks = {
     {"metrics", "What is reported."},
     {"hooks", "Commands that a run starts at its events."},
     {"preference", "Training on preferences between answers (docs/preferences.md)."},
+    {"distillation", "Learning from another model's probabilities (docs/distillation.md)."},
     {"diloco", "Replicas that train apart (docs/local_updates.md)."},
 };
 // clang-format on

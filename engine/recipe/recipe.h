@@ -25,6 +25,7 @@
 #include "engine/model/shape.h"
 #include "engine/recipe/choices.h"
 #include "engine/recipe/diloco_keys.h"
+#include "engine/recipe/distillation_keys.h"
 #include "engine/recipe/hook_keys.h"
 #include "engine/recipe/lists.h"
 #include "engine/recipe/moe_keys.h"
@@ -193,7 +194,8 @@ struct Recipe {
 
   struct MixedPrecision {
     FloatType param_dtype = FloatType::kF32;
-    FloatType reduce_dtype = FloatType::kF32;
+    GatherType gather_dtype = GatherType::kParamDType;
+    ReduceType reduce_dtype = ReduceType::kF32;
     FloatType grad_accum_dtype = FloatType::kF32;
     FloatType optimizer_state_dtype = FloatType::kF32;
     bool stochastic_rounding = false;
@@ -295,6 +297,7 @@ struct Recipe {
 
   HookKeys hooks;
   PreferenceKeys preference;
+  DistillationKeys distillation;
   DilocoKeys diloco;
 
   /// Parts into which ranks divide a batch. Ranks that hold parts of one model copy share a batch

@@ -115,6 +115,8 @@ void check_qk_clip(Resolution& recipe);
 void check_offload(Resolution& recipe);
 /// Part of check_training: preferences (rules_preference.cpp).
 void check_preference(Resolution& recipe);
+/// Part of check_training: a teacher (rules_distillation.cpp).
+void check_distillation(Resolution& recipe);
 /// Part of check_training: replicas that train apart (rules_diloco.cpp).
 void check_diloco(Resolution& recipe);
 /// Part of check_training: steps at which the learning rate changes, and traced steps.

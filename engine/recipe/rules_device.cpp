@@ -29,6 +29,18 @@ std::vector<Refusal> refusals_of_gpus(const Recipe& recipe) {
         "parallelism.sum_order is canonical, which only CPUs support; use sum_order: rank, or set "
         "run.device: cpu.");
   }
+  const auto& precision = recipe.mixed_precision;
+  const std::pair<std::string_view, bool> in_blocks[] = {
+      {"mixed_precision.gather_dtype", precision.gather_dtype != GatherType::kParamDType},
+      {"mixed_precision.reduce_dtype",
+       blocks_of(precision.reduce_dtype) != kernels::BlockFormat::kF32}};
+  for (const auto& [key, is] : in_blocks) {
+    if (!is) continue;
+    refusals.emplace_back(
+        key, fmt::format("{} is in blocks of 64, which only CPUs code yet; use another type, or "
+                         "set run.device: cpu.",
+                         key));
+  }
   if (recipe.moe.num_experts > 0) {
     refusals.emplace_back("moe.num_experts",
                           fmt::format("moe.num_experts is {}, but experts are computed on CPUs "

@@ -1,5 +1,7 @@
 // Rules about types: which may be narrower than others, and what f16 needs.
 #include <cmath>
+#include <string_view>
+#include <utility>
 
 #include "engine/recipe/resolution.h"
 
@@ -9,27 +11,60 @@ namespace {
 void check_gradient_types(Resolution& recipe) {
   const Recipe& values = recipe.values();
   const auto& precision = values.mixed_precision;
-  if (precision.param_dtype == FloatType::kF32 && precision.reduce_dtype != FloatType::kF32) {
+  const FloatType formed = formed_in(precision.reduce_dtype);
+  if (precision.param_dtype == FloatType::kF32 && formed != FloatType::kF32) {
     recipe.refuse(
         {"mixed_precision.reduce_dtype", "mixed_precision.param_dtype"},
         "mixed_precision.reduce_dtype is narrower than param_dtype f32, which would throw away "
         "what was computed. Use reduce_dtype: f32, or a 16-bit param_dtype too.");
   }
-  if (precision.reduce_dtype != FloatType::kF32 && precision.param_dtype != FloatType::kF32 &&
-      precision.reduce_dtype != precision.param_dtype) {
+  if (formed != FloatType::kF32 && precision.param_dtype != FloatType::kF32 &&
+      formed != precision.param_dtype) {
     recipe.refuse(
         {"mixed_precision.reduce_dtype", "mixed_precision.param_dtype"},
         "mixed_precision.reduce_dtype and param_dtype are two different 16-bit types, of which "
         "neither holds the other. Use reduce_dtype: f32, or param_dtype's own.");
   }
-  if (precision.grad_accum_dtype != precision.reduce_dtype &&
+  if (precision.grad_accum_dtype != formed &&
       values.zero_optimization.grad_sync == GradSync::kBoundary) {
-    recipe.refuse(
-        {"mixed_precision.grad_accum_dtype", "mixed_precision.reduce_dtype",
-         "zero_optimization.grad_sync"},
-        "mixed_precision.grad_accum_dtype differs from reduce_dtype, but with grad_sync: "
-        "boundary it is the accumulated gradient that is reduced. Make them equal, or use "
-        "grad_sync: every_micro_step.");
+    recipe.refuse({"mixed_precision.grad_accum_dtype", "mixed_precision.reduce_dtype",
+                   "zero_optimization.grad_sync"},
+                  "mixed_precision.grad_accum_dtype differs from reduce_dtype, but with grad_sync: "
+                  "boundary it is the accumulated gradient that is reduced. {}, or use grad_sync: "
+                  "every_micro_step.",
+                  blocks_of(precision.reduce_dtype) == kernels::BlockFormat::kF32
+                      ? "Make them equal"
+                      : "Use grad_accum_dtype: f32, from which blocks are made");
+  }
+}
+
+// What gathers in blocks don't serve.
+void check_gathers(Resolution& recipe) {
+  constexpr std::string_view kKey = "mixed_precision.gather_dtype";
+  const Recipe& values = recipe.values();
+  if (values.mixed_precision.gather_dtype == GatherType::kParamDType) return;
+  const auto& zero = values.zero_optimization;
+  if (values.adapter.type != AdapterChoice::kNone) {
+    recipe.refuse({kKey, "adapter.type"},
+                  "{} sends trained parameters in blocks, and an adapter's base is frozen. Use "
+                  "gather_dtype: param_dtype; adapter.base_dtype: nf4 makes the base smaller.",
+                  kKey);
+  }
+  if (zero.shard_optimizer_over_replicas) {
+    recipe.refuse({kKey, "zero_optimization.shard_optimizer_over_replicas"},
+                  "{} sends parameters in blocks, but replicas that divide the optimizer state "
+                  "don't exchange blocks yet. Leave out one of the two.",
+                  kKey);
+  }
+  for (const auto& [offload, device] :
+       {std::pair<std::string_view, OffloadDevice>("zero_optimization.offload_optimizer",
+                                                   zero.offload_optimizer),
+        {"zero_optimization.offload_param", zero.offload_param}}) {
+    if (device != OffloadDevice::kNvme) continue;
+    recipe.refuse({kKey, offload},
+                  "{} sends parameters in blocks, which aren't made from a disk yet. Use "
+                  "gather_dtype: param_dtype, or {}: none.",
+                  kKey, offload);
   }
 }
 
@@ -89,6 +124,7 @@ void check_loss_scaling(Resolution& recipe) {
 
 void check_precision(Resolution& recipe) {
   check_gradient_types(recipe);
+  check_gathers(recipe);
   check_moments(recipe);
   check_loss_scaling(recipe);
 }

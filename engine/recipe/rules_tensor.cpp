@@ -61,7 +61,10 @@ std::string not_summed(const Recipe& recipe) {
     return "separate documents on context ranks: use parallelism.context_parallel_degree: 1, or "
            "sum_order: rank";
   }
-  if (recipe.mixed_precision.reduce_dtype != FloatType::kF32) {
+  if (blocks_of(recipe.mixed_precision.reduce_dtype) != kernels::BlockFormat::kF32) {
+    return "gradients in blocks: use mixed_precision.reduce_dtype: f32";
+  }
+  if (recipe.mixed_precision.reduce_dtype != ReduceType::kF32) {
     return "gradients of 16 bits: use mixed_precision.reduce_dtype: f32";
   }
   return {};

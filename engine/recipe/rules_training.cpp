@@ -271,6 +271,7 @@ void check_training(Resolution& recipe) {
   check_weight_hashes(recipe);
   check_offload(recipe);
   check_preference(recipe);
+  check_distillation(recipe);
   check_diloco(recipe);
   check_checkpoints(recipe);
   check_rewinds(recipe);

@@ -96,6 +96,9 @@ bool decays_by_a_step(R r) {
 bool prefers(R r) {
   return r.preference.active();
 }
+bool distils(R r) {
+  return r.distillation.active();
+}
 bool judges_answers(R r) {
   return r.preference.loss == PreferenceLoss::kKto;
 }
@@ -322,6 +325,10 @@ const Use kUses[] = {
     {"diloco.fragment_sync_delay", "with sync_every", trains_apart},
     {"diloco.fragment_update_alpha", "with sync_every", trains_apart},
     {"diloco.quantize", "with sync_every", trains_apart},
+
+    {"distillation.top_k", "with a teacher", distils},
+    {"distillation.weight", "with a teacher", distils},
+    {"distillation.temperature", "with a teacher", distils},
 
     {"bad_steps.window", "with sigma", [](R r) { return r.bad_steps.sigma > 0.0; }},
     {"bad_steps.max_in_a_row", "with another of these keys", judges_steps},

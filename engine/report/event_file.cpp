@@ -141,6 +141,9 @@ void EventFile::write(const StepMetrics& metrics) {
     scalars.emplace_back("train/loss/" + name, loss);
   }
   if (metrics.z_loss) scalars.emplace_back("train/z_loss", *metrics.z_loss);
+  if (metrics.teacher_divergence) {
+    scalars.emplace_back("train/teacher_divergence", *metrics.teacher_divergence);
+  }
   for (const auto& [name, value] : metrics.preference) scalars.emplace_back("train/" + name, value);
   if (const auto& logits = metrics.attention_logits) {
     scalars.emplace_back("train/max_attention_logit", logits->largest);

@@ -79,6 +79,7 @@ std::string to_json(const StepMetrics& metrics) {
   for (const auto& [name, tokens] : metrics.source_tokens) line["source_tokens"][name] = tokens;
   for (const auto& [name, loss] : metrics.source_losses) put(line, "loss/" + name, loss);
   if (metrics.z_loss) put(line, "z_loss", *metrics.z_loss);
+  if (metrics.teacher_divergence) put(line, "teacher_divergence", *metrics.teacher_divergence);
   for (const auto& [name, value] : metrics.preference) put(line, name, value);
   if (const auto& logits = metrics.attention_logits) {
     put(line, "max_attention_logit", logits->largest);

@@ -64,7 +64,8 @@
 /// bad_steps keeps from being applied has "skipped":true and "bad_step", the reason.
 ///
 /// With training.z_loss_multiplier, a step's line also has "z_loss", which the gradient has in
-/// addition to the loss. With metrics.log_max_attention_logit or QK-clip, it also has the step's
+/// addition to the loss. With a teacher, it has "teacher_divergence", the mean of kernels/teacher.h's
+/// divergence; "loss" is the text's own part, without weights. With metrics.log_max_attention_logit or QK-clip, it also has the step's
 /// largest attention score with its layer and head, and the largest of each layer:
 ///
 ///    "max_attention_logit":12.5,"max_attention_logit_layer":1,"max_attention_logit_head":3,
@@ -151,7 +152,8 @@ struct StepMetrics {
   std::vector<std::pair<std::string, std::int64_t>> source_tokens{};
   /// With metrics.source_losses: the mean loss of each that has tokens in the step.
   std::vector<std::pair<std::string, double>> source_losses{};
-  std::optional<double> z_loss{};                            ///< of the output logits
+  std::optional<double> z_loss{};  ///< of the output logits
+  std::optional<double> teacher_divergence{};
   std::vector<std::pair<std::string, double>> preference{};  ///< with a loss on answers
   /// The largest attention score, its layer and head, and the largest of each layer.
   struct AttentionLogits {

@@ -29,6 +29,7 @@ constexpr Column kOfSteps[] = {
 constexpr Column kOfSomeRuns[] = {
     {"balance_loss", &RunHistory::balance_loss},
     {"z_loss", &RunHistory::z_loss},
+    {"teacher_divergence", &RunHistory::teacher_divergence},
     {"max_attention_logit", &RunHistory::max_attention_logit},
 };
 

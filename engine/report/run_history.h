@@ -23,8 +23,9 @@ using Curve = std::vector<CurvePoint>;
 
 struct RunHistory {
   Curve loss, val_loss, grad_norm, lr, tokens_per_s, exposed_comm_ms, memory;
-  /// Those that a run may lack: of a model with experts, with a z-loss, and of attention scores.
-  Curve balance_loss, z_loss, max_attention_logit;
+  /// Those that a run may lack: of a model with experts, with a z-loss, with a
+  /// teacher, and of attention scores.
+  Curve balance_loss, z_loss, teacher_divergence, max_attention_logit;
   std::map<std::string, Curve> source_losses{};  ///< of the training, by source of the data
   /// By validation set, if there are several; "the average of the weights", if that was evaluated.
   std::map<std::string, Curve> val_losses{};

@@ -113,6 +113,19 @@ std::int64_t shortest_sequence(const std::vector<Segment>& segments) {
   return shortest;
 }
 
+std::shared_ptr<const TeacherFile> open_teacher(const Recipe& recipe,
+                                                const kernels::TeacherForm& form,
+                                                const data::Batcher& batches,
+                                                checkpoint::Disk& disk) {
+  if (!form) return nullptr;
+  const TeacherShape shape{.rows = batches.num_samples(recipe.training.max_steps),
+                           .seq_length = recipe.training.seq_length,
+                           .top = form.top,
+                           .data = hash_of_samples(batches)};
+  return std::make_shared<const TeacherFile>(disk, recipe.distillation.teacher, shape, form,
+                                             recipe.model.vocab_size);
+}
+
 }  // namespace
 
 std::size_t PreparedRun::segment_after(std::int64_t steps_done) const {
@@ -151,6 +164,8 @@ PreparedRun prepare(const ResolvedRecipe& as_written, const Machine& machine,
   const Recipe::Training& training = run.resolved.values.training;
   require_few_epochs({run.segments, run.batches}, training.max_steps);
   run.tasks = open_tasks(written.values, shortest_sequence(run.segments));
+  run.teacher = open_teacher(run.resolved.values, run.prepared[0].options.model.teacher,
+                             *run.batches[0], disk);
   // A prompt that the vocabulary can't spell is an error now, not after the last step.
   if (training.sample_tokens > 0) run.dataset().text().ids(training.sample_prompt);
   return run;

@@ -9,6 +9,7 @@
 
 #include "engine/data/batcher.h"
 #include "engine/data/task.h"
+#include "engine/distillation/teacher_file.h"
 #include "engine/launch/machine.h"
 #include "engine/plan/world_plan.h"
 #include "engine/recipe/segments.h"
@@ -29,6 +30,7 @@ struct PreparedRun {
   std::vector<PreparedSegment> prepared;
   std::vector<std::shared_ptr<const data::Batcher>> batches;
   std::shared_ptr<const std::vector<data::Task>> tasks;  ///< null: none
+  std::shared_ptr<const TeacherFile> teacher;            ///< null: none
   std::size_t largest = 0;                               ///< the segment that needs the most memory
   std::optional<std::string> too_large;  ///< why it doesn't fit, if memory.on_exceed is warn
 
@@ -41,7 +43,7 @@ struct PreparedRun {
 /// Reads the data and the headers of the initial weights; allocates nothing for training.
 /// Errors   UsageError: exceeds this machine's abilities or memory, names that a checkpoint can't
 ///          contain, initial weights of another model, a prompt that the vocabulary can't express.
-///          DataError: the data, the files of weights.
+///          DataError: the data, the files of weights, the teacher's file.
 PreparedRun prepare(const ResolvedRecipe& written, const Machine& machine, checkpoint::Disk& disk);
 
 /// Settings in which the folder of initial weights differs from the recipe's model, one line each

@@ -97,6 +97,8 @@ constexpr std::array kPictures = {
     Picture{"Gradient norm", &RunHistory::grad_norm, plain, false},
     Picture{"Balance loss of experts", &RunHistory::balance_loss, plain, false, false, true},
     Picture{"Z-loss", &RunHistory::z_loss, plain, false, false, true},
+    Picture{"Divergence from the teacher", &RunHistory::teacher_divergence, plain, false, false,
+            true},
     Picture{"Largest attention logit", &RunHistory::max_attention_logit, plain, false, false, true},
     Picture{"Learning rate", &RunHistory::lr, plain, true},
     Picture{"Tokens per second", &RunHistory::tokens_per_s, human_rate, true},

@@ -71,7 +71,8 @@ TrainerOptions segment_trainer(const PreparedRun& run, std::size_t segment,
       .weight_hash_interval = recipe.training.weight_hash_interval,
       .evaluates_average = recipe.averages.evaluate && recipe.averages.type != AverageType::kNone,
       .tasks = run.tasks,
-      .reference = recipe.run.output_dir + "/reference.safetensors"};
+      .reference = recipe.run.output_dir + "/reference.safetensors",
+      .teacher = run.teacher};
 }
 
 std::int64_t probable_steps(const Recipe& recipe, checkpoint::Disk& disk) {

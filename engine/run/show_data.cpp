@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "engine/data/batcher.h"
+#include "engine/data/one_sequence.h"
 #include "engine/run/epochs.h"
 #include "engine/train/data_sources.h"
 #include "engine/train/from_recipe.h"
@@ -14,30 +15,12 @@
 namespace sherd::engine {
 namespace {
 
-using Ids = std::vector<std::int32_t>;
-
-/// One sequence and what is known of its tokens.
-struct Sequence {
-  explicit Sequence(std::int64_t tokens)
-      : inputs(static_cast<std::size_t>(tokens)),
-        targets(inputs),
-        lengths(inputs),
-        positions(inputs),
-        starts(inputs.size() + 1) {}
-  data::Batch batch(bool separate) {
-    const auto tensor = [](Ids& ids) { return Tensor{ids.data(), DType::kI32, std::ssize(ids)}; };
-    if (!separate) return {tensor(inputs), tensor(targets)};
-    return {tensor(inputs), tensor(targets), tensor(starts), tensor(lengths), tensor(positions)};
-  }
-  Ids inputs, targets, lengths, positions, starts;
-};
-
 class Writer {
  public:
   Writer(const data::TokenText& text, bool colour) : text_(text), colour_(colour) {}
 
   // A token is trained on where it is the target of the one before it.
-  void document(const Sequence& sequence, std::size_t first, std::size_t count) {
+  void document(const data::OneSequence& sequence, std::size_t first, std::size_t count) {
     for (std::size_t begin = first; begin < first + count;) {
       std::size_t end = begin + 1;
       while (end < first + count &&
@@ -59,7 +42,7 @@ class Writer {
   std::string out;
 
  private:
-  static bool trained(const Sequence& sequence, std::size_t token, std::size_t first) {
+  static bool trained(const data::OneSequence& sequence, std::size_t token, std::size_t first) {
     return token > first && sequence.targets[token - 1] != data::kNoTarget;
   }
   const data::TokenText& text_;
@@ -75,10 +58,7 @@ std::string shown_data(const ResolvedRecipe& as_written, const ShowData& show) {
   const Recipe& recipe = segments[0].recipe.values;
   data::BatchSources sources = open_sources(recipe);
   const auto dataset = sources.training[0].dataset;
-  data::BatchShape shape = batch_shape(recipe);
-  // The same rows as the run's, one at a time.
-  shape.num_micro_steps = shape.global_batch_size();
-  shape.micro_batch_size = shape.world = shape.num_replicas = 1;
+  const data::BatchShape shape = data::one_at_a_time(batch_shape(recipe));
   const auto first = std::make_shared<const data::Batcher>(std::move(sources), shape);
   const data::Batcher& batcher = *first;
   const auto batches = segments.size() == 1
@@ -91,32 +71,27 @@ std::string shown_data(const ResolvedRecipe& as_written, const ShowData& show) {
   const bool separate = has_separate_documents(recipe);
   const auto tokens = static_cast<std::size_t>(shape.seq_length);
   for (std::int64_t row = 0; row < show.samples; ++row) {
-    Sequence sequence(shape.seq_length);
+    data::OneSequence sequence(shape.seq_length);
     batcher.fill(row / shape.num_micro_steps, row % shape.num_micro_steps, 0,
                  sequence.batch(separate));
     const auto targets = std::count_if(sequence.targets.begin(), sequence.targets.end(),
                                        [](std::int32_t id) { return id != data::kNoTarget; });
+    const auto documents = sequence.documents(separate);
     std::string lengths;
-    std::size_t used = separate ? 0 : tokens;
-    for (std::size_t i = 0; separate && i < tokens && sequence.lengths[i] > 0; ++i) {
-      lengths += fmt::format("{}{}", lengths.empty() ? "" : " + ", sequence.lengths[i]);
-      used += static_cast<std::size_t>(sequence.lengths[i]);
+    std::size_t used = 0;
+    for (const auto& document : documents) {
+      lengths += fmt::format("{}{}", lengths.empty() ? "" : " + ", document.count);
+      used += document.count;
     }
-    writer.out +=
-        fmt::format("\nsequence {} of step {}{}: {} tokens, {:.1f} % full, {} with a loss\n",
-                    row % shape.num_micro_steps + 1, row / shape.num_micro_steps + 1,
-                    batcher.num_sources() == 1
-                        ? ""
-                        : fmt::format(", of {}", batcher.source(batcher.place_of(row).source).name),
-                    separate ? lengths : std::to_string(tokens),
-                    100.0 * static_cast<double>(used) / static_cast<double>(tokens), targets);
-    if (!separate) {
-      writer.document(sequence, 0, tokens);
-      continue;
-    }
-    for (std::size_t i = 0; i < tokens && sequence.lengths[i] > 0; ++i) {
-      writer.document(sequence, static_cast<std::size_t>(sequence.starts[i]),
-                      static_cast<std::size_t>(sequence.lengths[i]));
+    writer.out += fmt::format(
+        "\nsequence {} of step {}{}: {} tokens, {:.1f} % full, {} with a loss\n",
+        row % shape.num_micro_steps + 1, row / shape.num_micro_steps + 1,
+        batcher.num_sources() == 1
+            ? ""
+            : fmt::format(", of {}", batcher.source(batcher.place_of(row).source).name),
+        lengths, 100.0 * static_cast<double>(used) / static_cast<double>(tokens), targets);
+    for (const auto& document : documents) {
+      writer.document(sequence, document.first, document.count);
     }
   }
   return std::move(writer.out);

@@ -1,6 +1,9 @@
 #include "engine/train/batch_buffers.h"
 
 #include <algorithm>
+#include <span>
+#include <tuple>
+#include <utility>
 
 #include "core/error.h"
 #include "engine/train/layout/sharding_plan.h"
@@ -14,6 +17,14 @@ static_assert(data::kNoTarget == kernels::kNoTarget);
 // One buffer: T + 1 starts, T lengths, T positions.
 std::int64_t documents_numel(std::int64_t tokens) {
   return 3 * tokens + 1;
+}
+
+constexpr const char* kTeacher = ".teacher";
+
+// One buffer: ids, then the bits of probabilities.
+std::pair<Tensor, Tensor> teacher_tensors(const Tensor& all) {
+  const std::int64_t half = all.numel / 2;
+  return {all.part(0, half), {all.part(half, half).data, DType::kF32, half}};
 }
 
 struct DocumentTensors {
@@ -36,6 +47,16 @@ std::vector<BufferSpec> batch_buffers(const std::string& name, const TrainingOpt
   return specs;
 }
 
+std::vector<BufferSpec> training_batch_buffers(const std::string& name,
+                                               const TrainingOptions& options, Phases phases) {
+  std::vector<BufferSpec> specs = batch_buffers(name, options, phases);
+  if (const std::int64_t top = options.model.teacher.top; top > 0) {
+    specs.push_back({name + kTeacher, Category::kData, DType::kI32,
+                     2 * options.model.tokens() * top, phases, Home::kMirrored});
+  }
+  return specs;
+}
+
 OwnPositions::OwnPositions(const TrainingOptions& options, const sharding::Rank& rank)
     : sequences_(options.model.sequences),
       seq_length_(options.model.seq_length),
@@ -46,14 +67,16 @@ OwnPositions::OwnPositions(const TrainingOptions& options, const sharding::Rank&
 
 void OwnPositions::move_to_front(const data::Batch& batch) const {
   if (degree_ == 1) return;
-  for (const Tensor& tokens : {batch.inputs, batch.targets, batch.positions}) {
-    if (!tokens) continue;  // without documents apart
-    auto* ids = tokens.as<std::int32_t>();
-    auto* to = ids;
+  for (const Tensor& tokens : {batch.inputs, batch.targets, batch.positions, batch.teacher_ids,
+                               batch.teacher_probabilities}) {
+    if (!tokens) continue;  // without documents apart, without a teacher
+    const std::int64_t width = tokens.numel / batch.inputs.numel;
+    auto* words = static_cast<std::uint32_t*>(tokens.data);
+    auto* to = words;
     for (std::int64_t row = 0; row < sequences_; ++row) {
       for (const auto& [first, count] : runs_) {
-        const auto* from = ids + row * seq_length_ + first;
-        to = std::copy(from, from + count, to);  // never after the place that is read
+        const auto* from = words + (row * seq_length_ + first) * width;
+        to = std::copy(from, from + count * width, to);  // never after the place that is read
       }
     }
   }
@@ -65,6 +88,9 @@ TokenBatch OwnPositions::of(TokenBatch batch) const {
   batch.inputs = batch.inputs.part(0, own);
   batch.targets = batch.targets.part(0, own);
   if (batch.documents) batch.documents.positions = batch.documents.positions.part(0, own);
+  batch.teacher_ids = batch.teacher_ids.part(0, batch.teacher_ids.numel / degree_);
+  batch.teacher_probabilities =
+      batch.teacher_probabilities.part(0, batch.teacher_probabilities.numel / degree_);
   return batch;
 }
 
@@ -99,11 +125,16 @@ TokenBatch first_tokens(TokenBatch batch, std::int64_t tokens) {
 
 BatchBuffers::BatchBuffers(const sharding::Rank& rank, const std::vector<BufferSpec>& specs)
     : inputs_(rank, specs[0]), targets_(rank, specs[1]) {
-  if (specs.size() > 2) documents_ = {rank, specs[2]};
+  for (const BufferSpec& spec : std::span(specs).subspan(2)) {
+    (spec.name.ends_with(kTeacher) ? teacher_ : documents_) = {rank, spec};
+  }
 }
 
 data::Batch BatchBuffers::host() const {
   data::Batch batch{inputs_.host(), targets_.host()};
+  if (teacher_.device()) {
+    std::tie(batch.teacher_ids, batch.teacher_probabilities) = teacher_tensors(teacher_.host());
+  }
   if (!documents_.device()) return batch;
   const DocumentTensors documents = document_tensors(documents_.host(), batch.inputs.numel);
   batch.starts = documents.starts;
@@ -114,6 +145,9 @@ data::Batch BatchBuffers::host() const {
 
 TokenBatch BatchBuffers::device() const {
   TokenBatch batch{inputs_.device(), targets_.device()};
+  if (teacher_.device()) {
+    std::tie(batch.teacher_ids, batch.teacher_probabilities) = teacher_tensors(teacher_.device());
+  }
   if (!documents_.device()) return batch;
   const DocumentTensors documents = document_tensors(documents_.device(), batch.inputs.numel);
   batch.documents = {documents.starts, documents.lengths, documents.positions};
@@ -124,6 +158,7 @@ void BatchBuffers::to_device(Stream& stream) const {
   inputs_.to_device(stream);
   targets_.to_device(stream);
   if (documents_.device()) documents_.to_device(stream);
+  if (teacher_.device()) teacher_.to_device(stream);
 }
 
 }  // namespace sherd::engine

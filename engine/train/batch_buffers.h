@@ -15,6 +15,9 @@ namespace sherd::engine {
 /// `{name}.inputs`, `{name}.targets`, and with separate documents `{name}.documents`.
 std::vector<BufferSpec> batch_buffers(const std::string& name, const TrainingOptions& options,
                                       Phases phases);
+/// The same for a training step: with a teacher also `{name}.teacher`.
+std::vector<BufferSpec> training_batch_buffers(const std::string& name,
+                                               const TrainingOptions& options, Phases phases);
 
 /// Which tokens of each row a rank computes: all of them, or its part along the context axis, which
 /// is one run or two.
@@ -52,7 +55,7 @@ class BatchBuffers {
   void to_device(Stream& stream) const;
 
  private:
-  sharding::MirroredBuffer inputs_, targets_, documents_;
+  sharding::MirroredBuffer inputs_, targets_, documents_, teacher_;
 };
 
 }  // namespace sherd::engine

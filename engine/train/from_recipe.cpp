@@ -57,8 +57,9 @@ TrainingOptions training_options(const Recipe& recipe) {
       static_cast<int>(degrees.pipeline_chunks_per_rank),
       {degrees.pipeline_layers_per_chunk.begin(), degrees.pipeline_layers_per_chunk.end()}};
   const Recipe::MixedPrecision& precision = recipe.mixed_precision;
-  options.precision = {dtype_of(precision.param_dtype), dtype_of(precision.reduce_dtype),
-                       dtype_of(precision.grad_accum_dtype)};
+  options.precision = {dtype_of(precision.param_dtype), dtype_of(formed_in(precision.reduce_dtype)),
+                       dtype_of(precision.grad_accum_dtype), blocks_of(precision.gather_dtype),
+                       blocks_of(precision.reduce_dtype)};
   options.loss_scaling = recipe.loss_scaling;
   options.gather = {static_cast<int>(zero.prefetch_depth), zero.reshard_after_forward};
   options.num_micro_steps = static_cast<int>(recipe.training.gradient_accumulation_steps);
@@ -103,6 +104,10 @@ TrainingOptions training_options(const Recipe& recipe) {
       recipe.metrics.log_max_attention_logit || options.qk_clip_threshold > 0.0;
   options.model.z_loss = recipe.training.z_loss_multiplier;
   options.preference = recipe.preference.options();
+  if (const DistillationKeys& keys = recipe.distillation; keys.active()) {
+    options.model.teacher = {keys.top_k, static_cast<float>(keys.weight),
+                             static_cast<float>(keys.temperature)};
+  }
   options.overfit_one_batch = recipe.training.overfit_one_batch;
   if (degrees.expert_parallel_degree > 1) options.divide_experts();
   options.staging_bytes = recipe.checkpoint.staging_mib << 20;

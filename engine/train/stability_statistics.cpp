@@ -11,8 +11,8 @@ namespace {
 
 constexpr const char* kName = "stability";
 
-bool has_z_loss(const TrainingOptions& options) {
-  return options.model.z_loss > 0.0;
+bool has_losses(const TrainingOptions& options) {
+  return options.model.has_further_losses();
 }
 
 std::int64_t num_heads(const TrainingOptions& options) {
@@ -20,9 +20,9 @@ std::int64_t num_heads(const TrainingOptions& options) {
                                            : 0;
 }
 
-// What a rank sends: the digits of its sum of z-losses, then the largest score of every head.
+// What a rank sends: the digits of its sum of further losses, then the largest score of every head.
 int count_of(const TrainingOptions& options) {
-  return (has_z_loss(options) ? ExactSum::kNumbers : 0) + static_cast<int>(num_heads(options));
+  return (has_losses(options) ? ExactSum::kNumbers : 0) + static_cast<int>(num_heads(options));
 }
 
 BufferSpec maxima_buffer(const TrainingOptions& options) {
@@ -59,11 +59,11 @@ void StabilityStatistics::begin() {
   if (maxima_) kernels::fill_zero(rank_.compute(), maxima_->device());
 }
 
-std::vector<double> StabilityStatistics::own_numbers(const ExactSum& z_loss_sum) {
+std::vector<double> StabilityStatistics::own_numbers(const ExactSum& loss_sum) {
   std::vector<double> own;
-  if (has_z_loss(options_)) {
+  if (has_losses(options_)) {
     // Tensor ranks have the same tokens.
-    const ExactSum counted = rank_.contributes_tokens() ? z_loss_sum : ExactSum();
+    const ExactSum counted = rank_.contributes_tokens() ? loss_sum : ExactSum();
     const ExactSum::Numbers numbers = counted.numbers();
     own.insert(own.end(), numbers.begin(), numbers.end());
   }
@@ -78,23 +78,24 @@ std::vector<double> StabilityStatistics::own_numbers(const ExactSum& z_loss_sum)
   return own;
 }
 
-std::shared_ptr<const StabilityReport> StabilityStatistics::combine(const ExactSum& z_loss_sum,
+std::shared_ptr<const StabilityReport> StabilityStatistics::combine(const ExactSum& loss_sum,
                                                                     std::int64_t num_targets) {
   if (!active()) return nullptr;
-  const std::size_t first_head = has_z_loss(options_) ? ExactSum::kNumbers : 0;
+  const std::size_t first_head = has_losses(options_) ? ExactSum::kNumbers : 0;
   const auto heads = static_cast<std::size_t>(num_heads(options_));
   std::vector<float> largest(heads, -std::numeric_limits<float>::infinity());
   ExactSum sum;
   for (const std::span<const double> of_rank :
-       exchange_->all_gather(kName, own_numbers(z_loss_sum))) {
-    if (has_z_loss(options_)) sum.add(of_rank.first(first_head));
+       exchange_->all_gather(kName, own_numbers(loss_sum))) {
+    if (has_losses(options_)) sum.add(of_rank.first(first_head));
     for (std::size_t i = 0; i < heads; ++i) {
       largest[i] = std::max(largest[i], static_cast<float>(of_rank[first_head + i]));
     }
   }
   const auto report = std::make_shared<StabilityReport>();
-  if (has_z_loss(options_)) {
-    report->z_loss = sum.value() / static_cast<double>(std::max<std::int64_t>(num_targets, 1));
+  if (has_losses(options_)) {
+    const double mean = sum.value() / static_cast<double>(std::max<std::int64_t>(num_targets, 1));
+    (options_.model.teacher ? report->teacher_divergence : report->z_loss) = mean;
   }
   const auto per_layer = static_cast<std::ptrdiff_t>(options_.model.query_heads);
   for (auto layer = largest.begin(); layer != largest.end(); layer += per_layer) {

@@ -19,6 +19,8 @@ struct StabilityReport {
   /// ModelShape::z_loss times the mean of the squared log-sum-exp of a token's logits, over the
   /// tokens with a target: what the step's gradient has in addition to the loss. None without it.
   std::optional<double> z_loss{};
+  /// With a teacher: the mean of the divergence (kernels/teacher.h) over the same tokens.
+  std::optional<double> teacher_divergence{};
   /// [L, H], of all heads: the step's largest attention score, scaled and before the soft cap
   /// (kernels/attention.h, `maxima`); -infinity: no query saw a key. Empty without
   /// ModelShape::max_attention_logit.
@@ -45,12 +47,12 @@ class StabilityStatistics {
   /// For Pass::attention_maxima.
   Tensor maxima() const { return maxima_ ? maxima_->device() : Tensor{}; }
   /// Over all ranks. A collective, at the end of the step; null and nothing unless active.
-  /// `z_loss_sum`: of this rank's tokens.
-  std::shared_ptr<const StabilityReport> combine(const ExactSum& z_loss_sum,
+  /// `loss_sum`: of this rank's tokens' further losses (ModelShape::has_further_losses).
+  std::shared_ptr<const StabilityReport> combine(const ExactSum& loss_sum,
                                                  std::int64_t num_targets);
 
  private:
-  std::vector<double> own_numbers(const ExactSum& z_loss_sum);
+  std::vector<double> own_numbers(const ExactSum& loss_sum);
 
   const TrainingOptions& options_;
   const sharding::Rank& rank_;

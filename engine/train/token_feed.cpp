@@ -3,8 +3,8 @@
 namespace sherd::engine {
 
 std::vector<BufferSpec> batch_buffers(const TrainingOptions& options) {
-  std::vector<BufferSpec> buffers = batch_buffers("batch.0", options, kAlways);
-  const std::vector<BufferSpec> second = batch_buffers("batch.1", options, kAlways);
+  std::vector<BufferSpec> buffers = training_batch_buffers("batch.0", options, kAlways);
+  const std::vector<BufferSpec> second = training_batch_buffers("batch.1", options, kAlways);
   buffers.insert(buffers.end(), second.begin(), second.end());
   return buffers;
 }
@@ -24,7 +24,7 @@ TokenFeed::TokenFeed(const TrainingOptions& options, const sharding::Rank& rank,
         positions.move_to_front(batch);
       }) {
   for (std::size_t i = 0; i < places_.size(); ++i) {
-    places_[i] = {{rank, batch_buffers(fmt::format("batch.{}", i), options, kAlways)},
+    places_[i] = {{rank, training_batch_buffers(fmt::format("batch.{}", i), options, kAlways)},
                   rank.make_event(),
                   rank.make_event()};
   }

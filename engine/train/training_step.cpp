@@ -184,6 +184,8 @@ model::Pass TrainingStep::pass_of(std::int64_t step, const TokenBatch& batch) co
       .gradient_scale =
           static_cast<float>(scaler_.scale() / static_cast<double>(std::max<std::int64_t>(
                                                    targets_of_replica(step), 1))),
+      .teacher_ids = batch.teacher_ids,
+      .teacher_probabilities = batch.teacher_probabilities,
       .balance_scale = static_cast<float>(
           scaler_.scale() / static_cast<double>(options_.num_micro_steps * rank_.data_degree()))};
 }

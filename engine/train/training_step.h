@@ -77,6 +77,7 @@ struct StepResult {
 struct TokenBatch {
   ConstTensor inputs, targets;
   kernels::Documents documents{};
+  ConstTensor teacher_ids{}, teacher_probabilities{};  ///< [T, K], with a teacher
   std::int64_t first_row = 0;  ///< index of its first sequence in the step's batch
 };
 /// Returns the rank's micro-batches, each valid until the next call.
@@ -144,7 +145,9 @@ class TrainingStep {
     std::vector<std::int64_t> expert_counts{};  ///< ExpertStatistics::previous_counts
     optim::BadSteps::State bad_steps{};
     std::int64_t num_without_targets = 0;  ///< steps that updated nothing
-    std::uint64_t reference = 0;           ///< hash of the reference of a loss on answers; 0: none
+    /// Hash of what losses compare with: of a loss on answers its reference, in distillation the
+    /// teacher's file. 0: none.
+    std::uint64_t reference = 0;
     bool operator==(const Counters&) const = default;
   };
   Counters counters() const;

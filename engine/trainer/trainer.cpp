@@ -1,5 +1,6 @@
 #include "engine/trainer/trainer.h"
 
+#include <algorithm>
 #include <filesystem>
 
 #include "engine/data/shuffle.h"
@@ -47,7 +48,7 @@ Trainer::Trainer(const TrainerOptions& options, const sharding::Rank& rank)
       saver_(checkpointing_, options_.on_save),
       feed_(options_.training, rank,
             [this](std::int64_t step, std::int64_t micro_step, const data::Batch& batch) {
-              options_.batches->fill(batch_of(step), micro_step, rank_.data_index(), batch);
+              fill(step, micro_step, batch);
             }) {
   training_step_.weight_hash_interval = options_.weight_hash_interval;
   training_step_.num_targets = [this](std::int64_t step) {
@@ -82,8 +83,35 @@ void Trainer::load() {
   skips_ = start.skips;
   if (options_.training.preference.has_reference()) prepare_reference();
   evaluation_.set_reference(reference_);
+  if (options_.teacher) check_teacher();
   feed_.start(steps_done_);
   loaded_ = true;
+}
+
+void Trainer::fill(std::int64_t step, std::int64_t micro_step, const data::Batch& batch) const {
+  const data::Batcher& batches = *options_.batches;
+  const std::int64_t of_step = batch_of(step);
+  batches.fill(of_step, micro_step, rank_.data_index(), batch);
+  if (!options_.teacher) return;
+  // An epoch's last step may have rows without a sample, which come last.
+  const data::BatchShape& shape = batches.shape();
+  const std::int64_t first =
+      of_step * shape.global_batch_size() + shape.first_row(micro_step, rank_.data_index());
+  const std::int64_t count =
+      std::clamp<std::int64_t>(batches.num_samples(of_step + 1) - first, 0, shape.micro_batch_size);
+  options_.teacher->fill(first, count, batch);
+}
+
+void Trainer::check_teacher() {
+  const std::uint64_t hash = options_.teacher->hash();
+  const std::uint64_t saved = training_step_.counters().reference;
+  if (steps_done_ > 0 && saved != hash) {
+    throw DataError(
+        "{}: isn't the teacher's file that this run {}; name that file, or start a new run with "
+        "checkpoint.init_from.",
+        options_.teacher->path(), saved == 0 ? "began without" : "began with");
+  }
+  training_step_.reference_hash = hash;
 }
 
 // Of the weights before the first step. Every rank reads it, or has computed it.

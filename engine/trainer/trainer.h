@@ -42,6 +42,7 @@
 
 #include "engine/data/batcher.h"
 #include "engine/data/task.h"
+#include "engine/distillation/teacher_file.h"
 #include "engine/generate/sample.h"
 #include "engine/saving/saver.h"
 #include "engine/train/evaluation.h"
@@ -68,6 +69,8 @@ struct TrainerOptions {
   /// With a loss on answers that has a reference: the file of it (engine/saving/reference_file.h),
   /// which `load` writes before the first step and reads before later ones.
   std::string reference{};
+  /// With TrainingOptions::model.teacher: what it found likely for these samples; ranks share it.
+  std::shared_ptr<const TeacherFile> teacher{};
   AskedToStop
       asked_to_stop{};  ///< called by each rank once per step, and before each evaluation pass
   AskedToSave asked_to_save{};  ///< called by each rank once per step
@@ -86,7 +89,8 @@ class Trainer {
   /// Call it once, before anything else. Loads parameters, optimizer, counters and the position in
   /// the data as `checkpoints` says (resume, init_from). If there is nothing to load, training
   /// begins with step 0. Ranks, stage and mesh may differ from those that saved.
-  /// Errors   as `resume` (engine/saving/resuming.h); DataError: a reference that isn't this run's.
+  /// Errors   as `resume` (engine/saving/resuming.h); DataError: a reference or a teacher's file that
+  ///          isn't this run's.
   ///          If it was asked to stop meanwhile, steps_done is 0 and `reference_stop` says so.
   void load();
 
@@ -145,6 +149,8 @@ class Trainer {
   void save(SaveWish wish);
   EvaluationResult evaluate_weights(std::int64_t num_batches);
   void prepare_reference();
+  void check_teacher();
+  void fill(std::int64_t step, std::int64_t micro_step, const data::Batch& batch) const;
   std::vector<Answer> answers_of(std::int64_t step, std::int64_t first_row) const;
   std::int64_t batch_of(std::int64_t step) const {
     return options_.training.overfit_one_batch ? options_.batches->first_step()

@@ -5,6 +5,7 @@
 #include "kernels/cpu/blocks.h"
 #include "kernels/cpu/lane_sum.h"
 #include "kernels/cpu/logits_form.h"
+#include "kernels/cpu/taught_row.h"
 #include "kernels/cpu/token.h"
 #include "kernels/cpu/wide.h"
 #include "kernels/dispatch_float.h"
@@ -97,6 +98,24 @@ float cross_entropy_row(T* logits_V, std::int64_t V, std::int64_t target, const 
   return fast_log(total) + (row.base - target_logit);
 }
 
+// The same with a teacher, token `t`.
+template <class T, class Form>
+float taught_row(T* logits_V, std::int64_t t, std::int64_t target, const Form& form,
+                 const CrossEntropy& args) {
+  const std::int64_t V = args.vocab_size;
+  const TaughtTokens taught(args.teacher, t);
+  const float maximum = maximum_of_row(logits_V, V, form);
+  const float sum = sum_of_exponentials(logits_V, V, form, maximum);
+  const float tempered =
+      sum_of_exponentials(logits_V, V, form, maximum, 1.0f / taught.form.temperature);
+  const float above = form.shape(static_cast<float>(logits_V[target])) - maximum;
+  args.teacher.divergences.as<float>()[t] = taught.divergence(
+      product_of_row(taught, logits_V, 0, V, VocabularyRows{}, V, form, maximum), tempered);
+  differentiate_taught_row(taught, {maximum, sum, tempered}, args.grad_scale, target,
+                           VocabularyRows{}, V, form, logits_V);
+  return fast_log(sum) - above;
+}
+
 }  // namespace
 
 void cross_entropy(ThreadTeam& team, const CrossEntropy& args) {
@@ -110,9 +129,14 @@ void cross_entropy(ThreadTeam& team, const CrossEntropy& args) {
           if (args.gradient) std::fill_n(logits_TV + t * V, V, T{});
           args.losses.as<float>()[t] = 0.0f;
           if (args.z_loss) args.z_loss.losses.as<float>()[t] = 0.0f;
+          if (args.teacher) args.teacher.divergences.as<float>()[t] = 0.0f;
           return;
         }
         const std::int64_t target = checked_token(targets_T[t], V);
+        if (args.teacher) {
+          args.losses.as<float>()[t] = taught_row(logits_TV + t * V, t, target, form, args);
+          return;
+        }
         float* z_loss = args.z_loss ? args.z_loss.losses.as<float>() + t : nullptr;
         const float scale =
             args.weights ? args.grad_scale * args.weights.as<float>()[t] : args.grad_scale;

@@ -3,8 +3,8 @@
 
 #include <algorithm>
 
-#include "kernels/cpu/lane_sum.h"
-#include "kernels/cpu/logits_form.h"
+#include "kernels/cpu/shaped_rows.h"
+#include "kernels/cpu/taught_row.h"
 #include "kernels/cpu/token.h"
 #include "kernels/dispatch_float.h"
 
@@ -21,16 +21,6 @@ float maximum_of(const CutCrossEntropy& args, std::int64_t t) {
   return maximum;
 }
 
-// Calls `visit(first, count, z)` for the blocks of a row as the softmax sees them.
-template <class T, class Form, class Visit>
-void for_each_shaped_block(const T* logits_V, std::int64_t V, const Form& form,
-                           const Visit& visit) {
-  for_each_block(0, V, [&](std::int64_t first, int count) {
-    BlockScratch in, shaped;
-    visit(first, count, form.shape(load_block(logits_V + first, count, in), count, shaped));
-  });
-}
-
 // Calls `visit(t, logits_V, form)` for all tokens.
 template <class Visit>
 void for_each_token(ThreadTeam& team, const CutCrossEntropy& args, const Visit& visit) {
@@ -44,26 +34,38 @@ void for_each_token(ThreadTeam& team, const CutCrossEntropy& args, const Visit& 
   });
 }
 
-template <class T, class Form>
-float sum_of_exponentials(const T* logits, std::int64_t rows, const Form& form, float maximum) {
-  double sum = 0.0;
-  for_each_shaped_block(logits, rows, form, [&](std::int64_t, int count, const float* z) {
-    BlockScratch out;
-#pragma omp simd
-    for (int i = 0; i < count; ++i) out.value[i] = fast_exp(z[i] - maximum);
-    LaneSum lanes;
-    lanes.add_values(out.value, count);
-    sum += static_cast<double>(lanes.total());
-  });
-  return static_cast<float>(sum);
-}
-
 // Neighbours are added, then neighbouring sums. Overwrites them.
 float sum_of_groups(float* numbers, int count) {
   for (; count > 1; count /= 2) {
     for (int i = 0; i < count / 2; ++i) numbers[i] = numbers[2 * i] + numbers[2 * i + 1];
   }
   return numbers[0];
+}
+
+// The tree of `sum(first, end)` over the groups of rows.
+template <class Sum>
+float sum_over_groups(const CutCrossEntropy& args, const Sum& sum) {
+  float of_groups[kMostSumGroups];
+  for (int group = 0; group < args.groups; ++group) {
+    const std::int64_t size = args.groups == 1 ? args.num_rows : args.rows_of_a_group;
+    const std::int64_t first = std::min(group * size, args.num_rows);
+    of_groups[group] = sum(first, std::min(first + size, args.num_rows));
+  }
+  return sum_of_groups(of_groups, args.groups);
+}
+
+template <class T, class Form>
+void add_teacher_sums(const CutCrossEntropy& args, std::int64_t t, const T* logits_V,
+                      const Form& form, float maximum) {
+  const TaughtTokens taught(args.teacher, t);
+  auto* tempered_T = args.sums.as<float>() + 2 * args.tokens;
+  tempered_T[t] = sum_over_groups(args, [&](std::int64_t first, std::int64_t end) {
+    return sum_of_exponentials(logits_V + first, end - first, form, maximum,
+                               1.0f / taught.form.temperature);
+  });
+  tempered_T[args.tokens + t] = sum_over_groups(args, [&](std::int64_t first, std::int64_t end) {
+    return product_of_row(taught, logits_V, first, end, args.rows, args.num_rows, form, maximum);
+  });
 }
 
 template <class T, class Form>
@@ -93,12 +95,7 @@ void differentiate_row(const CutCrossEntropy& args, const Form& form, float scal
 void logit_maxima(ThreadTeam& team, const CutCrossEntropy& args) {
   auto* maxima_T = args.maxima.as<float>() + args.rank * args.tokens;
   for_each_token(team, args, [&](std::int64_t t, const auto* logits_V, const auto& form) {
-    float maximum = -std::numeric_limits<float>::infinity();
-    for_each_shaped_block(logits_V, args.num_rows, form,
-                          [&](std::int64_t, int count, const float* z) {
-                            maximum = std::max(maximum, block_maximum(z, count));
-                          });
-    maxima_T[t] = maximum;
+    maxima_T[t] = maximum_of_row(logits_V, args.num_rows, form);
   });
 }
 
@@ -106,17 +103,13 @@ void exponential_sums(ThreadTeam& team, const CutCrossEntropy& args) {
   const auto* targets_T = args.targets.as<std::int32_t>();
   auto *sums_T = args.sums.as<float>(), *targets_above_T = sums_T + args.tokens;
   for_each_token(team, args, [&](std::int64_t t, const auto* logits_V, const auto& form) {
-    sums_T[t] = targets_above_T[t] = 0.0f;
+    for (std::int64_t i = 0; i < args.num_sums(); ++i) sums_T[i * args.tokens + t] = 0.0f;
     if (targets_T[t] == kNoTarget) return;
     const float maximum = maximum_of(args, t);
-    float of_groups[kMostSumGroups];
-    for (int group = 0; group < args.groups; ++group) {
-      const std::int64_t size = args.groups == 1 ? args.num_rows : args.rows_of_a_group;
-      const std::int64_t first = std::min(group * size, args.num_rows);
-      const std::int64_t end = std::min(first + size, args.num_rows);
-      of_groups[group] = sum_of_exponentials(logits_V + first, end - first, form, maximum);
-    }
-    sums_T[t] = sum_of_groups(of_groups, args.groups);
+    sums_T[t] = sum_over_groups(args, [&](std::int64_t first, std::int64_t end) {
+      return sum_of_exponentials(logits_V + first, end - first, form, maximum);
+    });
+    if (args.teacher) add_teacher_sums(args, t, logits_V, form, maximum);
     const std::int64_t row = row_of_token(args.rows, args.num_rows, targets_T[t]);
     if (row >= 0) targets_above_T[t] = form.shape(static_cast<float>(logits_V[row])) - maximum;
   });
@@ -130,6 +123,7 @@ void cut_cross_entropy(ThreadTeam& team, const CutCrossEntropy& args) {
     if (targets_T[t] == kNoTarget) {
       losses_T[t] = 0.0f;
       if (args.z_loss) z_losses_T[t] = 0.0f;
+      if (args.teacher) args.teacher.divergences.as<float>()[t] = 0.0f;
       if (args.gradient) std::fill_n(logits_V, args.num_rows, T{});
       return;
     }
@@ -139,10 +133,19 @@ void cut_cross_entropy(ThreadTeam& team, const CutCrossEntropy& args) {
       z_losses_T[t] = z_loss_of(args.z_loss.coefficient, lse);
     }
     if (!args.gradient) return;
+    const std::int64_t target_row = row_of_token(args.rows, args.num_rows, targets_T[t]);
+    if (args.teacher) {
+      const TaughtTokens taught(args.teacher, t);
+      const float tempered = sums_T[2 * args.tokens + t];
+      args.teacher.divergences.as<float>()[t] =
+          taught.divergence(sums_T[3 * args.tokens + t], tempered);
+      return differentiate_taught_row(taught, {maximum_of(args, t), sums_T[t], tempered},
+                                      args.grad_scale, target_row, args.rows, args.num_rows, form,
+                                      logits_V);
+    }
     const float scale =
         args.weights ? args.grad_scale * args.weights.as<float>()[t] : args.grad_scale;
-    differentiate_row(args, form, scale, maximum_of(args, t), sums_T[t],
-                      row_of_token(args.rows, args.num_rows, targets_T[t]), logits_V);
+    differentiate_row(args, form, scale, maximum_of(args, t), sums_T[t], target_row, logits_V);
   });
 }
 

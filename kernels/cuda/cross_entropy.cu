@@ -2,6 +2,7 @@
 // gradient in place in a second, which finds the row in the L2 cache if few blocks work at a time.
 #include "kernels/cuda/forms.h"
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/taught_rows.cuh"
 #include "kernels/device_common/logits_form.h"
 #include "kernels/token.h"
 
@@ -127,6 +128,59 @@ __global__ void __launch_bounds__(kRowThreads)
   do_row<N>(logits, targets, losses, vocab_size, form, gradient, scale, TokenWeights(weights));
 }
 
+// With a teacher, in three passes: maximum, sums, gradient.
+template <int N, class T, class Form>
+__global__ void __launch_bounds__(kRowThreads)
+    cross_entropy_taught_row(T* logits, const std::int32_t* targets, float* losses,
+                             std::int64_t vocab_size, const Form form, bool, float scale,
+                             const Taught taught) {
+  __shared__ float scratch[64];
+  const std::int64_t t = blockIdx.x;
+  T* x = logits + t * vocab_size;
+  const std::int32_t target = targets[t];
+  const std::int64_t step = static_cast<std::int64_t>(blockDim.x) * N;
+  const std::int64_t begin = static_cast<std::int64_t>(threadIdx.x) * N;
+  if (target == kNoTarget) {  // all threads of the block
+    if (threadIdx.x == 0) losses[t] = taught.divergences[t] = 0.0f;
+    const float zeros[N] = {};
+    for (std::int64_t v = begin; v < vocab_size; v += step) store_narrow<N>(x + v, zeros);
+    return;
+  }
+  if (target < 0 || target >= vocab_size) __trap();
+  float most = -device_common::kInfinity, sum = 0.0f, tempered = 0.0f;
+  for (std::int64_t v = begin; v < vocab_size; v += step) {
+    float pack[N];
+    load_wide<N>(x + v, pack);
+    for (int i = 0; i < N; ++i) {
+      const float z = form.shape(pack[i]);
+      most = z > most ? z : most;
+    }
+  }
+  const float maximum = block_max(most, scratch);
+  const float inverse = 1.0f / taught.temperature;
+  for (std::int64_t v = begin; v < vocab_size; v += step) {
+    float pack[N];
+    load_wide<N>(x + v, pack);
+    for (int i = 0; i < N; ++i) {
+      const float z = form.shape(pack[i]);
+      sum += exp_below(z, maximum);
+      tempered += exp_below(inverse * (z - maximum), 0.0f);
+    }
+  }
+  block_sums(sum, tempered, scratch);
+  const OwnToken own(taught, t, 0, vocab_size, vocab_size);
+  const float product = product_of(own, x, form, maximum, scratch);
+  const float entropy = negative_entropy(taught, t, scratch);
+  if (threadIdx.x == 0) {
+    const float z = form.shape(device_common::widen(x[target]));
+    losses[t] = device_common::fast_log(sum) + (maximum - z);
+    taught.divergences[t] =
+        entropy - product / taught.temperature + device_common::fast_log(tempered);
+  }
+  differentiate_taught_row<N>(taught, own, {maximum, sum, tempered}, scale, target, vocab_size,
+                              form, x);
+}
+
 }  // namespace
 
 void cross_entropy(Stream& stream, const CrossEntropy& args) {
@@ -145,6 +199,10 @@ void cross_entropy(Stream& stream, const CrossEntropy& args) {
         const ZLosses z_loss{args.z_loss.coefficient, args.z_loss.losses.as<float>()};
         packs ? launch(cross_entropy_z_row<N, T, Form>, z_loss)
               : launch(cross_entropy_z_row<1, T, Form>, z_loss);
+      } else if (args.teacher) {
+        const Taught taught(args.teacher);
+        packs ? launch(cross_entropy_taught_row<N, T, Form>, taught)
+              : launch(cross_entropy_taught_row<1, T, Form>, taught);
       } else if (args.weights) {
         const float* weights = args.weights.as<float>();
         packs ? launch(cross_entropy_weighted_row<N, T, Form>, weights)

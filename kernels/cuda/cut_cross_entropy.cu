@@ -3,6 +3,7 @@
 
 #include "kernels/cuda/cut_cross_entropy.h"
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/taught_rows.cuh"
 #include "kernels/device_common/logits_form.h"
 
 namespace sherd::kernels::cuda {
@@ -144,10 +145,75 @@ __global__ void __launch_bounds__(kRowThreads)
   }
 }
 
+// With a teacher: its two sums, in addition to those of exponentials_of_rows.
+template <int N, class T, class Form>
+__global__ void __launch_bounds__(kRowThreads)
+    teacher_sums_of_rows(const Arguments<T> a, const Form form, const Taught taught) {
+  __shared__ float scratch[32];
+  const std::int64_t t = blockIdx.x;
+  float* tempered_T = a.sums + 2 * a.tokens;
+  if (a.targets[t] == kNoTarget) {  // all threads of the block
+    if (threadIdx.x == 0) tempered_T[t] = tempered_T[a.tokens + t] = 0.0f;
+    return;
+  }
+  const T* x = a.logits + t * a.num_rows;
+  const float maximum = a.maximum(t), inverse = 1.0f / taught.temperature;
+  float sum = 0.0f;
+  for (std::int64_t v = own_begin<N>(); v < a.num_rows; v += own_step<N>()) {
+    float pack[N];
+    load_wide<N>(x + v, pack);
+    for (int i = 0; i < N; ++i) {
+      sum += exp_below(inverse * (form.shape(pack[i]) - maximum), 0.0f);
+    }
+  }
+  sum = block_sum(sum, scratch);
+  const OwnToken own(taught, t, a.first_row, a.num_rows, a.all_rows);
+  const float product = product_of(own, x, form, maximum, scratch);
+  if (threadIdx.x != 0) return;
+  tempered_T[t] = sum;
+  tempered_T[a.tokens + t] = product;
+}
+
+template <int N, class T, class Form>
+__global__ void __launch_bounds__(kRowThreads)
+    taught_losses_of_rows(const Arguments<T> a, const Form form, const Taught taught) {
+  __shared__ float scratch[32];
+  const std::int64_t t = blockIdx.x;
+  T* x = a.logits + t * a.num_rows;
+  if (a.targets[t] == kNoTarget) {
+    if (threadIdx.x == 0) a.losses[t] = taught.divergences[t] = 0.0f;
+    const float zeros[N] = {};
+    for (std::int64_t v = own_begin<N>(); v < a.num_rows; v += own_step<N>()) {
+      store_narrow<N>(x + v, zeros);
+    }
+    return;
+  }
+  const float sum = a.sums[t], tempered = a.sums[2 * a.tokens + t];
+  const float entropy = negative_entropy(taught, t, scratch);
+  if (threadIdx.x == 0) {
+    a.losses[t] = device_common::fast_log(sum) - a.sums[a.tokens + t];
+    taught.divergences[t] =
+        entropy - a.sums[3 * a.tokens + t] / taught.temperature + device_common::fast_log(tempered);
+  }
+  const OwnToken own(taught, t, a.first_row, a.num_rows, a.all_rows);
+  differentiate_taught_row<N>(taught, own, {a.maximum(t), sum, tempered}, a.grad_scale,
+                              a.target_row(t), a.num_rows, form, x);
+}
+
 enum class Step { kMaxima, kSums, kLosses };
 
 template <Step kStep, int N, class T, class Form>
-void launch(Stream& stream, const Arguments<T>& a, const Form& form) {
+void launch(Stream& stream, const Arguments<T>& a, const Form& form, const Teacher& teacher) {
+  if constexpr (kStep != Step::kMaxima) {
+    if (teacher) {
+      const auto taught = [] {
+        if constexpr (kStep == Step::kSums) return teacher_sums_of_rows<N, T, Form>;
+        if constexpr (kStep == Step::kLosses) return taught_losses_of_rows<N, T, Form>;
+      }();
+      taught<<<grid_of(a.tokens), kRowThreads, 0, handle_of(stream)>>>(a, form, Taught(teacher));
+      if (kStep == Step::kLosses) return;
+    }
+  }
   const auto kernel = [] {
     if constexpr (kStep == Step::kMaxima) return maxima_of_rows<N, T, Form>;
     if constexpr (kStep == Step::kSums) return exponentials_of_rows<N, T, Form>;
@@ -179,7 +245,8 @@ void run(Stream& stream, const char* name, const CutCrossEntropy& args) {
                          .z_losses = args.z_loss.losses.as<float>()};
     const bool packs = args.num_rows % N == 0 && device_common::allow_packs(a.logits);
     const auto with = [&](const auto& form) {
-      packs ? launch<kStep, N>(stream, a, form) : launch<kStep, 1>(stream, a, form);
+      packs ? launch<kStep, N>(stream, a, form, args.teacher)
+            : launch<kStep, 1>(stream, a, form, args.teacher);
     };
     args.form.is_neutral() ? with(device_common::PlainLogits{})
                            : with(device_common::ShapedLogits(args.form));

@@ -2,6 +2,7 @@
 
 #include <bit>
 
+#include "kernels/check_teacher.h"
 #include "kernels/check_tensor.h"
 #include "kernels/cpu/cut_cross_entropy.h"
 #include "kernels/cuda/cut_cross_entropy.h"
@@ -29,7 +30,7 @@ void run(Stream& stream, const char* label, const CutCrossEntropy& args,
                args.tokens * args.num_rows);
   check_tensor("cut cross-entropy: targets", args.targets, DType::kI32, args.tokens);
   check_tensor("cut cross-entropy: maxima", args.maxima, DType::kF32, args.num_ranks * args.tokens);
-  check_tensor("cut cross-entropy: sums", args.sums, DType::kF32, 2 * args.tokens);
+  check_tensor("cut cross-entropy: sums", args.sums, DType::kF32, args.num_sums() * args.tokens);
   check_tensor("cut cross-entropy: losses", args.losses, DType::kF32, args.tokens);
   if (args.z_loss) {
     check_tensor("cut cross-entropy: z-losses", args.z_loss.losses, DType::kF32, args.tokens);
@@ -37,6 +38,9 @@ void run(Stream& stream, const char* label, const CutCrossEntropy& args,
   if (args.weights) {
     check_tensor("cut cross-entropy: weights", args.weights, DType::kF32, args.tokens);
   }
+  check_teacher(args.teacher, args.tokens);
+  SHERD_CHECK(!args.teacher || (args.gradient && !args.weights && !args.z_loss),
+              "cut cross-entropy: a teacher without a gradient, or with weights or a z-loss");
   if (is_cuda(stream)) return on_gpu(stream, form, launches, args);
   stream.run(label, [=, &stream] { kernel(stream.team(), args); });
 }

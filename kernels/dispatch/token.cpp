@@ -1,6 +1,7 @@
 #include "kernels/token.h"
 
 #include "core/thread_team.h"
+#include "kernels/check_teacher.h"
 #include "kernels/check_tensor.h"
 #include "kernels/cpu/token.h"
 #include "kernels/device.h"
@@ -87,6 +88,9 @@ void cross_entropy(Stream& stream, const CrossEntropy& args) {
   if (args.weights) {
     check_tensor("cross_entropy: weights", args.weights, DType::kF32, args.tokens);
   }
+  check_teacher(args.teacher, args.tokens);
+  SHERD_CHECK(!args.teacher || (args.gradient && !args.weights && !args.z_loss),
+              "cross_entropy: a teacher without a gradient, or with weights or a z-loss");
   if (is_cuda(stream)) return on_gpu(stream, cuda::cross_entropy, launches::cross_entropy, args);
   stream.run("cross_entropy", [&stream, args] { cpu::cross_entropy(stream.team(), args); });
 }

@@ -156,8 +156,10 @@ Launches embedding_backward(const EmbeddingBackward& args) {
 }
 
 Launches cross_entropy(const CrossEntropy& args) {
-  return {memory("cross_entropy", args.logits.bytes() + args.targets.bytes(),
-                 args.losses.bytes() + args.z_loss.losses.bytes() +
+  const Teacher& teacher = args.teacher;
+  return {memory("cross_entropy",
+                 args.logits.bytes() + bytes_of(args.targets, teacher.ids, teacher.probabilities),
+                 args.losses.bytes() + args.z_loss.losses.bytes() + teacher.divergences.bytes() +
                      (args.gradient ? args.logits.bytes() : 0))};
 }
 Launches shape_logits(const LogitsForm&, const Tensor& logits) {
@@ -167,15 +169,19 @@ Launches logit_maxima(const CutCrossEntropy& args) {
   return {memory("logit_maxima", args.logits.bytes(), args.tokens * kFloat)};
 }
 Launches exponential_sums(const CutCrossEntropy& args) {
-  return {memory("exponential_sums", bytes_of(args.logits, args.targets, args.maxima),
+  return {memory("exponential_sums",
+                 bytes_of(args.logits, args.targets, args.maxima) +
+                     bytes_of(args.teacher.ids, args.teacher.probabilities),
                  args.sums.bytes())};
 }
 Launches cut_cross_entropy(const CutCrossEntropy& args) {
   const std::int64_t gradient = args.gradient ? args.logits.bytes() : 0;
-  return {memory(
-      "cut_cross_entropy",
-      gradient + bytes_of(args.targets, args.sums) + (args.gradient ? args.maxima.bytes() : 0),
-      gradient + args.losses.bytes() + args.z_loss.losses.bytes())};
+  return {memory("cut_cross_entropy",
+                 gradient + bytes_of(args.targets, args.sums) +
+                     (args.gradient ? args.maxima.bytes() : 0) +
+                     bytes_of(args.teacher.ids, args.teacher.probabilities),
+                 gradient + args.losses.bytes() + args.z_loss.losses.bytes() +
+                     args.teacher.divergences.bytes())};
 }
 
 Launches add_to_columns(const Columns&, const ConstTensor& z, float, const Tensor& y) {

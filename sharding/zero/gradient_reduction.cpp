@@ -20,6 +20,7 @@ GradientReduction::GradientReduction(const Rank& rank, const std::vector<UnitSta
     : rank_(&rank),
       units_(&units),
       num_micro_steps_(num_micro_steps),
+      coded_(rank, units, num_micro_steps),
       reduced_(rank.make_event()),
       zero_waits_(wait_kind(rank.mesh, zero_axes())),
       marks_(std::make_unique<Marks>()) {
@@ -234,6 +235,25 @@ void GradientReduction::reduce(int at, int index, const Tensor& full, bool added
   }
 }
 
+// Adds the ranks' gradients of one reduction, or some of them; the first rank's call is the first.
+void GradientReduction::add_ranks(int at, const Tensor& full, const Tensor& sum,
+                                  const Addends& addends) {
+  const UnitState& state = state_at(at);
+  Stream& stream = rank_->reduce();
+  if (!state.plan().reduces_blocks()) {
+    return communicators_[at]->reduce_scatter(stream, state.name(), full, sum, addends);
+  }
+  if (addends.first_rank == 0) coded_.exchange(stream, *communicators_[at], unit_at(at), full);
+  coded_.add(stream, unit_at(at), sum, addends);
+}
+
+// A group of the batch is complete. The first one is the sum itself.
+void GradientReduction::add_group(int at, const Tensor& group, const Tensor& sum) {
+  Stream& stream = rank_->reduce();
+  if (state_at(at).plan().reduces_blocks()) coded_.round(stream, unit_at(at), group);
+  if (group.data != sum.data) kernels::add(stream, group, sum);
+}
+
 // The ranks' micro-batches of this micro-step, per group of the batch; with one group, all
 // together.
 void GradientReduction::reduce_slot(int at, Slot& slot) {
@@ -245,8 +265,7 @@ void GradientReduction::reduce_slot(int at, Slot& slot) {
   stream.wait(*slot.written);
   const int tree = state.plan().tree_of_ranks;
   if (!in_groups(state.plan())) {
-    communicators_[at]->reduce_scatter(stream, state.name(), full, sum,
-                                       {.onto_out = !first(at), .tree = tree});
+    add_ranks(at, full, sum, {.onto_out = !first(at), .tree = tree});
   } else {
     const int ranks = state.plan().num_parts;
     const int group_size =
@@ -255,14 +274,12 @@ void GradientReduction::reduce_slot(int at, Slot& slot) {
       const int number = reduction(at) * ranks + rank;  // of the first micro-batch, in the step
       const int here = std::min(ranks - rank, group_size - number % group_size);
       const Tensor group = number < group_size ? sum : groups_[at].tensor();
-      communicators_[at]->reduce_scatter(stream, state.name(), full, group,
-                                         {.onto_out = number % group_size != 0,
-                                          .first_rank = rank,
-                                          .num_ranks = here,
-                                          .tree = tree});
-      if (number >= group_size && (number + here) % group_size == 0) {
-        kernels::add(stream, group, sum);
-      }
+      add_ranks(at, full, group,
+                {.onto_out = number % group_size != 0,
+                 .first_rank = rank,
+                 .num_ranks = here,
+                 .tree = tree});
+      if ((number + here) % group_size == 0) add_group(at, group, sum);
       rank += here;
     }
   }
@@ -277,8 +294,7 @@ void GradientReduction::reduce_in_place(int at) {
     return communicators_[at]->all_reduce(rank_->reduce(), state.name(), gradients_at(at),
                                           state.plan().tree_of_ranks);
   }
-  communicators_[at]->reduce_scatter(rank_->reduce(), state.name(), gradients_at(at),
-                                     own_part_at(at), {.tree = state.plan().tree_of_ranks});
+  add_ranks(at, gradients_at(at), own_part_at(at), {.tree = state.plan().tree_of_ranks});
   if (last(at)) finish_unit(at);
 }
 
@@ -289,15 +305,26 @@ void GradientReduction::finish_unit(int at) {
   Stream& stream = rank_->reduce();
   if (replicas_[at]) {
     marks_->record(stream, zero_waits_);
-    if (state.plan().divides_parts()) {
-      replicas_[at]->reduce_scatter(stream, state.name(), own_part_at(at), own_gradient_at(at));
-    } else {
-      replicas_[at]->all_reduce(stream, state.name(), own_part_at(at));
-    }
+    add_replicas(at);
     marks_->record(stream, wait_kind(kReplicateAxis));
   }
   if (!state.placement().optimizer_sharded()) {
     communicators_[at]->all_gather(stream, state.name(), gradients_at(at));
+  }
+}
+
+void GradientReduction::add_replicas(int at) {
+  const UnitState& state = state_at(at);
+  Stream& stream = rank_->reduce();
+  const Tensor part = own_part_at(at);
+  const bool divides = state.plan().divides_parts();
+  if (state.plan().reduces_blocks()) {
+    coded_.add_replicas(stream, *replicas_[at], unit_at(at), part);
+    if (!divides) replicas_[at]->all_gather(stream, state.name(), part);
+  } else if (divides) {
+    replicas_[at]->reduce_scatter(stream, state.name(), part, own_gradient_at(at));
+  } else {
+    replicas_[at]->all_reduce(stream, state.name(), part);
   }
 }
 

@@ -26,6 +26,11 @@
 /// 1, each group of the batch has its own chain, in a second accumulator. When it is complete, it
 /// is added to the first accumulator.
 ///
+/// With Precision::reduce_blocks, coded_reduction.h replaces the reduce_scatter. Each rank's
+/// gradient is rounded to blocks before it is added, also on a rank alone, so the chain remains. The
+/// sum of a replica, or of a group of the batch, is rounded again before it is added to others. Stage
+/// 0 then has no all_reduce: the sums are gathered as they are.
+///
 /// With kEveryMicroStep, blocks have two slots: the backward of unit i writes one while the
 /// reduction of unit i + 1 empties the other. With kBoundary they have one, because the compute
 /// stream itself empties it. The edges have one; a tied matrix waits there between the head's
@@ -41,6 +46,7 @@
 #include <vector>
 
 #include "sharding/mesh/traffic.h"
+#include "sharding/zero/coded_reduction.h"
 #include "sharding/zero/unit.h"
 
 namespace sherd::sharding {
@@ -57,6 +63,7 @@ struct ReductionBuffers {
   std::vector<std::optional<BufferSpec>> groups;  ///< for a unit with ends apart: the embedding's
   /// If a unit's ends are apart: the head's accumulator, and the sum of its groups.
   std::optional<BufferSpec> head_end, head_end_group;
+  std::vector<BufferSpec> coded;  ///< gradients in blocks
 
   std::vector<BufferSpec> list() const;
 };
@@ -116,6 +123,9 @@ class GradientReduction {
   void add_the_rest(int at, const Tensor& full);
   void reduce(int at, int index, const Tensor& full, bool added);
   void reduce_slot(int at, Slot& slot);
+  void add_ranks(int at, const Tensor& full, const Tensor& sum, const Addends& addends);
+  void add_group(int at, const Tensor& group, const Tensor& sum);
+  void add_replicas(int at);
   void reduce_in_place(int at);
   void finish_unit(int at);
   void add_both_ends(int unit);
@@ -133,6 +143,7 @@ class GradientReduction {
   const Rank* rank_;
   const std::vector<UnitState>* units_;
   int num_micro_steps_;
+  CodedReduction coded_;
   int micro_step_ = 0;
   std::vector<Slot> slots_;
   int apart_ = -1;   // the unit whose ends are apart; -1: none

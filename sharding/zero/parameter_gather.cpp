@@ -49,16 +49,25 @@ Traffic parameter_traffic(const std::vector<UnitPlan>& units, const GatherOption
                   unit.part_numel(), unit.replicas());
     }
     // Where parameters are resident, every update is published once.
+    const std::int64_t calls = unit.placement.parameters_sharded() ? gathers[i] : 1;
+    if (unit.gathers_blocks()) {
+      traffic.add("parameters", Collective::kAllGather, DType::kU8, gather_layout(unit).bytes(),
+                  unit.group(), calls);
+      continue;
+    }
     traffic.add("parameters", Collective::kAllGather, unit.precision.parameters,
-                unit.layout.numel(), unit.group(),
-                unit.placement.parameters_sharded() ? gathers[i] : 1);
+                unit.layout.numel(), unit.group(), calls);
   }
   return traffic;
 }
 
 ParameterGather::ParameterGather(const Rank& rank, const std::vector<UnitState>& units,
                                  const GatherOptions& options)
-    : rank_(&rank), units_(&units), schedule_(plans_of(units), options), began_(rank.make_event()) {
+    : rank_(&rank),
+      units_(&units),
+      schedule_(plans_of(units), options),
+      coded_(rank, units),
+      began_(rank.make_event()) {
   const std::size_t waits = wait_kind(rank.mesh, zero_axes());
   for (std::size_t i = 0; i < units.size(); ++i) {
     updated_.push_back(rank.make_event());
@@ -160,8 +169,12 @@ void ParameterGather::gather_into(Slot& slot, int unit) {
     const Tensor full = slot.buffer.tensor().part(0, state.layout().numel());
     const Tensor own =
         replicas_[unit] ? state.resident_part() : state.fp32_slice(state.own_slice());
-    cast_into(stream, own, state.part_of(full));
-    communicators_[unit]->all_gather(stream, state.name(), full);
+    if (state.plan().gathers_blocks()) {
+      coded_.gather(stream, *communicators_[unit], unit, own, full);
+    } else {
+      cast_into(stream, own, state.part_of(full));
+      communicators_[unit]->all_gather(stream, state.name(), full);
+    }
   }
   if (sharded(unit) && state.plan().has_frozen()) gather_frozen_into(slot, unit);
   if (state.plan().has_quantised()) decode_into(slot, unit);
@@ -220,6 +233,7 @@ void ParameterGather::decode_into(const Slot& slot, int unit) {
 void ParameterGather::publish(int unit, bool rounded) {
   const UnitState& state = (*units_)[unit];
   if (sharded(unit)) schedule_.forget_unit(unit);
+  if (state.trains() && state.plan().gathers_blocks()) return publish_blocks(unit);
   for (const int slice_index : state.updated_slices()) {
     const Tensor resident = state.rounded_slice(slice_index);
     if (!resident || rounded) continue;
@@ -237,6 +251,23 @@ void ParameterGather::publish(int unit, bool rounded) {
   if (!sharded(unit)) {
     communicators_[unit]->all_gather(stream, state.name(), state.resident_parameters());
   }
+  stream.record(*published_[unit]);
+}
+
+void ParameterGather::publish_blocks(int unit) {
+  const UnitState& state = (*units_)[unit];
+  if (!state.placement().optimizer_sharded()) {
+    for (const int slice : state.updated_slices()) {
+      coded_.round(rank_->compute(), unit, slice, state.fp32_slice(slice),
+                   state.rounded_slice(slice));
+    }
+  }
+  rank_->compute().record(*updated_[unit]);
+  if (!state.placement().optimizer_sharded() || sharded(unit)) return;
+  Stream& stream = rank_->gather();
+  stream.wait(*updated_[unit]);
+  coded_.gather(stream, *communicators_[unit], unit, state.fp32_slice(state.own_slice()),
+                state.resident_parameters());
   stream.record(*published_[unit]);
 }
 

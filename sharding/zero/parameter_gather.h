@@ -22,6 +22,9 @@
 /// buffer and collective; they are never published. Quantised parameters are gathered as bytes
 /// where they are sharded. They are decoded into a slot at every stage.
 ///
+/// With Precision::gather_blocks, gathers and publishes send blocks (coded_gather.h), and every
+/// stage computes with the rounded parameters. Frozen parameters are sent in the compute type.
+///
 /// Slots: prefetch_depth + 1 for blocks (all blocks with `reshard_after_forward` off: the forward's
 /// gather then serves the backward too), one for the edges.
 /// Errors: misuse (a use out of order, a release without a get) is our bug (SHERD_CHECK).
@@ -31,6 +34,7 @@
 #include <vector>
 
 #include "sharding/mesh/traffic.h"
+#include "sharding/zero/coded_gather.h"
 #include "sharding/zero/slot_schedule.h"
 #include "sharding/zero/unit.h"
 
@@ -76,6 +80,7 @@ class ParameterGather {
   void forget_lost_slots();
   void prefetch();
   void gather_into(Slot& slot, int unit);
+  void publish_blocks(int unit);
   void gather_frozen_into(const Slot& slot, int unit);
   void decode_into(const Slot& slot, int unit);
   void cast_into(Stream& stream, const Tensor& from, const Tensor& to);
@@ -86,6 +91,7 @@ class ParameterGather {
   std::vector<Slot> slots_;
   std::unique_ptr<Stream> at_once_;  // does its work on the calling thread; where state is on disk
   Buffer quantised_;                 // bytes of all slices of a unit
+  CodedGather coded_;
   // By unit: its ZeRO group, and the replicas that divide its parts, if any.
   std::vector<Communicator*> communicators_, replicas_;
   std::vector<std::unique_ptr<Event>> updated_;    // by unit: the slice holds its new values

@@ -35,6 +35,27 @@ std::map<UnitClass, SlotClass> slot_classes(const std::vector<UnitPlan>& units,
   return classes;
 }
 
+// One exchange carries all ranks' micro-batches, whatever groups of the batch they are in.
+void add_coded(Traffic& traffic, const UnitPlan& unit, std::int64_t reductions) {
+  const Precision& precision = unit.precision;
+  if (unit.num_parts > 1) {
+    traffic.add("gradients", Collective::kAllToAll, DType::kU8, reduction_layout(unit).bytes(),
+                unit.group(), reductions);
+  }
+  if (unit.num_replicas > 1) {
+    traffic.add("gradients", Collective::kAllToAll, DType::kU8,
+                replica_layout(unit).piece_bytes() * unit.num_replicas, unit.replicas());
+    if (!unit.divides_parts()) {
+      traffic.add("gradients", Collective::kAllGather, precision.accumulate, unit.part_numel(),
+                  unit.replicas());
+    }
+  }
+  if (!unit.placement.optimizer_sharded()) {
+    traffic.add("gradients", Collective::kAllGather, precision.accumulate, unit.layout.numel(),
+                unit.group());
+  }
+}
+
 }  // namespace
 
 ReductionBuffers reduction_buffers(const std::vector<UnitPlan>& units, int num_micro_steps) {
@@ -75,6 +96,7 @@ ReductionBuffers reduction_buffers(const std::vector<UnitPlan>& units, int num_m
       buffers.head_end_group = of_head(*buffers.groups[i], ".head_group_gradients");
     }
   }
+  buffers.coded = coded_reduction_buffers(units, num_micro_steps);
   return buffers;
 }
 
@@ -86,6 +108,7 @@ std::vector<BufferSpec> ReductionBuffers::list() const {
   }
   for (BufferSpec& buffer : present({&head_end, &head_end_group}))
     list.push_back(std::move(buffer));
+  list.insert(list.end(), coded.begin(), coded.end());
   return list;
 }
 
@@ -112,6 +135,10 @@ Traffic gradient_traffic(const std::vector<UnitPlan>& all_units, int num_micro_s
     }
     const int in_every_step = num_reductions(unit, num_micro_steps);
     const std::int64_t reductions = at_boundary(unit) ? 1 : in_every_step;
+    if (unit.reduces_blocks()) {
+      add_coded(traffic, unit, reductions);
+      continue;
+    }
     traffic.add("gradients", Collective::kReduceScatter, precision.reduce, numel, unit.group(),
                 reductions);
     if (in_groups(

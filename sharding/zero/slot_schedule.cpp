@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <map>
 
+#include "sharding/zero/coded_gather.h"
+
 namespace sherd::sharding {
 namespace {
 
@@ -79,6 +81,7 @@ std::vector<BufferSpec> gather_buffers(const std::vector<UnitPlan>& units,
     }
   }
   if (auto bytes = quantised_gather_buffer(units)) buffers.push_back(std::move(*bytes));
+  if (auto bytes = coded_gather_buffer(units)) buffers.push_back(std::move(*bytes));
   return buffers;
 }
 

@@ -105,7 +105,7 @@ std::int64_t UnitPlan::first_range(int parameter) const {
 
 UnitBuffers unit_buffers(const UnitPlan& unit) {
   const std::string& name = unit.spec.name;
-  const bool low_precision = unit.precision.parameters != DType::kF32;
+  const bool rounds = unit.rounds_parameters();
   UnitBuffers buffers;
   if (unit.has_frozen()) {
     buffers.frozen = {name + ".frozen", Category::kParameters, unit.precision.parameters,
@@ -125,9 +125,8 @@ UnitBuffers unit_buffers(const UnitPlan& unit) {
         name + ".parameters", Category::kParameters, unit.precision.parameters,
         unit.placement.parameters_sharded() ? unit.part_numel() : unit.layout.numel()};
   }
-  if (low_precision || !buffers.resident) {
-    buffers.fp32_parameters = {name + ".master",
-                               low_precision ? Category::kMaster : Category::kParameters,
+  if (rounds || !buffers.resident) {
+    buffers.fp32_parameters = {name + ".master", rounds ? Category::kMaster : Category::kParameters,
                                DType::kF32, unit.updated_numel()};
     if (unit.fp32_disk_block > 0) {
       buffers.fp32_parameters->home = Home::kDisk;

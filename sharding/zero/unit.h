@@ -2,7 +2,7 @@
 ///
 /// The optimizer updates the FP32 slice; everything else is a copy of it. With FP32 compute the
 /// slice is a view into the resident full buffer (stages 0-2) or a buffer of its own (stage 3).
-/// With 16-bit compute it is always a buffer of its own, the master, and at stages 0-2 the full
+/// With 16-bit compute, and with gathers in blocks, it is always a buffer of its own, the master, and at stages 0-2 the full
 /// buffer holds a rounded copy. Bytes per parameter on N ranks (rounded copy + FP32 slice +
 /// gradients), without moments:
 ///
@@ -34,6 +34,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/kinds.h"
 #include "sharding/mesh/rank.h"
 #include "sharding/mesh/traffic.h"
 #include "sharding/zero/flat_layout.h"
@@ -45,6 +46,11 @@ struct Precision {
   DType parameters = DType::kF32;  ///< compute and gather
   DType reduce = DType::kF32;      ///< a micro-step's gradient, and its reduction
   DType accumulate = DType::kF32;  ///< gradients added over micro-steps
+  /// How ranks send parameters and gradients. kF32: in the types above. Otherwise in blocks
+  /// (kernels/block_codec.h): gathers round the FP32 slices to them at every stage; gradients are
+  /// formed as f32, and each rank's is rounded before they are added.
+  kernels::BlockFormat gather_blocks = kernels::BlockFormat::kF32;
+  kernels::BlockFormat reduce_blocks = kernels::BlockFormat::kF32;
 };
 
 /// Which state is on disk between uses (core/disk_home.h), and how it is brought into memory.
@@ -106,6 +112,10 @@ struct UnitPlan {
   Callers replicas() const { return {.count = num_replicas, .axes = replica_axes(placement)}; }
 
   bool trains() const { return !spec.parameters.empty(); }
+  bool gathers_blocks() const { return precision.gather_blocks != kernels::BlockFormat::kF32; }
+  bool reduces_blocks() const { return precision.reduce_blocks != kernels::BlockFormat::kF32; }
+  /// Whether computation uses a rounded copy of the FP32 parameters.
+  bool rounds_parameters() const { return precision.parameters != DType::kF32 || gathers_blocks(); }
   bool has_frozen() const { return !frozen.empty(); }
   bool has_quantised() const { return !quantised.empty(); }
   int slices_per_part() const { return layout.num_slices() / num_parts; }
@@ -137,8 +147,9 @@ std::vector<SliceRange> counted_ranges(const UnitPlan& unit);
 
 /// The buffers that a rank keeps for a unit between steps.
 struct UnitBuffers {
-  std::optional<BufferSpec> resident;         ///< stages 0-2: full; a divided part at stage 3
-  std::optional<BufferSpec> fp32_parameters;  ///< 16-bit compute, and where nothing is resident
+  std::optional<BufferSpec> resident;  ///< stages 0-2: full; a divided part at stage 3
+  /// 16-bit compute, gathers in blocks, and where nothing is resident.
+  std::optional<BufferSpec> fp32_parameters;
   std::optional<BufferSpec> gradients;
   std::optional<BufferSpec> frozen;
   std::optional<BufferSpec> quantised, ranges;

@@ -16,7 +16,7 @@
 #include "engine/launch/device.h"
 #include "engine/recipe/recipe.h"
 #include "engine/run/run.h"
-#include "tests/support/models/small_tokenizer.h"
+#include "tests/support/models/tiny_llama.h"
 #include "tests/support/runs/small_run.h"
 #include "tests/support/values/temp_folder.h"
 #include "tests/where.h"
@@ -30,59 +30,6 @@ using nlohmann::json;
 json reference() {
   std::ifstream file(fs::path(SHERD_SOURCE_DIR) / "tests/reference/preferences.json");
   return json::parse(file);
-}
-
-// preferences.py: `weight`.
-std::vector<float> weight(std::size_t tensor, std::size_t count) {
-  std::vector<float> values;
-  for (std::uint64_t i = 1; i <= count; ++i) {
-    const std::uint64_t bits = (i * 2654435761ULL + (tensor + 1) * 40503 * 65537) % (1ULL << 32);
-    values.push_back(static_cast<float>((static_cast<double>(bits) / 4294967296.0 - 0.5) * 0.4));
-  }
-  return values;
-}
-
-// The tiny Llama of preferences.py: config.json, weights and a tokenizer of bytes.
-void write_model(const test::TempFolder& folder, const json& config) {
-  json written = config;
-  written["architectures"] = {"LlamaForCausalLM"};
-  written["model_type"] = "llama";
-  written["hidden_act"] = "silu";
-  written["rope_theta"] = 10000.0;
-  folder.write("model/config.json", written.dump());
-  const std::int64_t D = config["hidden_size"], F = config["intermediate_size"],
-                     V = config["vocab_size"], K = D / 2;
-  std::map<std::string, std::vector<std::int64_t>> shapes = {{"lm_head.weight", {V, D}},
-                                                             {"model.embed_tokens.weight", {V, D}},
-                                                             {"model.norm.weight", {D}}};
-  for (int layer = 0; layer < config["num_hidden_layers"]; ++layer) {
-    const std::string of = fmt::format("model.layers.{}.", layer);
-    shapes[of + "input_layernorm.weight"] = shapes[of + "post_attention_layernorm.weight"] = {D};
-    shapes[of + "self_attn.q_proj.weight"] = shapes[of + "self_attn.o_proj.weight"] = {D, D};
-    shapes[of + "self_attn.k_proj.weight"] = shapes[of + "self_attn.v_proj.weight"] = {K, D};
-    shapes[of + "mlp.gate_proj.weight"] = shapes[of + "mlp.up_proj.weight"] = {F, D};
-    shapes[of + "mlp.down_proj.weight"] = {D, F};
-  }
-  nlohmann::ordered_json header;
-  std::string bytes;
-  std::size_t number = 0;
-  for (const auto& [name, shape] : shapes) {
-    std::size_t count = 1;
-    for (const std::int64_t size : shape) count *= static_cast<std::size_t>(size);
-    std::vector<float> values = weight(number++, count);
-    if (name.find("norm") != std::string::npos) {
-      for (float& value : values) value += 1.0f;
-    }
-    const std::size_t begin = bytes.size();
-    bytes.append(reinterpret_cast<const char*>(values.data()), count * sizeof(float));
-    header[name] = {{"dtype", "F32"}, {"shape", shape}, {"data_offsets", {begin, bytes.size()}}};
-  }
-  const std::string text = header.dump();
-  const std::uint64_t length = text.size();
-  folder.write("model/model.safetensors",
-               std::string(reinterpret_cast<const char*>(&length), sizeof(length)) + text + bytes);
-  folder.write("model/tokenizer.json", test::small_tokenizer().dump());
-  folder.write("model/tokenizer_config.json", R"({"eos_token": "<|end|>"})");
 }
 
 void write_rows(const test::TempFolder& folder, const std::string& name, const json& rows) {
@@ -139,7 +86,7 @@ std::vector<json> run(const test::TempFolder& folder, const std::string& output,
 TEST(Preference, TrainsAsTrlDoes) {
   const json stored = reference();
   const test::TempFolder folder;
-  write_model(folder, stored["config"]);
+  test::write_tiny_llama(folder, "model", stored["config"]);
   int number = 0;
   for (const json& expected : stored["runs"]) {
     const std::string loss = expected["loss"], data = expected["data"];
@@ -201,7 +148,7 @@ struct Mesh {
 class PreferenceLadder : public ::testing::Test {
  protected:
   PreferenceLadder() {
-    write_model(folder_, reference()["config"]);
+    test::write_tiny_llama(folder_, "model", reference()["config"]);
     write_rows(folder_, "pairs.jsonl", made_up_pairs(23));
     write_rows(folder_, "judged.jsonl", made_up_judgements(23));
   }

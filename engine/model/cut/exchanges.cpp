@@ -216,7 +216,8 @@ void add_head(const ModelShape& part, DeviceKind device, DType gradients, PassKi
   for (const auto& [tokens, calls] : {std::pair(chunk, T / chunk), {T % chunk, T % chunk > 0}}) {
     list.add(Kind::kGather, "largest logits", DType::kF32, part.part.degree * tokens,
              heads * calls);
-    list.add(Kind::kSum, "sums of the loss", DType::kF32, 2 * tokens, heads * calls);
+    list.add(Kind::kSum, "sums of the loss", DType::kF32,
+             (pass == PassKind::kTraining && part.teacher ? 4 : 2) * tokens, heads * calls);
   }
   if (pass == PassKind::kTraining) {
     const DType summed = part.part.has_canonical_sums() ? DType::kF32 : part.dtype;

@@ -29,7 +29,18 @@ std::vector<OutputColumns> TensorShares::up_columns(std::int64_t block) const {
 // Not in evaluations, which form no gradient.
 kernels::ZLoss TensorShares::z_loss(std::int64_t first, std::int64_t tokens, bool gradient) const {
   if (!gradient || shape_.z_loss == 0.0) return {};
-  return {static_cast<float>(shape_.z_loss), activations_.z_losses_T.tensor().part(first, tokens)};
+  return {static_cast<float>(shape_.z_loss),
+          activations_.further_losses_T.tensor().part(first, tokens)};
+}
+
+kernels::Teacher TensorShares::teacher(const Pass& pass, std::int64_t first, std::int64_t tokens,
+                                       bool gradient) const {
+  const std::int64_t top = shape_.teacher.top;
+  if (!gradient || top == 0) return {};
+  return {.form = shape_.teacher,
+          .ids = pass.teacher_ids.part(first * top, tokens * top),
+          .probabilities = pass.teacher_probabilities.part(first * top, tokens * top),
+          .divergences = activations_.further_losses_T.tensor().part(first, tokens)};
 }
 
 kernels::QkNormBackward TensorShares::qk_norm_gradients(const BlockTensors& kept,
@@ -71,7 +82,8 @@ class WholeShares final : public TensorShares {
                                       .grad_scale = pass.gradient_scale,
                                       .form = shape_.logits_form(),
                                       .z_loss = z_loss(first, tokens, gradient),
-                                      .weights = weights_of(pass, first, tokens)});
+                                      .weights = weights_of(pass, first, tokens),
+                                      .teacher = teacher(pass, first, tokens, gradient)});
   }
   RowSums sums_of_normalised_rows(const Tensor&) override { return {}; }
   void qk_norm_backward(const BlockTensors& kept, const BlockParameters& parameters,
@@ -129,24 +141,25 @@ class CutShares final : public TensorShares {
 void CutShares::chunk_losses(const Pass& pass, std::int64_t first, std::int64_t tokens,
                              const Tensor& logits_CV, bool gradient) {
   const int num_ranks = shape_.part.degree;
-  const kernels::CutCrossEntropy args{
-      .tokens = tokens,
-      .num_rows = shape_.vocab_size,
-      .rows = {shape_.part.first_token, shape_.whole_vocab_size()},
-      .num_ranks = num_ranks,
-      .rank = shape_.part.rank,
-      .logits = logits_CV,
-      .targets = pass.targets.part(first, tokens),
-      .maxima = rows(activations_.loss_maxima_RC, tokens, num_ranks),
-      .sums = rows(activations_.loss_sums_2C, tokens, 2),
-      .losses = activations_.losses_T.tensor().part(first, tokens),
-      .gradient = gradient,
-      .grad_scale = pass.gradient_scale,
-      .form = shape_.logits_form(),
-      .groups = std::max(1, shape_.part.sum_groups),
-      .rows_of_a_group = shape_.vocabulary_group(),
-      .z_loss = z_loss(first, tokens, gradient),
-      .weights = weights_of(pass, first, tokens)};
+  kernels::CutCrossEntropy args{.tokens = tokens,
+                                .num_rows = shape_.vocab_size,
+                                .rows = {shape_.part.first_token, shape_.whole_vocab_size()},
+                                .num_ranks = num_ranks,
+                                .rank = shape_.part.rank,
+                                .logits = logits_CV,
+                                .targets = pass.targets.part(first, tokens),
+                                .maxima = rows(activations_.loss_maxima_RC, tokens, num_ranks),
+                                .sums = {},
+                                .losses = activations_.losses_T.tensor().part(first, tokens),
+                                .gradient = gradient,
+                                .grad_scale = pass.gradient_scale,
+                                .form = shape_.logits_form(),
+                                .groups = std::max(1, shape_.part.sum_groups),
+                                .rows_of_a_group = shape_.vocabulary_group(),
+                                .z_loss = z_loss(first, tokens, gradient),
+                                .weights = weights_of(pass, first, tokens),
+                                .teacher = teacher(pass, first, tokens, gradient)};
+  args.sums = rows(activations_.loss_sums_NC, tokens, args.num_sums());
   kernels::logit_maxima(compute_, args);
   collectives_.gather("largest logits", args.maxima);
   kernels::exponential_sums(compute_, args);

@@ -9,6 +9,7 @@
 
 namespace sherd::kernels {
 struct QkNormBackward;
+struct Teacher;
 struct ZLoss;
 }  // namespace sherd::kernels
 
@@ -52,6 +53,8 @@ class TensorShares : protected Part {
 
  protected:
   kernels::ZLoss z_loss(std::int64_t first, std::int64_t tokens, bool gradient) const;
+  kernels::Teacher teacher(const Pass& pass, std::int64_t first, std::int64_t tokens,
+                           bool gradient) const;
   kernels::QkNormBackward qk_norm_gradients(const BlockTensors& kept,
                                             const BlockParameters& parameters, const Affine& query,
                                             const Affine& key, const Tensor& d_qkv_TE) const;

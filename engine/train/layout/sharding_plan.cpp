@@ -13,6 +13,7 @@
 #include "engine/train/layout/pipeline_plan.h"
 #include "optim/eight_bits.h"
 #include "optim/elementwise.h"
+#include "sharding/zero/wire_layout.h"
 
 namespace sherd::engine {
 namespace {
@@ -82,6 +83,22 @@ std::vector<bool> added_by_the_backward(const TrainingOptions& options, const sh
   }
   if (std::ranges::none_of(added, std::identity())) added.clear();
   return added;
+}
+
+// A block must mean the same on any number of ranks.
+void check_blocks(const UnitSpec& unit, const sharding::Precision& precision) {
+  const bool reduces = precision.reduce_blocks != kernels::BlockFormat::kF32;
+  if (!reduces && precision.gather_blocks == kernels::BlockFormat::kF32) return;
+  const ParameterSpec* parameter = sharding::cuts_blocks(unit);
+  if (parameter == nullptr) return;
+  const Box& box = parameter->cut->held.front().box;
+  const bool by_columns = box.num_columns < parameter->cut->columns();
+  throw UsageError(
+      "{} sends blocks of {} elements, and {} {} of {} on a rank are no multiple of that. Use "
+      "sizes that are multiples of {} on each rank, or another type.",
+      reduces ? "mixed_precision.reduce_dtype" : "mixed_precision.gather_dtype",
+      kernels::kCodecBlock, by_columns ? box.num_columns : box.numel(),
+      by_columns ? "columns" : "elements", parameter->name, kernels::kCodecBlock);
 }
 
 // Blocks of FP32 parameters that are on disk; 0: they are in memory. The optimizer alone uses those
@@ -160,6 +177,7 @@ sharding::ShardingPlan sharding_plan(const TrainingOptions& options, const shard
     });
     if (options.optimizer.moment_type.in_8_bits) optim::check_blocks(spec);
     const PartSharding how = options.sharding_of(id);
+    check_blocks(spec, how.precision);
     plan.units.emplace_back(std::move(spec), how.placement, how.precision, mesh, std::move(frozen),
                             std::move(quantised));
     if (options.model.part.has_canonical_sums()) {

@@ -61,10 +61,11 @@ int most_under_way_of_passes(const RankPipeline& pipeline) {
   return most_under_way(pipeline, pass_actions(pipeline, passes_at_once(pipeline)), false);
 }
 
-// Inputs, targets, and with separate documents what says where these lie.
+// Inputs, targets, with separate documents what says where these lie, and with a teacher its tokens.
 std::int64_t tokens_numel(const TrainingOptions& options) {
   const std::int64_t tokens = options.model.tokens();
-  return 2 * tokens + (options.separate_documents ? 3 * tokens + 1 : 0);
+  return 2 * tokens + (options.separate_documents ? 3 * tokens + 1 : 0) +
+         2 * tokens * options.model.teacher.top;
 }
 
 std::vector<BufferSpec> token_buffers(const TrainingOptions& options,
@@ -259,7 +260,8 @@ model::Pass Pipeline::kept(const model::Pass& pass, int micro_batch) {
   tokens_of_[micro_batch] = free;
   std::int64_t begin = 0;
   const auto copied = [&](const ConstTensor& from) -> ConstTensor {
-    const Tensor to = tokens_[free].tensor().part(begin, from.numel);
+    Tensor to = tokens_[free].tensor().part(begin, from.numel);
+    to.dtype = from.dtype;  // probabilities have the size of ids
     begin += from.numel;
     copy(from, to);
     return to;
@@ -270,6 +272,10 @@ model::Pass Pipeline::kept(const model::Pass& pass, int micro_batch) {
   if (pass.documents.starts) {
     kept.documents = {copied(pass.documents.starts), copied(pass.documents.lengths),
                       copied(pass.documents.positions)};
+  }
+  if (pass.teacher_ids) {
+    kept.teacher_ids = copied(pass.teacher_ids);
+    kept.teacher_probabilities = copied(pass.teacher_probabilities);
   }
   return kept;
 }

@@ -25,17 +25,19 @@ std::vector<BufferSpec> LossSums::buffers(const TrainingOptions& options) {
   if (options.num_loss_sources > 0) {
     buffers.push_back(sums_buffer("loss_sum.sources", options.num_loss_sources));
   }
-  if (options.model.z_loss > 0.0) buffers.push_back(sums_buffer("z_loss_sum", 1));
+  if (options.model.has_further_losses()) {
+    buffers.push_back(sums_buffer(options.model.teacher ? "divergence_sum" : "z_loss_sum", 1));
+  }
   return buffers;
 }
 
 LossSums::LossSums(const TrainingOptions& options, const sharding::Rank& rank)
     : rank_(rank),
       num_sources_(options.num_loss_sources),
-      has_z_(options.model.z_loss > 0.0),
+      has_further_(options.model.has_further_losses()),
       total_(rank, buffers(options)[0]) {
   if (num_sources_ > 0) by_source_ = {rank, buffers(options)[1]};
-  if (has_z_) z_total_ = {rank, buffers(options).back()};
+  if (has_further_) further_total_ = {rank, buffers(options).back()};
 }
 
 void LossSums::add(const Tensor& losses, bool first) {
@@ -56,8 +58,8 @@ void LossSums::add_by_source(const Tensor& losses, std::int64_t first_row, std::
   }
 }
 
-void LossSums::add_z(const Tensor& z_losses, bool first) {
-  kernels::sum(rank_.compute(), z_losses, z_total_.device(), !first);
+void LossSums::add_further(const Tensor& losses, bool first) {
+  kernels::sum(rank_.compute(), losses, further_total_.device(), !first);
 }
 
 ExactSum LossSums::read(const sharding::MirroredBuffer& sum) const {
@@ -70,8 +72,8 @@ ExactSum LossSums::total() {
   return read(total_);
 }
 
-ExactSum LossSums::z_total() {
-  return has_z_ ? read(z_total_) : ExactSum();
+ExactSum LossSums::further_total() {
+  return has_further_ ? read(further_total_) : ExactSum();
 }
 
 std::vector<ExactSum> LossSums::by_source() {

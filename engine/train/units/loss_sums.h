@@ -29,12 +29,12 @@ class LossSums {
   void add_by_source(const Tensor& losses, std::int64_t first_row, std::int64_t num_rows,
                      bool first);
 
-  /// The same for z-losses, with ModelShape::z_loss.
-  void add_z(const Tensor& z_losses, bool first);
+  /// The same for ModelShape::has_further_losses.
+  void add_further(const Tensor& losses, bool first);
 
   /// Block until they are available.
   ExactSum total();
-  ExactSum z_total();  ///< 0 without z-losses
+  ExactSum further_total();  ///< 0 without further losses
   std::vector<ExactSum> by_source();
   /// f32 losses in device memory.
   std::vector<float> on_host(const Tensor& losses);
@@ -44,8 +44,8 @@ class LossSums {
 
   const sharding::Rank& rank_;
   int num_sources_;
-  bool has_z_;
-  sharding::MirroredBuffer total_, by_source_, z_total_;
+  bool has_further_;
+  sharding::MirroredBuffer total_, by_source_, further_total_;
 };
 
 }  // namespace sherd::engine

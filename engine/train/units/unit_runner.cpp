@@ -364,7 +364,9 @@ void UnitRunner::add_step_losses(const model::Pass& pass, bool first) {
   if (!has_head_) return;
   loss_sums_.add_by_source(transformer_->losses().part(0, shape.tokens()), pass.first_row,
                            shape.sequences, first);
-  if (options_.model.z_loss > 0.0) loss_sums_.add_z(transformer_->z_losses(), first);
+  if (options_.model.has_further_losses()) {
+    loss_sums_.add_further(transformer_->further_losses(), first);
+  }
 }
 
 ExactSum UnitRunner::step_loss_sum() {

@@ -100,8 +100,8 @@ class UnitRunner {
   /// Adds the last pass's losses of the first `num_tokens` tokens, in f64, to a sum on the device;
   /// `first`: the sum starts with them.
   void add_losses(std::int64_t num_tokens, bool first);
-  /// The same for all tokens of a training pass, and to the sums of their sources; and their
-  /// z-losses, if there are any.
+  /// The same for all tokens of a training pass, and to the sums of their sources; and their further
+  /// losses (ModelShape::has_further_losses).
   void add_step_losses(const model::Pass& pass, bool first);
   /// The sums of add_losses and add_step_losses. Blocks until they are available; empty on a rank
   /// without the head.
@@ -119,7 +119,7 @@ class UnitRunner {
   std::vector<float> losses(std::int64_t num_tokens);
   /// Null without TrainingOptions::preference, or on a rank without the head.
   AnswerLosses* answers() { return answers_.get(); }
-  ExactSum z_loss_sum() { return has_head_ ? loss_sums_.z_total() : ExactSum(); }
+  ExactSum further_loss_sum() { return has_head_ ? loss_sums_.further_total() : ExactSum(); }
 
   /// Interleaves the matrices in place: ShardedModel::interleave_weights.
   bool interleave_weights();

@@ -91,6 +91,43 @@ void expect_tensor_ranks_as_planned(
   }
 }
 
+// Gradients and parameters in blocks are bytes; a group of one sends none.
+TEST(Traffic, OfBlocksIsBytesAtEveryStageWithReplicasAndGroupsOfTheBatch) {
+  int run = 0;
+  for (const auto blocks : {kernels::BlockFormat::kInt8, kernels::BlockFormat::kInt4}) {
+    for (int stage = 0; stage <= 3; ++stage) {
+      for (const int replicas : {1, 2, 3}) {
+        for (const int shards : {1, 2}) {
+          engine::TrainingOptions options = tiny_training(tiny_model(run % 2 == 0));
+          options.precision.gather_blocks = blocks;
+          options.precision.reduce_blocks = blocks;
+          const bool boundary = run % 3 == 0;
+          expect_as_planned(options,
+                            {.world_size = replicas * shards,
+                             .axes = {{"replicate", replicas}, {"shard", shards}},
+                             .num_micro_steps = 2,
+                             .stage = stage,
+                             .grad_sync = boundary ? sharding::GradSync::kBoundary
+                                                   : sharding::GradSync::kEveryMicroStep,
+                             .batch_groups = replicas == 1 && !boundary && run % 2 == 0 ? 2 : 0});
+          ++run;
+        }
+      }
+    }
+  }
+}
+
+TEST(Traffic, OfReplicasThatDivideTheOptimizerStateIsAnExchangeOfBlocks) {
+  for (int stage = 1; stage <= 3; ++stage) {
+    engine::TrainingOptions options = tiny_training(tiny_model(true));
+    options.precision.reduce_blocks = kernels::BlockFormat::kInt4;
+    expect_as_planned(options, {.world_size = 4,
+                                .axes = {{"replicate", 2}, {"shard", 2}},
+                                .stage = stage,
+                                .divides_optimizer = true});
+  }
+}
+
 // What a backward computes again is sent again, too: in a pipeline, activations that have been overwritten.
 TEST(Traffic, OfTensorRanksHasTheirExchangesInsideLayers) {
   expect_tensor_ranks_as_planned([](model::ModelShape& shape, int stage, int pipeline) {

@@ -14,10 +14,14 @@
 
 #include "checkpoint/inspect.h"
 #include "checkpoint/store/committed.h"
+#include "engine/distillation/teacher_file.h"
 #include "engine/inference/evaluate.h"
 #include "engine/plan/report.h"
+#include "engine/recipe/segments.h"
 #include "engine/recipe/values.h"
 #include "engine/run/run.h"
+#include "engine/train/data_sources.h"
+#include "engine/train/stage_epochs.h"
 #include "tests/support/models/generated_text.h"
 #include "tests/support/random/random_recipe.h"
 
@@ -112,6 +116,32 @@ class Trial {
     return trains(*base, "base");
   }
 
+  // The file that it learns from, if it has a teacher.
+  void write_teacher(const engine::ResolvedRecipe& written) const {
+    if (!written.values.distillation.active()) return;
+    const engine::ResolvedRecipe recipe = engine::with_stage_steps(written);
+    const auto batches = engine::open_batches(engine::segments_of(recipe));
+    const engine::DistillationKeys& keys = recipe.values.distillation;
+    const engine::TeacherShape shape{
+        .rows = batches[0]->num_samples(
+            engine::with_epoch_steps(recipe, batches[0]->num_steps()).values.training.max_steps),
+        .seq_length = recipe.values.training.seq_length,
+        .top = keys.top_k,
+        .data = engine::hash_of_samples(*batches[0])};
+    engine::TeacherWriter writer(posix_disk(), keys.teacher, shape);
+    for (std::int64_t row = 0; row < shape.rows; ++row) {
+      std::vector<std::int32_t> ids;
+      std::vector<float> values;
+      for (std::int64_t i = 0; i < shape.of_row(); ++i) {
+        ids.push_back(static_cast<std::int32_t>((i / shape.top + row + i % shape.top) %
+                                                recipe.values.model.vocab_size));
+        values.push_back(-0.7f * static_cast<float>(1 + i % shape.top));
+      }
+      writer.write(row, ids, values);
+    }
+    writer.finish();
+  }
+
   // Whether it came to its end. Only overflows, which loss scaling expects, may end it before.
   bool trains(const Settings& settings, const std::string& output) {
     const engine::ResolvedRecipe recipe = resolved(recipe_text(settings));
@@ -119,6 +149,7 @@ class Trial {
     bool overflowed = false;
     ::testing::internal::CaptureStdout();  // and with it what gtest says
     try {
+      write_teacher(recipe);
       engine::train(recipe, processor());
     } catch (const TrainingError& error) {
       failure = error.what();

@@ -21,7 +21,8 @@ TEST(RecipePrecision, IsF32WithoutLossScalingByDefault) {
   const Recipe recipe = tiny({});
   const auto& precision = recipe.mixed_precision;
   EXPECT_EQ(precision.param_dtype, FloatType::kF32);
-  EXPECT_EQ(precision.reduce_dtype, FloatType::kF32);
+  EXPECT_EQ(precision.gather_dtype, GatherType::kParamDType);
+  EXPECT_EQ(precision.reduce_dtype, ReduceType::kF32);
   EXPECT_EQ(precision.grad_accum_dtype, FloatType::kF32);
   EXPECT_EQ(precision.optimizer_state_dtype, FloatType::kF32);
   EXPECT_FALSE(precision.stochastic_rounding);

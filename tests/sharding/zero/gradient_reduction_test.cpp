@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include "kernels/block_codec.h"
 #include "tests/sharding/sharding_support.h"
+#include "tests/support/values/tensors.h"
 
 namespace sherd::sharding {
 namespace {
@@ -17,6 +19,7 @@ struct Case {
   bool tied = false;
   std::uint64_t delay_seed = 0;
   DType reduce = DType::kF32;  ///< of slots and reductions; accumulated in f32
+  kernels::BlockFormat blocks = kernels::BlockFormat::kF32;
 };
 
 std::string name_of(const Case& example) {
@@ -51,6 +54,53 @@ float own_gradient(const Case& example, const Source& source, std::uint32_t para
   const float first = rounded(example, contribution(source, parameter, element));
   if (!has_two_shares(example, parameter)) return first;
   return rounded(example, first + contribution(source, parameter, element, 1));
+}
+
+// What one rank sends of a parameter, as its owner decodes it: `whole` has all elements. Vectors are sent
+// as they are.
+void round_blocks(const Case& example, const ParameterSpec& parameter, std::vector<float>& whole) {
+  if (parameter.shape.size() == 1 || example.blocks == kernels::BlockFormat::kF32) return;
+  const Tensor tensor{whole.data(), DType::kF32, static_cast<std::int64_t>(whole.size())};
+  const auto stream = test::compute_stream(1);
+  kernels::round_to_blocks(*stream, example.blocks, tensor, tensor);
+  stream->synchronize();
+}
+
+// The step's gradient of a parameter if ranks send blocks: as `expected`, of rounded addends.
+std::vector<float> expected_in_blocks(const Case& example, int step,
+                                      const ParameterSpec& parameter) {
+  const auto numel = static_cast<std::size_t>(parameter.numel());
+  std::vector<float> total;
+  const auto add = [](std::vector<float>& sum, const std::vector<float>& addend) {
+    if (sum.empty()) {
+      sum = addend;
+    } else {
+      for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += addend[i];
+    }
+  };
+  const auto own = [&](int micro_step, int rank) {
+    std::vector<float> values(numel);
+    for (std::size_t i = 0; i < numel; ++i) {
+      values[i] = own_gradient(example, {step, micro_step, rank}, parameter.index,
+                               static_cast<std::int64_t>(i));
+    }
+    return values;
+  };
+  if (example.grad_sync == GradSync::kBoundary) {
+    for (int rank = 0; rank < example.world_size; ++rank) {
+      std::vector<float> sum;
+      for (int i = 0; i < example.num_micro_steps; ++i) add(sum, own(i, rank));
+      round_blocks(example, parameter, sum);
+      add(total, sum);
+    }
+    return total;
+  }
+  for (int i = 0; i < example.num_micro_steps * example.world_size; ++i) {
+    std::vector<float> values = own(i / example.world_size, i % example.world_size);
+    round_blocks(example, parameter, values);
+    add(total, values);
+  }
+  return total;
 }
 
 // What the step's gradient is: at the boundary each rank's micro-steps, then these sums; else all in one
@@ -120,11 +170,15 @@ void check(const Case& example, const UnitState& unit, int step) {
     const Tensor slice = unit.gradient(slice_index);
     std::vector<bool> covered(static_cast<std::size_t>(slice.numel), false);
     for (const Piece& piece : unit.layout().pieces(slice_index)) {
-      const std::uint32_t parameter = unit.spec().parameters[piece.parameter].index;
+      const ParameterSpec& parameter = unit.spec().parameters[piece.parameter];
+      const bool in_blocks = example.blocks != kernels::BlockFormat::kF32;
+      std::vector<float> sums;
+      if (in_blocks) sums = expected_in_blocks(example, step, parameter);
       for (std::int64_t i = 0; i < piece.count; ++i) {
         covered[static_cast<std::size_t>(piece.position + i)] = true;
         ASSERT_EQ(slice.as<float>()[piece.position + i],
-                  expected(example, step, parameter, piece.first_element + i))
+                  in_blocks ? sums[static_cast<std::size_t>(piece.first_element + i)]
+                            : expected(example, step, parameter.index, piece.first_element + i))
             << name_of(example) << ": " << unit.name() << " step " << step;
       }
     }
@@ -138,10 +192,10 @@ void check(const Case& example, const UnitState& unit, int step) {
 void run_steps(const Case& example, int num_steps) {
   testing::run_ranks(
       {.world_size = example.world_size, .delay_seed = example.delay_seed}, [&](Rank& rank) {
-        const std::vector<UnitState> units =
-            test::make_units(test::small_units(kBlocks, example.tied),
-                             placement_of(example.stage, example.grad_sync), rank,
-                             {DType::kF32, example.reduce, DType::kF32});
+        const std::vector<UnitState> units = test::make_units(
+            test::small_units(kBlocks, example.tied),
+            placement_of(example.stage, example.grad_sync), rank,
+            {DType::kF32, example.reduce, DType::kF32, kernels::BlockFormat::kF32, example.blocks});
         GradientReduction gradients(rank, units, example.num_micro_steps);
         rank.guard([&] {
           for (int step = 0; step < num_steps; ++step) {
@@ -186,6 +240,22 @@ TEST(GradientReduction, ReducesInBF16AndAccumulatesInF32) {
         Case example{stage, GradSync::kEveryMicroStep, micro_steps, world, world == 2};
         example.reduce = DType::kBF16;
         run_steps(example, 2);
+      }
+    }
+  }
+}
+
+// Each rank's gradient is rounded, a lone rank's too, and what comes of it is added in rank order.
+TEST(GradientReduction, AddsBlocksAsAPlainLoopDoesBitForBit) {
+  for (const auto blocks : {kernels::BlockFormat::kInt8, kernels::BlockFormat::kInt4}) {
+    for (int stage = 0; stage <= 3; ++stage) {
+      for (const GradSync grad_sync : {GradSync::kEveryMicroStep, GradSync::kBoundary}) {
+        for (int world = 1; world <= 3; ++world) {
+          Case example{stage, grad_sync, 1 + (stage + world) % 3, world, world == 2};
+          example.blocks = blocks;
+          example.delay_seed = world == 3 ? 5u + static_cast<unsigned>(stage) : 0u;
+          run_steps(example, 2);
+        }
       }
     }
   }

@@ -31,6 +31,15 @@ const StateSums kSums[] = {
     {"f16 parameters and gradients",
      {DType::kF16, DType::kF16, DType::kF16},
      {{16, 0}, {4, 12}, {2, 14}, {0, 14}}},
+    // In blocks: a rounded copy, as in 16 bits.
+    {"f32 gathered in blocks",
+     {.gather_blocks = kernels::BlockFormat::kInt8},
+     {{20, 0}, {8, 12}, {4, 16}, {0, 16}}},
+    {"bf16 in blocks",
+     {.parameters = DType::kBF16,
+      .gather_blocks = kernels::BlockFormat::kInt4,
+      .reduce_blocks = kernels::BlockFormat::kInt8},
+     {{18, 0}, {6, 12}, {2, 16}, {0, 16}}},
 };
 
 std::int64_t measured_state_bytes(const Rank& rank) {

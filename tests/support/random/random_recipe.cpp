@@ -70,6 +70,8 @@ class LegalRecipe {
     attention_scores();
     on_disk();
     preferences();
+    distillation();
+    in_blocks();
     if (has_adapter_) adapter();
     train_apart();
     return std::move(settings_);
@@ -109,6 +111,22 @@ class LegalRecipe {
     }
     length_ = random_.whole(40, 64);
     set("training.seq_length", length_);
+  }
+  // The test writes the file before it trains.
+  void distillation() {
+    for (const char* key : {"teacher", "top_k", "weight", "temperature"}) {
+      leave(fmt::format("distillation.{}", key));
+    }
+    const bool has_stages = settings_.contains("data.stages");
+    if (has_stages || settings_.contains("preference.loss") ||
+        value_of("training.z_loss_multiplier", "0") != "0" ||
+        value_of("bad_steps.skip_data_steps", "0") != "0" || random_.chance(0.75)) {
+      return;
+    }
+    set("distillation.teacher", quoted(folder_.file("teacher.safetensors")));
+    set("distillation.top_k", random_.whole(1, 3));
+    maybe("distillation.weight", random_.one_of({"0", "0.5", "1"}));
+    maybe("distillation.temperature", random_.one_of({"0.5", "1", "2"}));
   }
   // Replicas that train apart, where no other key forbids it.
   void train_apart() {
@@ -567,6 +585,25 @@ class LegalRecipe {
         !is("parallelism.tensor_parallel_degree", {"1"}) ||
         !is("parallelism.expert_parallel_degree", {"1"})) {
       leave("optimizer.eight_bit_states");
+    }
+  }
+
+  // What ranks send, unless something else excludes blocks.
+  void in_blocks() {
+    leave("mixed_precision.gather_dtype");
+    if (value_of("parallelism.tensor_parallel_degree", "1") != "1" ||
+        value_of("parallelism.expert_parallel_degree", "1") != "1") {
+      return;
+    }
+    const auto blocks = [this] { return random_.one_of({"int8_block64", "int4_block64"}); };
+    if (settings_.at("mixed_precision.reduce_dtype") == "f32" && random_.chance(0.4) &&
+        value_of("parallelism.sum_order", "rank") != "canonical") {
+      set("mixed_precision.reduce_dtype", blocks());
+    }
+    if (!has_adapter_ && random_.chance(0.3) &&
+        value_of("zero_optimization.shard_optimizer_over_replicas", "false") == "false" &&
+        value_of("zero_optimization.offload_optimizer", "none") == "none") {
+      set("mixed_precision.gather_dtype", blocks());
     }
   }
 

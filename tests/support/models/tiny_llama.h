@@ -1,0 +1,17 @@
+/// The tiny Llama of tests/reference/preferences.py, whose weights are a formula of their numbers.
+#pragma once
+
+#include <cstddef>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "tests/support/values/temp_folder.h"
+
+namespace sherd::test {
+
+/// Writes its folder: config.json with `config`, weights, and a tokenizer of bytes. `first_tensor`:
+/// the number of the first tensor; others give other weights.
+void write_tiny_llama(const TempFolder& folder, const std::string& name,
+                      const nlohmann::json& config, std::size_t first_tensor = 0);
+
+}  // namespace sherd::test
