@@ -131,6 +131,7 @@ TEST(LocalUpdatesRuns, AfterEveryStepAtRateOneAreSynchronousSgd) {
   const Outcome apart = run(options, mesh, 6);
   options.local_updates = {};
   const Outcome together = run(options, mesh, 6);
+  EXPECT_EQ(apart.losses[0], together.losses[0]) << "the mean over the same tokens";
   for (const auto& [name, values] : together.parameters) {
     for (std::size_t i = 0; i < values.size(); ++i) {
       ASSERT_NEAR(apart.parameters.at(name)[i], values[i], 2e-6) << name;
@@ -163,6 +164,9 @@ TEST(LocalUpdatesRuns, WithAlphaOneAreTrainingsOnTheirOwn) {
   options.local_updates = {};
   const Outcome alone = run(options, {.shards = 2, .stage = 1}, 5);
   EXPECT_EQ(apart.parameters, alone.parameters);
+  for (std::size_t i = 0; i < alone.grad_norms.size(); ++i) {
+    EXPECT_GE(apart.grad_norms[i], alone.grad_norms[i]) << "the largest of the replicas'";
+  }
 }
 
 // Each step as planned, and with an exchange what that sends.

@@ -97,6 +97,24 @@ TEST_F(LocalUpdatesRun, EvaluatesTheGlobalWeights) {
             loss);
 }
 
+// Another run begins with the global weights of a checkpoint, on all of its replicas.
+TEST_F(LocalUpdatesRun, BeginsWithTheGlobalWeightsOfAnotherRun) {
+  TrainingRun run = apart(2, 1, 2, kDelayed);
+  train_in(folder_, "run", run);
+  const double loss =
+      engine::evaluate_checkpoint({.checkpoint = step("run", kSteps), .ranks = 1}).loss;
+  run = apart(3, 1, 1, kPlain);
+  run.checkpoint += ", init_from: " + step("run", kSteps);
+  run.accumulation += ", eval_at_start: true";
+  train_in(folder_, "next", run);
+  for (const auto& line : metrics_of(folder_, "next")) {
+    if (!line.contains("val_loss")) continue;
+    EXPECT_EQ(line["val_loss"].get<double>(), loss);
+    return;
+  }
+  ADD_FAILURE() << "no evaluation";
+}
+
 TEST_F(LocalUpdatesRun, EvaluationsChangeNoBit) {
   TrainingRun run = apart(2, 1, 0, kDelayed);
   train_in(folder_, "without", run);

@@ -54,6 +54,7 @@ class LegalRecipe {
     for (const engine::Field& field : engine::recipe_fields()) {
       if (random_.chance(0.5)) set(field.key, legal_value(field, random_));
     }
+    std::erase_if(settings_, [](const auto& each) { return each.first.starts_with("diloco."); });
     has_adapter_ = random_.chance(0.3);
     text();
     names(output);
@@ -129,10 +130,6 @@ class LegalRecipe {
   }
   // Replicas that train apart, where no other key forbids it.
   void train_apart() {
-    for (const char* key : {"sync_every", "outer_lr", "outer_momentum", "num_fragments",
-                            "fragment_sync_delay", "fragment_update_alpha", "quantize"}) {
-      leave(fmt::format("diloco.{}", key));
-    }
     const bool refused = settings_.contains("preference.loss") ||
                          settings_.contains("zero_optimization.offload_optimizer") ||
                          value_of("moe.num_experts", "0") != "0";
