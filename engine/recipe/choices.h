@@ -2,7 +2,6 @@
 #pragma once
 
 #include "engine/model/shape.h"
-#include "kernels/block_codec.h"
 #include "optim/average_options.h"
 #include "optim/loss_scaler.h"
 #include "optim/optimizer.h"
@@ -46,21 +45,12 @@ enum class FloatType { kF32, kBF16, kF16 };
 enum class ReduceType { kF32, kBF16, kF16, kInt8Block64, kInt4Block64 };
 enum class GatherType { kParamDType, kInt8Block64, kInt4Block64 };
 
-/// Blocks, or kF32 if none are sent.
-inline kernels::BlockFormat blocks_of(ReduceType type) {
-  if (type == ReduceType::kInt8Block64) return kernels::BlockFormat::kInt8;
-  return type == ReduceType::kInt4Block64 ? kernels::BlockFormat::kInt4
-                                          : kernels::BlockFormat::kF32;
-}
-inline kernels::BlockFormat blocks_of(GatherType type) {
-  if (type == GatherType::kInt8Block64) return kernels::BlockFormat::kInt8;
-  return type == GatherType::kInt4Block64 ? kernels::BlockFormat::kInt4
-                                          : kernels::BlockFormat::kF32;
+inline bool in_blocks(ReduceType type) {
+  return type >= ReduceType::kInt8Block64;
 }
 /// The type in which a gradient is formed before it is sent.
 inline FloatType formed_in(ReduceType type) {
-  return blocks_of(type) == kernels::BlockFormat::kF32 ? static_cast<FloatType>(type)
-                                                       : FloatType::kF32;
+  return in_blocks(type) ? FloatType::kF32 : static_cast<FloatType>(type);
 }
 using kernels::BalanceScope;
 using kernels::RotaryScaling;

@@ -30,11 +30,10 @@ std::vector<Refusal> refusals_of_gpus(const Recipe& recipe) {
         "run.device: cpu.");
   }
   const auto& precision = recipe.mixed_precision;
-  const std::pair<std::string_view, bool> in_blocks[] = {
+  const std::pair<std::string_view, bool> coded[] = {
       {"mixed_precision.gather_dtype", precision.gather_dtype != GatherType::kParamDType},
-      {"mixed_precision.reduce_dtype",
-       blocks_of(precision.reduce_dtype) != kernels::BlockFormat::kF32}};
-  for (const auto& [key, is] : in_blocks) {
+      {"mixed_precision.reduce_dtype", in_blocks(precision.reduce_dtype)}};
+  for (const auto& [key, is] : coded) {
     if (!is) continue;
     refusals.emplace_back(
         key, fmt::format("{} is in blocks of 64, which only CPUs code yet; use another type, or "

@@ -32,9 +32,9 @@ void check_gradient_types(Resolution& recipe) {
                   "mixed_precision.grad_accum_dtype differs from reduce_dtype, but with grad_sync: "
                   "boundary it is the accumulated gradient that is reduced. {}, or use grad_sync: "
                   "every_micro_step.",
-                  blocks_of(precision.reduce_dtype) == kernels::BlockFormat::kF32
-                      ? "Make them equal"
-                      : "Use grad_accum_dtype: f32, from which blocks are made");
+                  in_blocks(precision.reduce_dtype)
+                      ? "Use grad_accum_dtype: f32, from which blocks are made"
+                      : "Make them equal");
   }
 }
 

@@ -61,7 +61,7 @@ std::string not_summed(const Recipe& recipe) {
     return "separate documents on context ranks: use parallelism.context_parallel_degree: 1, or "
            "sum_order: rank";
   }
-  if (blocks_of(recipe.mixed_precision.reduce_dtype) != kernels::BlockFormat::kF32) {
+  if (in_blocks(recipe.mixed_precision.reduce_dtype)) {
     return "gradients in blocks: use mixed_precision.reduce_dtype: f32";
   }
   if (recipe.mixed_precision.reduce_dtype != ReduceType::kF32) {

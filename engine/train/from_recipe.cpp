@@ -7,6 +7,7 @@
 #include "engine/train/model_shape.h"
 #include "engine/train/parameter_groups.h"
 #include "engine/train/units/kept_inputs.h"
+#include "kernels/block_codec.h"
 
 namespace sherd::engine {
 namespace {
@@ -26,6 +27,18 @@ data::Format data_format(DataFormat format) {
   }
   SHERD_CHECK(false, "unknown data format");
   __builtin_unreachable();
+}
+
+kernels::BlockFormat blocks_of(ReduceType type) {
+  if (type == ReduceType::kInt8Block64) return kernels::BlockFormat::kInt8;
+  return type == ReduceType::kInt4Block64 ? kernels::BlockFormat::kInt4
+                                          : kernels::BlockFormat::kF32;
+}
+
+kernels::BlockFormat blocks_of(GatherType type) {
+  if (type == GatherType::kInt8Block64) return kernels::BlockFormat::kInt8;
+  return type == GatherType::kInt4Block64 ? kernels::BlockFormat::kInt4
+                                          : kernels::BlockFormat::kF32;
 }
 
 }  // namespace

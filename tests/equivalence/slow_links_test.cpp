@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "engine/train/layout/sharding_plan.h"
+#include "kernels/block_codec.h"
 #include "sharding/zero/gradient_reduction.h"
 #include "tests/equivalence/mesh_case.h"
 #include "tests/support/models/model_forms.h"

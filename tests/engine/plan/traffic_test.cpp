@@ -9,6 +9,7 @@
 #include "engine/model/cut/tensor_cut.h"
 #include "engine/model/parameters.h"
 #include "engine/schedule/order.h"
+#include "kernels/block_codec.h"
 #include "tests/support/runs/counted_traffic.h"
 #include "tests/support/runs/training_harness.h"
 

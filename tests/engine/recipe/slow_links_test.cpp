@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "engine/train/from_recipe.h"
+#include "kernels/block_codec.h"
 #include "tests/engine/recipe/recipe_support.h"
 
 namespace sherd::engine {

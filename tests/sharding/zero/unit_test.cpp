@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "kernels/block_codec.h"
 #include "optim/optimizer.h"
 #include "tests/sharding/sharding_support.h"
 
