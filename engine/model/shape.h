@@ -1,8 +1,7 @@
 /// The sizes and variant of a decoder-only transformer.
 ///
-/// Legend for all of engine/model: B sequences of S positions make T = B * S tokens; D hidden
-/// width, H query heads and G key/value heads of width K, F feed-forward width, V vocabulary, L
-/// blocks.
+/// Legend for all of engine/model: B sequences of S positions make T = B * S tokens; D width, H query
+/// heads and G key/value heads of width K, F feed-forward width, V vocabulary, L blocks.
 #pragma once
 
 #include <algorithm>
@@ -130,8 +129,7 @@ struct AdapterShape {
 /// Groups of a canonical sum (engine/model/cut/canonical_sums.cpp).
 inline constexpr int kSumGroups = 8;
 
-/// Which part of a model a tensor rank holds (engine/model/cut/tensor_cut.h), and what it must know
-/// about the whole model.
+/// A tensor rank's part of a model (engine/model/cut/tensor_cut.h), and sizes of the whole model.
 struct TensorPart {
   int degree = 1, rank = 0;
   std::int64_t all_query_heads = 0, first_query_head = 0;
@@ -182,8 +180,7 @@ struct ContextPart {
   }
 };
 
-/// If matrices are cut over tensor ranks, the heads, feed-forward width and vocabulary are those of
-/// `part`.
+/// If tensor ranks cut matrices, heads, feed-forward width and vocabulary are those of `part`.
 struct ModelShape {
   std::int64_t num_layers = 0;     ///< L
   std::int64_t width = 0;          ///< D
@@ -237,8 +234,7 @@ struct ModelShape {
   ExpertPart expert{};
 
   std::int64_t tokens() const { return sequences * seq_length; }
-  /// Whether a training's gradient is that of more than the tokens' losses: z-losses, or
-  /// divergences from a teacher.
+  /// The gradient is also that of z-losses, or of divergences from a teacher.
   bool has_further_losses() const { return z_loss > 0.0 || teacher; }
   bool sequence_parallel() const { return part.is_cut() && part.sequence_parallel; }
   /// Number of consecutive tokens whose residual stream is on this rank; all tokens without

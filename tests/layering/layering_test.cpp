@@ -208,7 +208,8 @@ const std::vector<Home> kHomes = {
     {"xxhash\\.h",
      "checkpoint/.*|engine/data/tokenizer/tokenizer\\.cpp|engine/huggingface/"
      "(export|stretch_writer)\\.cpp|engine/"
-     "train/(units/frozen_weights|weight_check)\\.cpp|engine/offload/state_file\\.cpp"},
+     "train/(units/frozen_weights|weight_check)\\.cpp|engine/offload/state_file\\.cpp|engine/"
+     "distillation/teacher_file\\.cpp"},
     {"(arrow|parquet)/.*", "engine/data/arrow/module/.*"},
     {"pcre2\\.h", "engine/data/tokenizer/pattern/split_pattern\\.cpp"},
     {"unicode/.*", "engine/data/tokenizer/normal_form\\.cpp"},
