@@ -178,7 +178,7 @@ __global__ void __launch_bounds__(kRowThreads)
         entropy - product / taught.temperature + device_common::fast_log(tempered);
   }
   differentiate_taught_row<N>(taught, own, {maximum, sum, tempered}, scale, target, vocab_size,
-                              form, x);
+                              form, scratch, x);
 }
 
 }  // namespace

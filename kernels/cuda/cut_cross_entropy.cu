@@ -197,7 +197,7 @@ __global__ void __launch_bounds__(kRowThreads)
   }
   const OwnToken own(taught, t, a.first_row, a.num_rows, a.all_rows);
   differentiate_taught_row<N>(taught, own, {a.maximum(t), sum, tempered}, a.grad_scale,
-                              a.target_row(t), a.num_rows, form, x);
+                              a.target_row(t), a.num_rows, form, scratch, x);
 }
 
 enum class Step { kMaxima, kSums, kLosses };

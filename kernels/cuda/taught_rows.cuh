@@ -68,7 +68,8 @@ struct TaughtSums {
 template <int N, class T, class Form>
 __device__ void differentiate_taught_row(const Taught& taught, const OwnToken& own,
                                          const TaughtSums& sums, float scale, std::int64_t target,
-                                         std::int64_t num_rows, const Form& form, T* x) {
+                                         std::int64_t num_rows, const Form& form, float* scratch,
+                                         T* x) {
   const float of_target = scale * (1.0f - taught.weight);
   const float of_teacher = scale * (taught.weight * taught.temperature);
   const float factor = of_target / sums.sum, tempered = of_teacher / sums.tempered_sum;
@@ -79,7 +80,8 @@ __device__ void differentiate_taught_row(const Taught& taught, const OwnToken& o
     return factor * exp2f(above) + tempered * exp2f(inverse * above);
   };
   // Read by all before anyone writes. The last thread has the target, if no other has it.
-  const bool teacher_has_target = __syncthreads_or(target >= 0 && own.row == target) != 0;
+  const bool is_target = target >= 0 && own.row == target;
+  const bool teacher_has_target = block_max(is_target ? 1.0f : 0.0f, scratch) > 0.0f;
   std::int64_t row = own.row;
   if (threadIdx.x == blockDim.x - 1 && !teacher_has_target) row = target;
   float special = 0.0f;

@@ -169,10 +169,16 @@ Launches logit_maxima(const CutCrossEntropy& args) {
   return {memory("logit_maxima", args.logits.bytes(), args.tokens * kFloat)};
 }
 Launches exponential_sums(const CutCrossEntropy& args) {
-  return {memory("exponential_sums",
-                 bytes_of(args.logits, args.targets, args.maxima) +
-                     bytes_of(args.teacher.ids, args.teacher.probabilities),
-                 args.sums.bytes())};
+  const std::int64_t two_sums = 2 * args.tokens * kFloat;
+  Launches launches = {
+      memory("exponential_sums", bytes_of(args.logits, args.targets, args.maxima), two_sums)};
+  if (args.teacher) {
+    launches.push_back(memory("teacher_sums",
+                              bytes_of(args.logits, args.targets, args.maxima, args.teacher.ids,
+                                       args.teacher.probabilities),
+                              two_sums));
+  }
+  return launches;
 }
 Launches cut_cross_entropy(const CutCrossEntropy& args) {
   const std::int64_t gradient = args.gradient ? args.logits.bytes() : 0;
