@@ -55,7 +55,7 @@ StateFile::StateFile(checkpoint::Disk& disk, const std::string& folder,
   }
   checkpoint::remove_file(disk, path);
   try {
-    reserved_ = file_.allocate(file_bytes_);
+    reserved_ = file_bytes_ == 0 || file_.allocate(file_bytes_);
   } catch (const checkpoint::DiskError& error) {
     if (error.error_number != ENOSPC && error.error_number != EFBIG &&
         error.error_number != EDQUOT) {

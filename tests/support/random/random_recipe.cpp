@@ -700,7 +700,12 @@ Settings elsewhere(const Settings& settings, Random& random) {
   changed["zero_optimization.stage"] = std::to_string(random.whole(0, 3));
   leave_what_the_stage_lacks(changed);
   choose_expert_ranks(changed, random);
-  if (changed.contains("optimizer.eight_bit_states")) {
+  // Parts of experts may cut blocks.
+  const bool in_blocks = std::ranges::any_of(changed, [](const auto& entry) {
+    return entry.first.starts_with("mixed_precision.") &&
+           entry.second.find("block64") != std::string::npos;
+  });
+  if (in_blocks || changed.contains("optimizer.eight_bit_states")) {
     changed["parallelism.expert_parallel_degree"] = "1";
   }
   return changed;
