@@ -61,7 +61,7 @@ std::uint64_t hash_of_samples(const data::Batcher& batches) {
 
 TeacherWriter::TeacherWriter(checkpoint::Disk& disk, const std::string& path,
                              const TeacherShape& shape)
-    : disk_(disk),
+    : unfinished_{disk, temporary(path)},
       path_(path),
       shape_(shape),
       file_(disk, temporary(path), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC),
@@ -89,15 +89,14 @@ void TeacherWriter::finish() {
   file_.write_at(row_hashes_.data(), kHash * shape_.rows, begin_);
   file_.sync();
   file_.close();
-  checkpoint::rename_over(disk_, temporary(path_), path_);
-  checkpoint::sync_directory(disk_, checkpoint::folder_of(path_));
-  finished_ = true;
+  checkpoint::rename_over(unfinished_.disk, unfinished_.path, path_);
+  checkpoint::sync_directory(unfinished_.disk, checkpoint::folder_of(path_));
 }
 
-TeacherWriter::~TeacherWriter() {
-  if (finished_) return;
+// Finds nothing once the file has its name.
+TeacherWriter::Unfinished::~Unfinished() {
   try {
-    checkpoint::remove_file(disk_, temporary(path_));
+    checkpoint::remove_file(disk, path);
   } catch (const Error&) {  // another error is on its way
   }
 }

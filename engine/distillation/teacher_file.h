@@ -33,25 +33,30 @@ struct TeacherShape {
   std::int64_t of_row() const { return seq_length * top; }
 };
 
-/// Writes a file row by row; it gets its name when it is complete.
+/// Writes a file row by row; it gets its name when it is complete. Before, it is `path`.tmp, which
+/// is removed if the writer ends early.
 class TeacherWriter {
  public:
   /// Reserves the space. Errors   checkpoint::DiskError
   TeacherWriter(checkpoint::Disk& disk, const std::string& path, const TeacherShape& shape);
-  ~TeacherWriter();  ///< removes a file that isn't finished
   /// [S, K] each. Any thread, any order, each row once.
   void write(std::int64_t row, std::span<const std::int32_t> ids,
              std::span<const float> log_probabilities);
   void finish();
 
  private:
-  checkpoint::Disk& disk_;
+  struct Unfinished {
+    checkpoint::Disk& disk;
+    std::string path;
+    ~Unfinished();
+  };
+
+  Unfinished unfinished_;
   std::string path_;
   TeacherShape shape_;
   checkpoint::File file_;
   std::int64_t begin_ = 0;  // of the tensors
   std::vector<std::uint64_t> row_hashes_;
-  bool finished_ = false;
 };
 
 /// A file that a run reads from. Any thread may read.

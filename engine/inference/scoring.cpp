@@ -11,6 +11,7 @@
 #include "engine/inference/generation.h"
 #include "engine/inference/in_order.h"
 #include "engine/inference/text_model.h"
+#include "engine/launch/stop_signals.h"
 
 namespace sherd::engine {
 namespace {
@@ -240,6 +241,7 @@ void answer(const ScoringRequest& request) {
     const bool together = model.ranks_work_together();
     for (std::size_t own = 0;; ++own) {
       const std::size_t number = together ? own : questions.take();
+      end_if_asked("before all questions were answered");
       const std::optional<Question> question =
           questions.get(number, together ? rank.world_size() : 1);
       if (!question) return;

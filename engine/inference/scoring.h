@@ -42,7 +42,7 @@ struct ScoringRequest {
 };
 
 /// Answers until the questions end. With several ranks, questions are distributed as they arrive.
-/// Errors   DataError for a line that is none of these; UsageError for text without ids or too
+/// Errors   Interrupted; DataError for a line that is none of these; UsageError for text without ids or too
 ///          long, and for a context that is longer than the model supports.
 void answer(const ScoringRequest& request);
 

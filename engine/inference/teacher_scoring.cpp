@@ -12,6 +12,7 @@
 #include "engine/distillation/teacher_file.h"
 #include "engine/inference/same_vocabulary.h"
 #include "engine/inference/text_model.h"
+#include "engine/launch/stop_signals.h"
 #include "engine/train/data_sources.h"
 #include "engine/train/from_recipe.h"
 #include "engine/train/stage_epochs.h"
@@ -171,6 +172,7 @@ SavedTeacher save_teacher(const TeacherRequest& request) {
         const bool together = model.ranks_work_together();
         std::int64_t own = 0;
         for (std::int64_t sample = 0; (sample = together ? own++ : next++) < shape.rows;) {
+          end_if_asked("before all samples were read; no file was written");
           reader.read(sample);
           if (together && rank.rank != 0) continue;
           writer.write(sample, reader.ids, reader.log_probabilities);

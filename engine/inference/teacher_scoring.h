@@ -30,7 +30,7 @@ std::int64_t most_teacher_tokens();
 /// The teacher reads separate documents separately. Ranks share the samples; the file doesn't depend
 /// on their number. Only ids of the student's vocabulary are written.
 /// Errors   UsageError: other vocabularies, a teacher whose longest text is shorter than a sample,
-///          more tokens than the vocabulary has; checkpoint::DiskError. Then there is no file.
+///          more tokens than the vocabulary has; checkpoint::DiskError; Interrupted. Then there is no file.
 SavedTeacher save_teacher(const TeacherRequest& request);
 
 }  // namespace sherd::engine

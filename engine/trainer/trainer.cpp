@@ -92,7 +92,7 @@ void Trainer::fill(std::int64_t step, std::int64_t micro_step, const data::Batch
   const data::Batcher& batches = *options_.batches;
   const std::int64_t of_step = batch_of(step);
   batches.fill(of_step, micro_step, rank_.data_index(), batch);
-  if (!options_.teacher) return;
+  if (!options_.teacher || !model_.has_head()) return;
   // An epoch's last step may have rows without a sample, which come last.
   const data::BatchShape& shape = batches.shape();
   const std::int64_t first =

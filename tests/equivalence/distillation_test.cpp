@@ -2,6 +2,7 @@
 // after a resume.
 #include <gtest/gtest.h>
 
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -274,6 +275,22 @@ TEST_F(Distillation, RefusesTeachersThatDoNotFit) {
         save(settings("a", {{"data.format", "text"}, {"data.tokenizer", folder_.file("model")}}));
       },
       "need one vocabulary");
+}
+
+TEST_F(Distillation, CtrlCEndsScoringWithoutAFile) {
+  engine::TeacherRequest request;
+  request.teacher.checkpoint = folder_.file("teacher");
+  request.teacher.ranks = 1;
+  request.student = resolved(settings("a", {}));
+  std::int64_t samples = 0;
+  request.on_progress = [&](std::int64_t done, std::int64_t) {
+    samples = done;
+    std::raise(SIGINT);
+  };
+  EXPECT_THROW(engine::save_teacher(request), Interrupted);
+  EXPECT_EQ(samples, 1);
+  EXPECT_FALSE(fs::exists(folder_.file("teacher.safetensors")));
+  EXPECT_FALSE(fs::exists(folder_.file("teacher.safetensors.tmp")));
 }
 
 TEST_F(Distillation, UsesTheMemoryThatWasPlanned) {

@@ -4,8 +4,10 @@
 
 #include <cmath>
 #include <filesystem>
+#include <optional>
 
 #include "core/error.h"
+#include "tests/checkpoint/support/hooked_disk.h"
 #include "tests/support/values/temp_folder.h"
 
 namespace sherd::engine {
@@ -109,6 +111,22 @@ TEST_F(TeacherFiles, AreNotThereUnlessTheyAreComplete) {
     writer.write(0, ids_of(0), values());
   }
   EXPECT_TRUE(fs::is_empty(folder_.file(".")));
+}
+
+TEST_F(TeacherFiles, LeaveNothingOnADiskThatIsFull) {
+  for (const char* call : {"allocate", "pwrite", "fsync"}) {
+    test::HookedDisk disk([&](const test::DiskCall& made) -> std::optional<std::int64_t> {
+      if (made.name == call) return -ENOSPC;
+      return std::nullopt;
+    });
+    const auto write = [&] {
+      TeacherWriter writer(disk, path_, kShape);
+      for (const std::int64_t row : {0, 1, 2}) writer.write(row, ids_of(row), values());
+      writer.finish();
+    };
+    EXPECT_THROW(write(), checkpoint::DiskError) << call;
+    EXPECT_TRUE(fs::is_empty(folder_.file("."))) << call;
+  }
 }
 
 TEST_F(TeacherFiles, AreRefusedForOtherSamples) {
