@@ -25,10 +25,6 @@ bool is_address(const std::string& name) {
   return name.size() == 12 && name[4] == ':' && name[7] == ':' && name[10] == '.';
 }
 
-std::string own_or(const std::string& text, const std::string& otherwise) {
-  return text.empty() ? otherwise : text;
-}
-
 // PCI Express 6.0, 7.7.8: extended capability 13; bits 2 and 3 of its control redirect.
 AcsRedirect redirect_of(const std::string& config) {
   std::ifstream file(config, std::ios::binary);
@@ -81,7 +77,8 @@ std::optional<PciDevice> pci_device(const std::string& folder) {
     device.address = name;
   }
   if (device.address.empty()) return std::nullopt;
-  device.numa_node = std::atoi(own_or(text_in(path / "numa_node"), "-1").c_str());
+  const std::string node = text_in(path / "numa_node");
+  if (!node.empty()) device.numa_node = std::atoi(node.c_str());
   return device;
 }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
+#include <optional>
 #include <sstream>
 
 #include "engine/launch/pci_tree.h"
@@ -123,6 +124,16 @@ std::string text_of(const VerbsDevice& card) {
                      card.rate.empty() ? "unknown rate" : card.rate);
 }
 
+// The largest distance that NCCL_NET_GDR_LEVEL allows, by name or by number; none: NCCL chooses.
+std::optional<PciDistance> allowed_distance(const RdmaSources& sources) {
+  const std::string level = sources.variable("NCCL_NET_GDR_LEVEL");
+  if (level == "PIX" || level == "1") return PciDistance::kPix;
+  if (level == "PXB" || level == "2") return PciDistance::kPxb;
+  if (level == "PHB" || level == "3" || level == "4") return PciDistance::kPhb;
+  if (level == "SYS" || level == "5") return PciDistance::kSys;
+  return std::nullopt;
+}
+
 // The sentence about one GPU.
 std::string line_of(const RdmaSources& sources, const PciDevice& gpu,
                     const std::vector<VerbsDevice>& cards) {
@@ -130,15 +141,19 @@ std::string line_of(const RdmaSources& sources, const PciDevice& gpu,
   const VerbsDevice& card = *std::ranges::min_element(cards, {}, distance);
   const std::string pair =
       fmt::format("GPU {} and {}, {}", gpu.address, text_of(card), name_of(distance(card)));
-  const std::string level = sources.variable("NCCL_NET_GDR_LEVEL");
-  if (distance(card) == PciDistance::kSys) {
-    return fmt::format(
-        "{}: no, they are at different processors; use a card at NUMA node {}, or set "
-        "NCCL_NET_GDR_LEVEL=SYS and measure",
-        pair, gpu.numa_node);
+  const std::optional<PciDistance> allowed = allowed_distance(sources);
+  if (allowed && distance(card) > *allowed) {
+    return fmt::format("{}: no, NCCL_NET_GDR_LEVEL is {}; unset it", pair, name_of(*allowed));
   }
-  if (level == "PIX" && distance(card) != PciDistance::kPix) {
-    return fmt::format("{}: no, NCCL_NET_GDR_LEVEL is PIX; unset it", pair);
+  if (distance(card) == PciDistance::kSys) {
+    return allowed ? fmt::format(
+                         "{}: possible, but traffic passes two processors; measure it, also "
+                         "without NCCL_NET_GDR_LEVEL",
+                         pair)
+                   : fmt::format(
+                         "{}: no, they are at different processors; use a card at the GPU's "
+                         "processor, or set NCCL_NET_GDR_LEVEL=SYS and measure",
+                         pair);
   }
   const FoundAcs acs = acs_between(sources.sys, gpu, card.pci);
   if (acs.redirect == AcsRedirect::kOn) {
@@ -148,9 +163,8 @@ std::string line_of(const RdmaSources& sources, const PciDevice& gpu,
         pair, acs.bridge);
   }
   if (distance(card) == PciDistance::kPhb) {
-    return fmt::format(
-        "{}: possible, but traffic passes the processor; NCCL may need NCCL_NET_GDR_LEVEL=PHB",
-        pair);
+    return fmt::format("{}: possible, but traffic passes the processor{}", pair,
+                       allowed ? "" : "; NCCL may need NCCL_NET_GDR_LEVEL=PHB");
   }
   if (acs.redirect == AcsRedirect::kUnreadable) {
     return fmt::format("{}: possible; run as root to see whether bridge {} redirects traffic (ACS)",

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "engine/launch/memory_nodes.h"
+#include "engine/launch/pci_tree.h"
 #include "engine/launch/rdma_check.h"
 #include "kernels/isa.h"
 #include "kernels/libraries.h"
@@ -22,13 +23,6 @@
 
 namespace sherd::engine {
 namespace {
-
-std::string content_of(const std::string& path) {
-  std::ifstream file(path);
-  std::ostringstream text;
-  text << file.rdbuf();
-  return file ? text.str() : std::string();
-}
 
 /// The value of the first line "name : value" of a file in /proc.
 std::string proc_value(const std::string& path, std::string_view name) {
@@ -58,7 +52,7 @@ int cores_of_affinity() {
 /// This process's control group and those above it, up to the root: folders of version 2.
 std::vector<std::string> control_groups() {
   std::string group;
-  std::istringstream groups(content_of("/proc/self/cgroup"));
+  std::istringstream groups(text_in("/proc/self/cgroup"));
   for (std::string line; std::getline(groups, line);) {
     if (line.starts_with("0::")) group = line.substr(3);
   }
@@ -77,9 +71,9 @@ double cores_of_control_groups() {
     const double cores = cores_of_quota(text);
     if (cores > 0 && (smallest == 0 || cores < smallest)) smallest = cores;
   };
-  for (const std::string& folder : control_groups()) consider(content_of(folder + "/cpu.max"));
+  for (const std::string& folder : control_groups()) consider(text_in(folder + "/cpu.max"));
   const std::string version_1 = "/sys/fs/cgroup/cpu/cpu.cfs_";
-  consider(content_of(version_1 + "quota_us") + " " + content_of(version_1 + "period_us"));
+  consider(text_in(version_1 + "quota_us") + " " + text_in(version_1 + "period_us"));
   return smallest;
 }
 
@@ -132,8 +126,8 @@ std::int64_t usable_memory_bytes() {
     const std::int64_t limit = bytes_of_limit(text);
     if (limit > 0) bytes = std::min(bytes, limit);
   };
-  for (const std::string& folder : control_groups()) consider(content_of(folder + "/memory.max"));
-  consider(content_of("/sys/fs/cgroup/memory/memory.limit_in_bytes"));
+  for (const std::string& folder : control_groups()) consider(text_in(folder + "/memory.max"));
+  consider(text_in("/sys/fs/cgroup/memory/memory.limit_in_bytes"));
   return bytes;
 }
 

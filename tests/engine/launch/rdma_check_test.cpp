@@ -164,8 +164,8 @@ TEST_F(RdmaCheck, LeavesOutCardsThatNcclLeavesOut) {
   variables_["NCCL_IB_HCA"] = "=mlx5_1,mlx5_10:1";
   expect(
       {"GPU 0000:3d:00.0 and mlx5_10 (InfiniBand, 400 Gb/sec (4X NDR)), SYS: no, they are at "
-       "different processors; use a card at NUMA node 0, or set NCCL_NET_GDR_LEVEL=SYS and "
-       "measure",
+       "different processors; use a card at the GPU's processor, or set NCCL_NET_GDR_LEVEL=SYS "
+       "and measure",
        "mlx5_0: left out by NCCL_IB_HCA"});
   variables_["NCCL_IB_HCA"] = "^mlx5_10";
   expect({kPair + "PIX: possible", "mlx5_10: left out by NCCL_IB_HCA"});
@@ -201,6 +201,12 @@ TEST_F(RdmaCheck, DistinguishesSwitchesHostBridgesAndProcessors) {
   add_gpu(kSwitch + "/0000:3c:00.0/0000:3d:00.0");
   add_card("mlx5_0", "pci0000:5d/0000:5d:00.0/0000:5e:00.0", 1);
   EXPECT_NE(report().at(0).find("SYS: no"), std::string::npos) << report().at(0);
+  variables_["NCCL_NET_GDR_LEVEL"] = "SYS";
+  expect({kPair + "SYS: possible, but traffic passes two processors; measure it, also without "
+                  "NCCL_NET_GDR_LEVEL"});
+  variables_["NCCL_NET_GDR_LEVEL"] = "3";
+  expect({kPair + "SYS: no, NCCL_NET_GDR_LEVEL is PHB; unset it"});
+  variables_.clear();
   add_card("mlx5_1", "pci0000:3a/0000:3a:01.0/0000:40:00.0");
   expect(
       {"GPU 0000:3d:00.0 and mlx5_1 (InfiniBand, 400 Gb/sec (4X NDR)), PHB: possible, but traffic "
