@@ -13,6 +13,7 @@
 #include "engine/train/layout/sharding_plan.h"
 #include "kernels/eight_bits.h"
 #include "tests/equivalence/mesh_case.h"
+#include "tests/support/models/wide_model.h"
 #include "tests/support/runs/small_run.h"
 
 namespace sherd::testing {
@@ -27,17 +28,6 @@ engine::TrainingOptions in_8_bits(const model::ModelShape& shape, OptimizerType 
   options.optimizer.type = type;
   options.optimizer.moment_type.in_8_bits = true;
   return options;
-}
-
-// Sizes that leave each of two tensor ranks multiples of 64.
-model::ModelShape wide_model() {
-  model::ModelShape shape = tiny_model(false);
-  shape.width = 128;
-  shape.query_heads = 4;
-  shape.kv_heads = 2;
-  shape.head_size = 64;
-  shape.ffn_width = 128;
-  return shape;
 }
 
 TEST(EightBits, RunsAreThoseOfOneRankAtEveryStageAndWorld) {
@@ -63,7 +53,7 @@ TEST(EightBits, AreFewerBitsThanF32) {
 }
 
 TEST(EightBits, ReplicasPipelinesAndTensorRanksKeepTheBits) {
-  const engine::TrainingOptions options = in_8_bits(wide_model(), OptimizerType::kAdamW);
+  const engine::TrainingOptions options = in_8_bits(wide_model(false), OptimizerType::kAdamW);
   for (const Case& each :
        {Case{.shards = 2, .replicas = 2, .stage = 3}, Case{.replicas = 3, .stage = 0},
         Case{.shards = 2, .pipeline = 2, .stage = 1, .micro_steps = 2},
@@ -79,7 +69,7 @@ TEST(EightBits, ReplicasPipelinesAndTensorRanksKeepTheBits) {
 }
 
 TEST(EightBits, TensorRanksMayNotCutABlock) {
-  model::ModelShape shape = wide_model();
+  model::ModelShape shape = wide_model(false);
   shape.ffn_width = 96;
   const engine::TrainingOptions options = in_8_bits(shape, OptimizerType::kLion);
   const sharding::Mesh mesh = mesh_of(setup_of({.tensor = 2}));
@@ -144,7 +134,7 @@ Moments after_a_step(const engine::TrainingOptions& of, const Case& each) {
 // A whole tensor's scales fit its codes, whichever ranks have saved them. The values of a code are
 // less than 0.015 apart.
 TEST(EightBits, TensorRanksSaveTheMomentsOfWholeTensors) {
-  const engine::TrainingOptions options = in_8_bits(wide_model(), OptimizerType::kAdamW);
+  const engine::TrainingOptions options = in_8_bits(wide_model(false), OptimizerType::kAdamW);
   const Moments one = after_a_step(options, {.micro_steps = 2});
   for (const Case& each :
        {Case{.tensor = 2, .micro_steps = 2}, Case{.tensor = 2, .shards = 2, .stage = 2}}) {

@@ -11,6 +11,7 @@
 #include "sharding/zero/gradient_reduction.h"
 #include "tests/equivalence/mesh_case.h"
 #include "tests/support/models/model_forms.h"
+#include "tests/support/models/wide_model.h"
 
 namespace sherd::testing {
 namespace {
@@ -41,17 +42,6 @@ engine::TrainingOptions with(const Wires& wires, const model::ModelShape& shape,
   options.precision.gather_blocks = wires.gather;
   options.precision.reduce_blocks = wires.reduce;
   return options;
-}
-
-// Sizes that leave each of two tensor ranks multiples of 64.
-model::ModelShape wide_model(bool tied = false) {
-  model::ModelShape shape = tiny_model(tied);
-  shape.width = 128;
-  shape.query_heads = 4;
-  shape.kv_heads = 2;
-  shape.head_size = 64;
-  shape.ffn_width = 128;
-  return shape;
 }
 
 TEST(SlowLinks, StagesAgreeBitForBitWithEveryWireTypeWorldAndSync) {
@@ -107,7 +97,7 @@ TEST(SlowLinks, StagesThatAccumulateIn16BitsAgreeToo) {
 // The sum of a replica is rounded before it is added to another's; so is that of a group of the batch.
 TEST(SlowLinks, ReplicasPipelinesAndTensorRanksKeepTheBits) {
   for (const Wires& wires : {kWires[4], kWires[5]}) {
-    engine::TrainingOptions options = with(wires, wide_model());
+    engine::TrainingOptions options = with(wires, wide_model(false));
     options.model.seq_length = 8;
     for (const Case& each :
          {Case{.shards = 2, .replicas = 2, .stage = 3}, Case{.replicas = 3, .stage = 0},
@@ -291,7 +281,7 @@ TEST(SlowLinks, TheLossOfARepeatedBatchFalls) {
 }
 
 TEST(SlowLinks, TensorRanksMayNotCutABlock) {
-  model::ModelShape shape = wide_model();
+  model::ModelShape shape = wide_model(false);
   shape.ffn_width = 96;
   const sharding::Mesh mesh = mesh_of(setup_of({.tensor = 2}));
   const auto error = [&](const Wires& wires) -> std::string {

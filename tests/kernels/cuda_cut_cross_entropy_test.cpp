@@ -7,6 +7,7 @@
 
 #include "kernels/cut_cross_entropy.h"
 #include "kernels/pointwise.h"
+#include "tests/kernels/taught_case.h"
 #include "tests/support/devices/place.h"
 #include "tests/support/oracles/oracle_token.h"
 
@@ -30,6 +31,8 @@ struct CutLosses {
   LogitsForm form{};
   float z_loss = 0.0f;
   OwnedTensor* z_losses = nullptr;  ///< every rank writes the same; null: none
+  const TaughtTensors* taught = nullptr;
+  std::vector<OwnedTensor>* divergences = nullptr;  ///< with a teacher, of every rank
 
   std::int64_t first(int rank) const {
     return std::min(vocab_size, rank * ((vocab_size + num_ranks - 1) / num_ranks));
@@ -50,8 +53,9 @@ struct CutLosses {
       out.emplace_back(dtype, columns(logits, r));
       out.emplace_back(DType::kF32, tokens);
     }
-    OwnedTensor zeros(DType::kF32, Values(static_cast<std::size_t>(2 * tokens), 0.0));
-    OwnedTensor maxima(DType::kF32, num_ranks * tokens), part(DType::kF32, 2 * tokens);
+    const std::int64_t sums_of_ranks = (taught == nullptr ? 2 : 4) * tokens;
+    OwnedTensor zeros(DType::kF32, Values(static_cast<std::size_t>(sums_of_ranks), 0.0));
+    OwnedTensor maxima(DType::kF32, num_ranks * tokens), part(DType::kF32, sums_of_ranks);
     const Tensor sums = place.out(zeros);
     CutCrossEntropy all;
     all.tokens = tokens;
@@ -63,6 +67,7 @@ struct CutLosses {
     all.grad_scale = grad_scale;
     all.form = form;
     if (z_losses != nullptr) all.z_loss = {z_loss, place.out(*z_losses)};
+    if (taught != nullptr) all.teacher = taught->on(place);
     std::vector<CutCrossEntropy> ranks(static_cast<std::size_t>(num_ranks), all);
     for (int r = 0; r < num_ranks; ++r) {
       CutCrossEntropy& rank = ranks[static_cast<std::size_t>(r)];
@@ -71,6 +76,9 @@ struct CutLosses {
       rank.rank = r;
       rank.logits = place.out(out[static_cast<std::size_t>(2 * r)]);
       rank.losses = place.out(out[static_cast<std::size_t>(2 * r + 1)]);
+      if (taught != nullptr) {
+        rank.teacher.divergences = place.out((*divergences)[static_cast<std::size_t>(r)]);
+      }
       logit_maxima(place.stream(), rank);
     }
     for (const CutCrossEntropy& rank : ranks) {
@@ -220,6 +228,33 @@ TEST_P(CudaCutLosses, LossesDontOverflowAndABrokenLogitReachesEveryRank) {
     const Outputs of_ranks = losses_of(broken);
     EXPECT_FALSE(std::isfinite(of_ranks[1].values()[0]));
     EXPECT_FALSE(std::isfinite(of_ranks[3].values()[0]));
+  }
+}
+
+TEST_P(CudaCutLosses, ATeachersGradientsAreTheCpus) {
+  const DType type = GetParam();
+  for (const TaughtCase& c : kTaughtCases) {
+    SCOPED_TRACE(fmt::format("V {} K {}", c.vocab_size, c.top));
+    const Values logits = test::rounded(type, random_values(c.tokens * c.vocab_size, 2, 8.0));
+    const OwnedTensor targets(c.targets());
+    const TaughtTensors taught(c);
+    const auto outputs = [&](auto on_device) {
+      std::vector<OwnedTensor> divergences(2, OwnedTensor(DType::kF32, c.tokens));
+      CutLosses cut{c.tokens, c.vocab_size, 2};
+      cut.form = c.form;
+      cut.taught = &taught;
+      cut.divergences = &divergences;
+      Outputs out = on_device(
+          [&](Place& place) { return cut.compute(place, type, logits, targets, true, 0.125f); });
+      for (const OwnedTensor& of_rank : divergences) out.push_back(of_rank);
+      return out;
+    };
+    const Outputs gpu = outputs([](const test::Work& work) { return test::on_gpu(work); });
+    const Outputs cpu = outputs([](const test::Work& work) { return test::on_cpu(work); });
+    for (const std::size_t rank : {0u, 1u}) {
+      expect_taught(type, {gpu[2 * rank], gpu[2 * rank + 1], gpu[4 + rank]},
+                    {cpu[2 * rank], cpu[2 * rank + 1], cpu[4 + rank]});
+    }
   }
 }
 

@@ -7,16 +7,12 @@ Every step is one batch of all texts, each alone in its row. A token is a byte; 
 optimizer is SGD without clipping. The weights are those of preferences.py's `weight`; the teacher's have other numbers.
 """
 
-import argparse
-import json
-import pathlib
-
 import torch
 import torch.nn.functional as F
 import transformers
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from preferences import CONFIG, weight
+from preferences import CONFIG, store, weight
 
 STEPS = 5
 TEACHER_FIRST = 100  # number of the teacher's first tensor
@@ -59,24 +55,11 @@ def run(top, share, temperature, rate):
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--check", action="store_true")
-    check = parser.parse_args().check
     transformers.logging.set_verbosity_error()
     torch.set_num_threads(1)
     runs = [{"top": top, "weight": share, "temperature": temperature, "rate": rate,
              "steps": run(top, share, temperature, rate)} for top, share, temperature, rate in RUNS]
-    text = json.dumps({"generator": "tests/reference/distillation.py", "config": CONFIG, "texts": TEXTS,
-                       "teacher_first": TEACHER_FIRST, "runs": runs}, indent=1) + "\n"
-    path = pathlib.Path(__file__).with_suffix(".json")
-    if not check:
-        return path.write_text(text)
-    stored = json.loads(path.read_text())["runs"]
-    for old, new in zip(stored, runs, strict=True):
-        for before, now in zip(old["steps"], new["steps"], strict=True):
-            for key, value in before.items():
-                assert abs(now[key] - value) <= 1e-5 * max(1.0, abs(value)), (old["top"], key, value, now[key])
-    print("as stored")
+    store(__file__, {"config": CONFIG, "texts": TEXTS, "teacher_first": TEACHER_FIRST, "runs": runs})
 
 
 if __name__ == "__main__":

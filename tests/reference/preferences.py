@@ -110,10 +110,24 @@ def run(rows, loss, beta, smoothing, rate):
                 for entry in steps]
 
 
-def main():
+def store(script, document):
+    """Writes the document next to the script, or with --check compares its runs' steps with the stored ones."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--check", action="store_true")
-    check = parser.parse_args().check
+    path = pathlib.Path(script).with_suffix(".json")
+    if not parser.parse_args().check:
+        text = json.dumps({"generator": f"tests/reference/{pathlib.Path(script).name}"} | document, indent=1)
+        return path.write_text(text + "\n")
+    stored = json.loads(path.read_text())["runs"]
+    for old, new in zip(stored, document["runs"], strict=True):
+        for before, now in zip(old["steps"], new["steps"], strict=True):
+            for key, value in before.items():
+                settings = {name: old[name] for name in old if name != "steps"}
+                assert abs(now[key] - value) <= 1e-5 * max(1.0, abs(value)), (settings, key, value, now[key])
+    print("as stored")
+
+
+def main():
     transformers.logging.set_verbosity_error()
     torch.set_num_threads(1)
     runs = []
@@ -122,17 +136,7 @@ def main():
             steps = run(rows, loss, beta, smoothing, rate)
             assert len(steps) == STEPS
             runs.append({"loss": loss, "beta": beta, "label_smoothing": smoothing, "rate": rate, "data": name, "steps": steps})
-    text = json.dumps({"generator": "tests/reference/preferences.py", "config": CONFIG, "pairs": PAIRS,
-                       "judged": JUDGED, "runs": runs}, indent=1) + "\n"
-    path = pathlib.Path(__file__).with_suffix(".json")
-    if not check:
-        return path.write_text(text)
-    stored = json.loads(path.read_text())["runs"]
-    for old, new in zip(stored, runs, strict=True):
-        for before, now in zip(old["steps"], new["steps"], strict=True):
-            for key, value in before.items():
-                assert abs(now[key] - value) <= 1e-5 * max(1.0, abs(value)), (new["loss"], key, value, now[key])
-    print("as stored")
+    store(__file__, {"config": CONFIG, "pairs": PAIRS, "judged": JUDGED, "runs": runs})
 
 
 if __name__ == "__main__":

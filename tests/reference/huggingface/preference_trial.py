@@ -2,7 +2,7 @@
 
 PROGRAM is sherd, PLACE a folder with 7 GB of room. Prints how often the chosen answer of 100 held-out pairs
 (made_up_pairs.py: other questions, sentences and words) is likelier than the rejected one, by transformers: before, after
-training, and after training on the same pairs with half of the labels swapped. About 20 minutes on two cores.
+training, and after training on the same pairs with half of the labels swapped. About ten minutes on two cores.
 """
 import json
 import pathlib
