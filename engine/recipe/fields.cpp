@@ -304,7 +304,7 @@ const std::vector<Field> kFields = {
     {MAY_CHANGE(distillation.weight), .fallback = value("0.5"), .range = {.min = 0, .max = 1, .as_float = true}, .help = "The teacher's part of the loss; the text's own part is 1 minus it."},
     {MAY_CHANGE(distillation.temperature), .fallback = value("1"), .range = {.min = 0.01, .max = 100, .as_float = true}, .help = "Divides the logits of teacher and model in the teacher's part, whose gradient is multiplied by its square."},
 
-    {MUST_MATCH(diloco.sync_every), .fallback = value("0"), .range = between(0, 1e9), .help = "Replicas (parallelism.data_parallel_replicate_degree) train apart, and exchange what has changed every so many steps: DiLoCo. 0: they add their gradients in every step."},
+    {MUST_MATCH(diloco.sync_every), .fallback = value("0"), .range = between(0, 1e9), .help = "Replicas (parallelism.data_parallel_replicate_degree) train apart. They exchange what has changed once per this number of steps (DiLoCo). 0: they add their gradients in every step."},
     {MUST_MATCH(diloco.outer_lr), .fallback = value("0.7"), .range = kFloatFromZero, .help = "Rate of the outer update, which follows the mean change of the replicas."},
     {MUST_MATCH(diloco.outer_momentum), .fallback = value("0.9"), .range = kFloatFraction, .help = "Nesterov momentum of the outer update. 0: none, and no memory for it."},
     {MUST_MATCH(diloco.num_fragments), .fallback = value("1"), .range = between(1, 10'000), .help = "Parts of the model that are exchanged in turn, one every sync_every / num_fragments steps. Must divide sync_every."},

@@ -93,20 +93,16 @@ bool decays(R r) {
 bool decays_by_a_step(R r) {
   return decays(r) && r.lr_scheduler.type != optim::ScheduleType::kInverseSqrt;
 }
-bool prefers(R r) {
-  return r.preference.active();
-}
-bool distils(R r) {
-  return r.distillation.active();
+// Whether a block of the recipe is in use.
+template <auto block>
+bool active(R r) {
+  return (r.*block).active();
 }
 bool judges_answers(R r) {
   return r.preference.loss == PreferenceLoss::kKto;
 }
 bool averages(R r) {
   return r.averages.type != AverageType::kNone;
-}
-bool trains_apart(R r) {
-  return r.diloco.active();
 }
 bool is_wsd(R r) {
   return r.lr_scheduler.type == optim::ScheduleType::kWsd;
@@ -308,7 +304,7 @@ const Use kUses[] = {
     {"averages.evaluate", "with a type, if there is validation data",
      [](R r) { return averages(r) && validates(r); }},
 
-    {"preference.beta", "with a loss", prefers},
+    {"preference.beta", "with a loss", active<&Recipe::preference>},
     {"preference.label_smoothing", "with loss: sigmoid, robust or simpo",
      [](R r) {
        return r.preference.loss == PreferenceLoss::kSigmoid ||
@@ -319,16 +315,16 @@ const Use kUses[] = {
      [](R r) { return r.preference.loss == PreferenceLoss::kSimpo; }},
     {"preference.desirable_weight", "with loss: kto", judges_answers},
     {"preference.undesirable_weight", "with loss: kto", judges_answers},
-    {"diloco.outer_lr", "with sync_every", trains_apart},
-    {"diloco.outer_momentum", "with sync_every", trains_apart},
-    {"diloco.num_fragments", "with sync_every", trains_apart},
-    {"diloco.fragment_sync_delay", "with sync_every", trains_apart},
-    {"diloco.fragment_update_alpha", "with sync_every", trains_apart},
-    {"diloco.quantize", "with sync_every", trains_apart},
+    {"diloco.outer_lr", "with sync_every", active<&Recipe::diloco>},
+    {"diloco.outer_momentum", "with sync_every", active<&Recipe::diloco>},
+    {"diloco.num_fragments", "with sync_every", active<&Recipe::diloco>},
+    {"diloco.fragment_sync_delay", "with sync_every", active<&Recipe::diloco>},
+    {"diloco.fragment_update_alpha", "with sync_every", active<&Recipe::diloco>},
+    {"diloco.quantize", "with sync_every", active<&Recipe::diloco>},
 
-    {"distillation.top_k", "with a teacher", distils},
-    {"distillation.weight", "with a teacher", distils},
-    {"distillation.temperature", "with a teacher", distils},
+    {"distillation.top_k", "with a teacher", active<&Recipe::distillation>},
+    {"distillation.weight", "with a teacher", active<&Recipe::distillation>},
+    {"distillation.temperature", "with a teacher", active<&Recipe::distillation>},
 
     {"bad_steps.window", "with sigma", [](R r) { return r.bad_steps.sigma > 0.0; }},
     {"bad_steps.max_in_a_row", "with another of these keys", judges_steps},
