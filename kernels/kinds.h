@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 namespace sherd::kernels {
 
@@ -28,6 +29,24 @@ struct TeacherForm {
   float weight = 0, temperature = 1;  ///< w, s
 
   explicit operator bool() const { return top > 0; }
+};
+
+/// kernels/rotary_frequencies.h
+enum class RotaryScaling { kNone, kLinear, kLlama3, kYarn, kLongrope };
+
+struct RotaryFrequencies {
+  double theta = 10000.0;
+  double fraction = 1.0;
+  RotaryScaling scaling = RotaryScaling::kNone;
+  double factor = 1.0;                                   ///< s
+  std::int64_t original_length = 1;                      ///< C
+  double low_freq_factor = 1.0, high_freq_factor = 4.0;  ///< a, b of llama3
+  double beta_fast = 32.0, beta_slow = 1.0;              ///< yarn
+  bool truncate = true;                                  ///< yarn
+  double attention_factor = 0.0;                         ///< on cos and sin; 0: use the rule above
+  std::vector<double> short_factors{}, long_factors{};   ///< longrope, r / 2 each
+
+  bool operator==(const RotaryFrequencies&) const = default;
 };
 
 }  // namespace sherd::kernels

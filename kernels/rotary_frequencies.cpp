@@ -53,6 +53,12 @@ std::int64_t rotated_width(const RotaryFrequencies& frequencies, std::int64_t he
   return static_cast<std::int64_t>(as_double(head_width) * frequencies.fraction);
 }
 
+double fraction_of(std::int64_t rotated, std::int64_t head_width) {
+  const double fraction = as_double(rotated) / as_double(head_width);
+  const bool falls_short = rotated_width({.fraction = fraction}, head_width) < rotated;
+  return falls_short ? std::nextafter(fraction, 1.0) : fraction;
+}
+
 std::vector<double> frequencies_of_pairs(const RotaryFrequencies& rope, std::int64_t head_width,
                                          std::int64_t positions) {
   const std::int64_t rotated = rotated_width(rope, head_width);

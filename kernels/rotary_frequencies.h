@@ -25,27 +25,15 @@
 #include <cstdint>
 #include <vector>
 
+#include "kernels/kinds.h"
+
 namespace sherd::kernels {
-
-enum class RotaryScaling { kNone, kLinear, kLlama3, kYarn, kLongrope };
-
-struct RotaryFrequencies {
-  double theta = 10000.0;
-  double fraction = 1.0;
-  RotaryScaling scaling = RotaryScaling::kNone;
-  double factor = 1.0;                                   ///< s
-  std::int64_t original_length = 1;                      ///< C
-  double low_freq_factor = 1.0, high_freq_factor = 4.0;  ///< a, b of llama3
-  double beta_fast = 32.0, beta_slow = 1.0;              ///< yarn
-  bool truncate = true;                                  ///< yarn
-  double attention_factor = 0.0;                         ///< on cos and sin; 0: use the rule above
-  std::vector<double> short_factors{}, long_factors{};   ///< longrope, r / 2 each
-
-  bool operator==(const RotaryFrequencies&) const = default;
-};
 
 /// r, the rotated part of a head of this width.
 std::int64_t rotated_width(const RotaryFrequencies& frequencies, std::int64_t head_width);
+
+/// The fraction of a head of this width that has exactly `rotated` rotated numbers.
+double fraction_of(std::int64_t rotated, std::int64_t head_width);
 
 /// The K/2 frequencies for rows of `positions` positions.
 std::vector<double> frequencies_of_pairs(const RotaryFrequencies& frequencies,
