@@ -63,6 +63,7 @@ Activations::Activations(const ModelShape& shape, const kernels::ComputeDevice& 
   acquire_shared(shape, acquire);
   if (!part || part->head) acquire_head(shape, device.kind, acquire);
   acquire_scratch(shape, acquire);
+  if (shape.latent.active()) acquire_latent(shape, acquire);
   if (shape.moe.active()) acquire_experts(shape, acquire);
   workspace = acquire(
       {"workspace", Category::kWorkspace, DType::kU8,
@@ -154,7 +155,14 @@ void Activations::acquire_waiting(const ModelShape& shape, const ModelPart& part
                       kForwardToBackward});
     };
     WaitingBuffers block;
-    block.d_qkv = gradient("d_qkv", shape.qkv_width());
+    if (const LatentShape& latent = shape.latent; latent.active()) {
+      block.d_query = gradient("d_query", shape.heads_width());
+      if (latent.query_rank > 0) block.d_query_down = gradient("d_query_down", latent.query_rank);
+      block.d_keys_values = gradient("d_keys_values", latent.up_width(shape.query_heads));
+      block.d_kv_down = gradient("d_kv_down", latent.down_width());
+    } else {
+      block.d_qkv = gradient("d_qkv", shape.qkv_width());
+    }
     block.d_attention_output = gradient("d_attention_output", shape.width);
     if (shape.largest_ffn_width() > 0) {
       block.d_up = gradient("d_up", shape.largest_up_width());

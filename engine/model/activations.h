@@ -48,6 +48,7 @@ using Acquire = std::function<Buffer(const BufferSpec&)>;
 /// too.
 struct WaitingBuffers {
   Buffer d_qkv, d_attention_output, d_up, d_down;
+  Buffer d_query, d_query_down, d_keys_values, d_kv_down;  ///< of latent attention
   Buffer d_experts, d_router, d_gate;  ///< of a layer with experts: of its branch, and f32 logits
   PerSite<Buffer> norm_weight, norm_bias;
 };
@@ -77,6 +78,14 @@ struct ExpertsBuffers {
   Buffer d_x;  ///< f32 [T, D]: the gradient of what the router read
   Buffer d_shared,
       d_gate;  ///< of a shared expert with a gate: of its output, and f32 [T] of the gate's logits
+};
+
+/// Scratch of latent attention (engine/model/attention/latent.h), shared by all layers.
+struct LatentBuffers {
+  Buffer query, keys_values;  ///< of one layer, before they are joined; then their gradients
+  Buffer latent, d_latent;    ///< before its norm, [T, the larger rank], and after it: gradients
+  Buffer d_query_down, d_kv_down;
+  Buffer attended, d_attended;  ///< [T, H K], if values are narrower than keys
 };
 
 struct Activations {
@@ -146,6 +155,7 @@ struct Activations {
   Buffer ring_sum_TD;
   Buffer workspace;  ///< the largest that any kernel asks for
   AdapterProducts adapters;
+  LatentBuffers latent;
   ExpertsBuffers experts;
 
   Routing routing_of(int residual, const ModelShape& shape) const;
@@ -157,6 +167,7 @@ struct Activations {
   void acquire_shared(const ModelShape& shape, const Acquire& acquire);
   void acquire_head(const ModelShape& shape, DeviceKind device, const Acquire& acquire);
   void acquire_scratch(const ModelShape& shape, const Acquire& acquire);
+  void acquire_latent(const ModelShape& shape, const Acquire& acquire);
   void acquire_experts(const ModelShape& shape, const Acquire& acquire);
   std::vector<Site> sites_;                ///< largest_sites
   std::vector<std::vector<Site>> layers_;  ///< each layer's own

@@ -152,12 +152,15 @@ BackwardReach backward_reach(const ModelShape& shape, std::int64_t block) {
     return std::ranges::any_of(targets, [id](const auto& target) { return target.site == id; });
   };
   const bool norm1 = trains(SiteId::kNorm1);
+  const auto is_of_attention = [](const Site& site) {
+    return site.id <= SiteId::kAttentionNorm || site.id == SiteId::kNorm2;
+  };
+  const bool any_of_attention = std::ranges::any_of(
+      sites, [&](const Site& site) { return is_of_attention(site) && trains(site.id); });
   reach.input = norm1;
   const bool frozen_experts = shape.has_experts(block) && !shape.adapter.active();
-  reach.attention = shape.parallel() || !shape.has_mlp(block) || frozen_experts || norm1 ||
-                    trains(SiteId::kQkv) || trains(SiteId::kQueryNorm) ||
-                    trains(SiteId::kKeyNorm) || trains(SiteId::kAttentionOutput) ||
-                    trains(SiteId::kAttentionNorm) || trains(SiteId::kNorm2);
+  reach.attention =
+      shape.parallel() || !shape.has_mlp(block) || frozen_experts || any_of_attention;
   return reach;
 }
 

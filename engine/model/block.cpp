@@ -99,7 +99,8 @@ void Block::attention_output(std::int64_t block, const BlockParameters& paramete
   finish_branch(
       parameters[SiteId::kAttentionNorm], kept[SiteId::kAttentionNorm], [&](const Tensor& out_TD) {
         c_.sums->project_to_residual(parameters[SiteId::kAttentionOutput],
-                                     kept[SiteId::kAttention].output, shape_.heads_width(), out_TD);
+                                     kept[SiteId::kAttention].output, shape_.attended_width(),
+                                     out_TD);
       });
 }
 
@@ -118,7 +119,7 @@ void Block::join_attention(std::int64_t block, const BlockParameters& parameters
   const kernels::Dropout mask = branch_dropout(pass, attention_branch_site(block));
   if (joins_in_matmul(mask)) {
     return project(parameters[SiteId::kAttentionOutput], kept[SiteId::kAttention].output,
-                   shape_.heads_width(), shape_.width, out_TD, kept.x_TD);
+                   shape_.attended_width(), shape_.width, out_TD, kept.x_TD);
   }
   const bool is_filled = shape_.norm_after() && !shape_.has_mlp(block);
   if (!is_filled) attention_output(block, parameters);

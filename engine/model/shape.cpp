@@ -5,8 +5,10 @@
 #include "kernels/activation.h"
 #include "kernels/attention.h"
 #include "kernels/experts.h"
+#include "kernels/latent_heads.h"
 #include "kernels/norm.h"
 #include "kernels/qk_norm.h"
+#include "kernels/rotary_frequencies.h"
 #include "kernels/router.h"
 #include "kernels/token.h"
 
@@ -21,12 +23,23 @@ kernels::QkRows rows_of(QkNorm norm) {
       return kernels::QkRows::kProjections;
     case QkNorm::kNone:
     case QkNorm::kHead:
+    case QkNorm::kHeadAfterRotary:
       break;
   }
   return kernels::QkRows::kHeads;
 }
 
 }  // namespace
+
+void set_latent_attention(ModelShape& shape, const LatentShape& latent) {
+  if (!latent.active()) return;
+  shape.latent = latent;
+  if (shape.layer_kinds.empty()) shape.layer_kinds.push_back(shape.layer(0));
+  for (LayerKind& kind : shape.layer_kinds) kind.attention = AttentionKind::kLatent;
+  for (kernels::RotaryFrequencies& table : shape.rotary) {
+    table.fraction = kernels::fraction_of(latent.rotated, latent.head_width());
+  }
+}
 
 kernels::AttentionShape ModelShape::attention(std::int64_t block) const {
   const bool deals = context.deals_heads(), gathers = context.gathers_keys();
@@ -139,6 +152,21 @@ kernels::NormShape ModelShape::norm_shape() const {
           static_cast<float>(norm_eps),
           static_cast<float>(norm_offset),
           residual_token_groups()};
+}
+
+kernels::NormShape ModelShape::latent_norm_shape(std::int64_t rank) const {
+  return {kernels::NormKind::kRmsNorm, tokens(), rank, LatentShape::kEps,
+          static_cast<float>(norm_offset)};
+}
+
+kernels::LatentHeads ModelShape::latent_heads() const {
+  return {.tokens = tokens(),
+          .heads = query_heads,
+          .plain = latent.plain,
+          .rotated = latent.rotated,
+          .value = latent.value,
+          .first = latent.kv_rank,
+          .columns = latent.down_width()};
 }
 
 kernels::QkNormShape ModelShape::qk_norm_shape() const {

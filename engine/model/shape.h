@@ -11,13 +11,14 @@
 #include <vector>
 
 #include "core/dtype.h"
+#include "engine/model/layer_shapes.h"
 #include "kernels/kinds.h"
-#include "kernels/rotary_frequencies.h"
 
 namespace sherd::kernels {
 struct ActivationShape;
 struct AttentionShape;
 struct ExpertsShape;
+struct LatentHeads;
 struct LogitsForm;
 struct NormShape;
 struct QkNormShape;
@@ -40,11 +41,12 @@ enum class NormPlacement { kPre, kPost, kSandwich };
 enum class BlockForm { kSequential, kParallel, kParallelOneNorm };
 
 /// Norms of queries and keys: kernels/qk_norm.h.
-enum class QkNorm { kNone, kHead, kPerHead, kProjection };
+enum class QkNorm { kNone, kHead, kHeadAfterRotary, kPerHead, kProjection };
 
-/// How a layer's tokens attend to one another.
+/// How a layer's queries, keys and values are made; all layers are of one kind.
 enum class AttentionKind {
-  kHeads,  ///< queries, keys and values by heads (kernels/attention.h)
+  kHeads,   ///< each is one projection
+  kLatent,  ///< low-rank projections: LatentShape
 };
 
 /// What a layer does with each token.
@@ -52,28 +54,6 @@ enum class MlpKind {
   kNone,     ///< nothing: the layer is its attention
   kDense,    ///< up projection, activation, down projection
   kExperts,  ///< a router, and several of these of which each token goes through a few: MoeShape
-};
-
-/// The layers of kind kExperts (kernels/router.h, kernels/experts.h).
-struct MoeShape {
-  std::int64_t experts = 0;    ///< E; 0: no layer has any
-  int per_token = 0;           ///< k
-  std::int64_t ffn_width = 0;  ///< F of one expert
-  std::int64_t shared_width =
-      0;                     ///< F of the expert that every token goes through; 0: there is none
-  bool shared_gate = false;  ///< its output is multiplied by sigmoid(<gate, x>)
-  kernels::RouterScore score = kernels::RouterScore::kSoftmax;
-  bool normalise = false;
-  double scale = 1.0;
-  double least_sum = 0.0, added_sum = 0.0;
-  int groups = 1, kept_groups = 1, group_scores = 1;
-  bool correction_bias = false;   ///< the router has a bias that only the choice of experts sees
-  double bias_update_rate = 0.0;  ///< by which an update moves it towards balance
-  kernels::BalanceScope scope = kernels::BalanceScope::kSequence;
-  double balance = 0.0, z = 0.0;  ///< the losses' coefficients
-  std::int64_t buffer_rows = 0;   ///< of a round; 0: see experts(), owned_experts()
-
-  bool active() const { return experts > 0; }
 };
 
 /// Everything that can differ between layers of a model.
@@ -180,6 +160,10 @@ struct ContextPart {
   }
 };
 
+struct ModelShape;
+/// Gives all layers latent attention, or none if `latent` isn't active. Layers are set already.
+void set_latent_attention(ModelShape& shape, const LatentShape& latent);
+
 /// If tensor ranks cut matrices, heads, feed-forward width and vocabulary are those of `part`.
 struct ModelShape {
   std::int64_t num_layers = 0;     ///< L
@@ -202,6 +186,7 @@ struct ModelShape {
   std::vector<kernels::RotaryFrequencies> rotary{1};  ///< the tables that layers name
   std::vector<LayerKind> layer_kinds;  ///< repeated over the layers; empty: all the same
   std::vector<LayerPart> layer_parts;  ///< part 0, the block, has all other sites
+  LatentShape latent;
   MoeShape moe;
   double norm_eps = 1e-5;
   double norm_offset = 0.0;                      ///< added to norms' weights
@@ -256,7 +241,12 @@ struct ModelShape {
     std::int64_t token = 0;
   };
   Place place_of(std::int64_t position) const;
-  std::int64_t head_width() const { return head_size > 0 ? head_size : width / query_heads; }
+  std::int64_t head_width() const {
+    return latent.active() ? latent.head_width() : head_size > 0 ? head_size : width / query_heads;
+  }
+  /// Of a head: how many numbers of its values the output projection reads.
+  std::int64_t value_width() const { return latent.active() ? latent.value : head_width(); }
+  std::int64_t attended_width() const { return query_heads * value_width(); }
   std::int64_t heads_width() const { return query_heads * head_width(); }
   std::int64_t kv_gradient_width() const { return 2 * kv_heads * head_width(); }
   std::int64_t qkv_width() const { return (query_heads + 2 * kv_heads) * head_width(); }
@@ -294,7 +284,11 @@ struct ModelShape {
   bool cuts_normalised_rows() const { return in_parts() && qk_norm == QkNorm::kProjection; }
   /// Whether each tensor rank has a part of the sums over heads that give the gradients of heads'
   /// norms.
-  bool shares_norms_of_heads() const { return part.is_cut() && qk_norm == QkNorm::kHead; }
+  bool shares_norms_of_heads() const { return part.is_cut() && has_norm_of_heads(); }
+  /// Whether all heads share the weights of one norm.
+  bool has_norm_of_heads() const {
+    return qk_norm == QkNorm::kHead || qk_norm == QkNorm::kHeadAfterRotary;
+  }
   /// Number of sums of keys' gradients that are reduced separately over context ranks: canonical
   /// sums have one per group of query heads.
   int gathered_key_sums() const { return context.gathers_keys() ? part.kv_sum_groups : 1; }
@@ -334,6 +328,8 @@ struct ModelShape {
   kernels::AttentionShape attention(std::int64_t block) const;
   kernels::AttentionShape cached_attention(std::int64_t block) const;
   kernels::NormShape norm_shape() const;
+  kernels::NormShape latent_norm_shape(std::int64_t rank) const;
+  kernels::LatentHeads latent_heads() const;
   kernels::QkNormShape qk_norm_shape() const;
   kernels::ActivationShape activation_shape(std::int64_t block) const;
   kernels::RouterShape router() const;

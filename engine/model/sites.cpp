@@ -31,9 +31,57 @@ Site norm_after(const ModelShape& shape, SiteId id, std::string name) {
   return site;
 }
 
-void add_attention(const ModelShape& shape, std::vector<Site>& sites) {
+Site matrix(SiteId id, std::string name, std::int64_t rows, std::int64_t columns) {
+  return {.id = id,
+          .name = std::move(name),
+          .weight = Weight::kMatrix,
+          .rows = rows,
+          .columns = columns};
+}
+
+// A projection to a latent, whose output is kept, and the latent's norm.
+void add_latent(std::vector<Site>& sites, Site down, SiteId norm, const std::string& latent,
+                std::int64_t width) {
+  down.output = down.name.substr(down.name.find('.') + 1);
+  down.output_width = down.rows;
+  sites.push_back(std::move(down));
+  sites.push_back({.id = norm,
+                   .name = "attention." + latent + "_norm",
+                   .weight = Weight::kNorm,
+                   .rows = width,
+                   .output = latent,
+                   .output_width = width,
+                   .cheap = true,
+                   .statistic = "rstd",
+                   .statistics = 1});
+}
+
+void add_latent_heads(const ModelShape& shape, std::vector<Site>& sites) {
+  const LatentShape& latent = shape.latent;
+  const std::int64_t heads = shape.heads_width();
+  if (latent.query_rank > 0) {
+    add_latent(
+        sites,
+        matrix(SiteId::kQueryDown, "attention.query_down", latent.query_rank, shape.width),
+        SiteId::kQueryLatentNorm, "query_latent", latent.query_rank);
+    sites.push_back(
+        matrix(SiteId::kLatentQuery, "attention.query_up", heads, latent.query_rank));
+  } else {
+    sites.push_back(matrix(SiteId::kLatentQuery, "attention.query", heads, shape.width));
+  }
+  add_latent(sites, matrix(SiteId::kKvDown, "attention.kv_down", latent.down_width(), shape.width),
+             SiteId::kKvLatentNorm, "kv_latent", latent.kv_rank);
+  sites.push_back(matrix(SiteId::kKvUp, "attention.kv_up", latent.up_width(shape.query_heads),
+                         latent.kv_rank));
+  sites.push_back({.id = SiteId::kQkv,
+                   .name = "attention.heads",
+                   .output = "qkv",
+                   .output_width = shape.qkv_width(),
+                   .cheap = !shape.context.is_cut()});
+}
+
+void add_heads(const ModelShape& shape, std::vector<Site>& sites) {
   const std::int64_t heads = shape.heads_width(), kv = shape.kv_heads * shape.head_width();
-  if (shape.norm_before()) sites.push_back(norm(shape, SiteId::kNorm1, "norm1"));
   sites.push_back({.id = SiteId::kQkv,
                    .name = "attention.qkv",
                    .weight = Weight::kMatrix,
@@ -58,17 +106,24 @@ void add_attention(const ModelShape& shape, std::vector<Site>& sites) {
                      .weight = Weight::kNorm,
                      .rows = qk.key_weights()});
   }
+}
+
+void add_attention(const ModelShape& shape, std::int64_t layer, std::vector<Site>& sites) {
+  const std::int64_t attended = shape.attended_width();
+  if (shape.norm_before()) sites.push_back(norm(shape, SiteId::kNorm1, "norm1"));
+  const bool latent = shape.layer(layer).attention == AttentionKind::kLatent;
+  (latent ? add_latent_heads : add_heads)(shape, sites);
   sites.push_back({.id = SiteId::kAttention,
                    .name = "attention",
                    .output = "attended",
-                   .output_width = heads,
+                   .output_width = attended,
                    .statistic = "lse",
                    .statistics = shape.query_heads});
   sites.push_back({.id = SiteId::kAttentionOutput,
                    .name = "attention.output",
                    .weight = Weight::kMatrixToResidual,
                    .rows = shape.width,
-                   .columns = heads,
+                   .columns = attended,
                    .bias = shape.biases.output});
   if (shape.norm_after()) {
     sites.push_back(norm_after(shape, SiteId::kAttentionNorm, "attention.norm"));
@@ -172,7 +227,7 @@ std::vector<LayerPart> expert_parts() {
 
 std::vector<Site> block_sites(const ModelShape& shape, std::int64_t layer) {
   std::vector<Site> sites;
-  add_attention(shape, sites);
+  add_attention(shape, layer, sites);
   if (shape.has_mlp(layer)) {
     if (!shape.parallel()) {
       sites.push_back({.id = SiteId::kMiddle,

@@ -18,6 +18,19 @@
 ///   mlp.down          [D, F]                                                   all
 ///   mlp.norm          [D]                   its input D          mean, rstd 1  post, sandwich
 ///
+/// Latent attention (layer_shapes.h: C, N, R, V; Q the query rank) has, in place of attention.qkv:
+///
+///   attention.query_down          [Q, D]          query_down                   with Q
+///   attention.query_latent_norm   [Q]             query_latent, cheap  rstd 1  with Q
+///   attention.query_up            [H (N + R), Q]                               with Q
+///   attention.query               [H (N + R), D]                               without Q
+///   attention.kv_down             [C + R, D]      kv_down                      all
+///   attention.kv_latent_norm      [C]             kv_latent, cheap     rstd 1  all
+///   attention.kv_up               [H (N + V), C]                               all
+///   attention.heads               none            qkv 3 H (N + R), cheap       all
+///
+/// and attended H V. With context ranks, qkv isn't cheap: it has been exchanged.
+///
 /// A layer with experts (MoeShape) has, after norm2:
 ///
 ///   moe.router        [E, D]                                                   all
@@ -40,6 +53,12 @@ namespace sherd::model {
 
 enum class SiteId : int {
   kNorm1,
+  kQueryDown,
+  kQueryLatentNorm,
+  kLatentQuery,
+  kKvDown,
+  kKvLatentNorm,
+  kKvUp,
   kQkv,
   kQueryNorm,
   kKeyNorm,
@@ -57,7 +76,7 @@ enum class SiteId : int {
   kExpertsDown,
   kSharedGate,
 };
-inline constexpr std::size_t kNumSites = 17;
+inline constexpr std::size_t kNumSites = 23;
 
 /// One value for each site of a block; sites that it doesn't have stay empty.
 template <class T>

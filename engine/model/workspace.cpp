@@ -18,16 +18,21 @@ namespace sherd::model {
 std::int64_t workspace_bytes(const ModelShape& shape, const kernels::ComputeDevice& device,
                              bool embedding, bool head) {
   const std::int64_t tokens = shape.tokens();
-  const std::int64_t heads_width = shape.heads_width();
   std::int64_t bytes = kernels::attention_workspace_bytes(shape.attention(0), shape.dtype, device);
   if (shape.cached_positions > 0) {
     bytes = std::max(bytes,
                      kernels::cached_attention_workspace_bytes(shape.cached_attention(0), device));
   }
-  std::vector<kernels::LinearShape> matmuls = {
-      {tokens, shape.width, shape.qkv_width()},
-      {tokens, heads_width, shape.width},
-  };
+  std::vector<kernels::LinearShape> matmuls = {{tokens, shape.attended_width(), shape.width}};
+  if (shape.latent.active()) {
+    for (const Site& site : block_sites(shape, 0)) {
+      if (site.id < SiteId::kQkv && site.columns > 0) {
+        matmuls.push_back({tokens, site.columns, site.rows});
+      }
+    }
+  } else {
+    matmuls.push_back({tokens, shape.width, shape.qkv_width()});
+  }
   for (const std::int64_t layer : shape.layers_of_each_kind()) {
     if (shape.ffn_width_of(layer) == 0) continue;
     matmuls.push_back({tokens, shape.width, shape.up_width(layer)});
@@ -56,6 +61,11 @@ std::int64_t workspace_bytes(const ModelShape& shape, const kernels::ComputeDevi
   }
   if (head) cover({logits_chunk_tokens(shape, device.kind), shape.width, shape.vocab_size});
   bytes = std::max(bytes, kernels::norm_backward_workspace_bytes(shape.norm_shape(), device));
+  for (const std::int64_t rank : {shape.latent.kv_rank, shape.latent.query_rank}) {
+    if (rank == 0) continue;
+    bytes = std::max(
+        bytes, kernels::norm_backward_workspace_bytes(shape.latent_norm_shape(rank), device));
+  }
   if (shape.qk_norm != QkNorm::kNone) {
     bytes =
         std::max(bytes, kernels::qk_norm_backward_workspace_bytes(shape.qk_norm_shape(), device));

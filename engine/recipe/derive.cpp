@@ -23,7 +23,8 @@ void derive_model(Resolution& recipe) {
   Recipe::Model& model = recipe.values().model;
   recipe.derive("model.num_kv_heads", model.num_kv_heads, model.num_attention_heads);
   recipe.derive("model.head_width", model.head_width,
-                model.hidden_size / model.num_attention_heads);
+                model.kv_lora_rank > 0 ? model.qk_nope_head_dim + model.qk_rope_head_dim
+                                       : model.hidden_size / model.num_attention_heads);
   // Llama's rule: two thirds of 4 * width, so that three matrices cost as much as GELU's two.
   const std::int64_t gated = (8 * model.hidden_size / 3 + 63) / 64 * 64;
   recipe.derive("model.ffn_hidden_size", model.ffn_hidden_size,

@@ -84,6 +84,9 @@ struct Recipe {
     bool norm_bias = false;
     bool qkv_bias = false, output_bias = false, mlp_bias = false;
     QkNorm qk_norm = QkNorm::kNone;
+    /// Latent attention (engine/model/layer_shapes.h); a rank of 0: none.
+    std::int64_t kv_lora_rank = 0, q_lora_rank = 0;
+    std::int64_t qk_nope_head_dim = 0, qk_rope_head_dim = 0, v_head_dim = 0;
     double attention_scale = 0;    ///< 0: 1 / sqrt(head_width)
     double attention_softcap = 0;  ///< 0: none
     double logits_scale = 0;
@@ -106,6 +109,14 @@ struct Recipe {
     bool window_rope_scaling = false;
     std::vector<std::string> add_special_tokens;
     std::int64_t mup_base_hidden_size = 0;  ///< 0: no muP
+
+    model::LatentShape latent() const {
+      return {.kv_rank = kv_lora_rank,
+              .query_rank = q_lora_rank,
+              .plain = qk_nope_head_dim,
+              .rotated = qk_rope_head_dim,
+              .value = v_head_dim};
+    }
   } model;
 
   MoeKeys moe;

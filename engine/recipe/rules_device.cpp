@@ -46,6 +46,12 @@ std::vector<Refusal> refusals_of_gpus(const Recipe& recipe) {
                                       "only; set run.device: cpu.",
                                       recipe.moe.num_experts));
   }
+  if (recipe.model.kv_lora_rank > 0) {
+    refusals.emplace_back("model.kv_lora_rank",
+                          fmt::format("model.kv_lora_rank is {}, but latent attention is computed "
+                                      "on CPUs only; set run.device: cpu.",
+                                      recipe.model.kv_lora_rank));
+  }
   if (recipe.diloco.active()) {
     refusals.emplace_back("diloco.sync_every",
                           fmt::format("diloco.sync_every is {}, but replicas train apart on CPUs "

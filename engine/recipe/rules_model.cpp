@@ -23,7 +23,8 @@ void refuse_odd_heads(Resolution& recipe) {
 void check_shape(Resolution& recipe) {
   const auto& model = recipe.values().model;
   const auto& training = recipe.values().training;
-  if (!recipe.is_set("model.head_width") && model.hidden_size % model.num_attention_heads != 0) {
+  if (!recipe.is_set("model.head_width") && model.kv_lora_rank == 0 &&
+      model.hidden_size % model.num_attention_heads != 0) {
     return recipe.refuse(
         {"model.hidden_size", "model.num_attention_heads"},
         "model.hidden_size is {}, which {} heads don't divide. Nearest multiples are {} and {}; "
@@ -89,6 +90,7 @@ void check_model(Resolution& recipe) {
   check_shape(recipe);
   check_block(recipe);
   check_layers(recipe);
+  check_latent_attention(recipe);
   check_experts(recipe);
   check_sizes(recipe);
   check_first_weights(recipe);

@@ -26,6 +26,7 @@ model::ModelShape sizes_of(const Recipe& recipe) {
   shape.query_heads = sizes.num_attention_heads;
   shape.kv_heads = sizes.num_kv_heads;
   shape.head_size = sizes.head_width;
+  model::set_latent_attention(shape, sizes.latent());
   shape.ffn_width = sizes.ffn_hidden_size;
   shape.vocab_size = sizes.vocab_size;
   shape.sequences = recipe.training.micro_batch_size;

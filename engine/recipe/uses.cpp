@@ -2,9 +2,6 @@
 
 #include <algorithm>
 
-#include "engine/recipe/fields.h"
-#include "engine/recipe/model_from.h"
-#include "engine/recipe/values.h"
 
 namespace sherd::engine {
 namespace {
@@ -56,6 +53,9 @@ bool scales_by(R r) {
 
 bool on_gpus(R r) {
   return r.run.device != DeviceChoice::kCpu;
+}
+bool has_latents(R r) {
+  return r.model.kv_lora_rank > 0;
 }
 bool has_experts(R r) {
   return r.moe.num_experts > 0;
@@ -184,6 +184,10 @@ const Use kUses[] = {
     {"model.window_rope_scaling", "with window and rope_scaling",
      [](R r) { return r.model.rope_scaling != RotaryScaling::kNone && turns_in_windows(r); }},
 
+    {"model.q_lora_rank", "with kv_lora_rank", has_latents},
+    {"model.qk_nope_head_dim", "with kv_lora_rank", has_latents},
+    {"model.qk_rope_head_dim", "with kv_lora_rank", has_latents},
+    {"model.v_head_dim", "with kv_lora_rank", has_latents},
     {"moe.experts_per_token", kWithExperts, has_experts},
     {"moe.ffn_hidden_size", kWithExperts, has_experts},
     {"moe.shared_ffn_hidden_size", kWithExperts, has_experts},
@@ -346,22 +350,6 @@ const Use kUses[] = {
     {"hooks.retries", "with on_save", [](R r) { return !r.hooks.on_save.empty(); }},
 };
 
-// A value from config.json wasn't requested by the recipe.
-bool is_models(R r, std::string_view key) {
-  return !r.model.from.empty() && says_which_model(key);
-}
-
-bool is_as_without(const Resolution& recipe, const Field& field) {
-  Resolution without = recipe;
-  without.put_aside(field.key);
-  if (field.fallback.kind == Fallback::Kind::kValue) {
-    const RawValue value = parse_value(std::string(field.fallback.text), std::string(field.key));
-    assign_value(field, value, std::string(field.key), without.values());
-  }
-  derive_values(without);
-  return format_value(field, without.values()) == format_value(field, recipe.values());
-}
-
 }  // namespace
 
 const Use* use_of(std::string_view key) {
@@ -375,25 +363,6 @@ bool validates_by_path(const Recipe& recipe) {
 
 bool validates(const Recipe& recipe) {
   return validates_by_path(recipe) || !recipe.data.validation_sets.empty();
-}
-
-void note_unused(Resolution& recipe) {
-  if (recipe.request().is_kept) return;
-  const auto note = [&recipe](const Field& field, std::string_view when) {
-    recipe.note(fmt::format("{}: {} has no effect: it is used {}.", recipe.origin(field.key).text,
-                            field.key, when));
-  };
-  for (const Use& use : kUses) {
-    const Field& field = recipe_fields()[row_of(use.key)];
-    if (!recipe.origin(use.key).is_given() || use.holds(recipe.values())) continue;
-    if (is_models(recipe.values(), use.key) || is_as_without(recipe, field)) continue;
-    note(field, use.when);
-  }
-  constexpr std::string_view kRatio = "lr_scheduler.warmup_ratio";
-  if (recipe.origin(kRatio).is_given() && recipe.values().lr_scheduler.warmup_ratio > 0.0 &&
-      recipe.origin("lr_scheduler.warmup_steps").is_given()) {
-    note(recipe_fields()[row_of(kRatio)], "if warmup_steps isn't set");
-  }
 }
 
 }  // namespace sherd::engine

@@ -73,7 +73,8 @@ model::MoeShape experts_of(const MoeKeys& moe) {
           .score = moe.score,
           .normalise = moe.normalize_weights,
           .scale = moe.weight_scale,
-          .added_sum = by_sigmoid ? 1e-20 : 0.0,  // as DeepSeek-V3
+          .least_sum = !by_sigmoid && moe.correction_bias ? 1e-12 : 0.0,  // as ERNIE 4.5
+          .added_sum = by_sigmoid ? 1e-20 : 0.0,                          // as DeepSeek-V3
           .groups = static_cast<int>(moe.num_groups),
           .kept_groups = static_cast<int>(moe.kept_groups),
           .group_scores = by_sigmoid ? 2 : 1,
@@ -101,6 +102,7 @@ void set_layers(const Model& m, const MoeKeys& moe, model::ModelShape& shape) {
       shape.layer_kinds.back().mlp = model::MlpKind::kExperts;
     }
   }
+  model::set_latent_attention(shape, m.latent());
   if (moe.num_experts == 0) return;
   shape.moe = experts_of(moe);
   shape.layer_parts = model::expert_parts();
@@ -195,7 +197,7 @@ model::ModelShape model_shape(const Recipe& recipe) {
 }
 
 double flops_per_token(const model::ModelShape& shape) {
-  const auto heads_width = static_cast<double>(shape.heads_width());
+  const auto heads_width = 0.5 * static_cast<double>(shape.heads_width() + shape.attended_width());
   const std::int64_t lowest = model::lowest_trained_block(shape);
   const auto flops_of = [&shape](const std::string& module, std::int64_t rows,
                                  std::int64_t columns) {

@@ -139,13 +139,15 @@ INSTANTIATE_TEST_SUITE_P(Methods, ContextMethods,
                          });
 
 TEST_P(ContextMethods, EveryFormKeepsTheBitsHoweverItIsRecomputed) {
-  for (const ModelForm& form : cuttable_forms()) {
+  std::vector<ModelForm> forms = cuttable_forms();
+  forms.push_back({"latents", cuttable(shape_named(latent_forms(), "latents"), 8)});
+  for (const ModelForm& form : forms) {
     engine::TrainingOptions options = options_of(false, 1);
     options.model = form.shape;
     options.model.seq_length = 12;
     options.model.max_positions = 13;
     options.model.sequences = 1;
-    options.model.kv_heads = 4;
+    options.model.kv_heads = form.shape.latent.active() ? 8 : 4;
     options.model.context.method = GetParam();
     options.model.dtype = DType::kBF16;
     options.precision.parameters = DType::kBF16;

@@ -8,7 +8,7 @@
 namespace sherd::model {
 
 Attention::Attention(Computation& computation)
-    : Part(computation), sequences_(make_sequences(computation)) {}
+    : Part(computation), latent_(computation), sequences_(make_sequences(computation)) {}
 
 void Attention::rotate(std::int64_t block, const Tensor& qkv_TE, bool inverse, const Pass& pass) {
   const int table = shape_.layer(block).rotary;
@@ -29,6 +29,40 @@ const Tensor& Attention::input(const BlockTensors& kept) const {
   return shape_.norm_before() ? kept[SiteId::kNorm1].output : kept.x_TD;
 }
 
+bool Attention::is_latent(std::int64_t block) const {
+  return shape_.layer(block).attention == AttentionKind::kLatent;
+}
+
+void Attention::project_heads(std::int64_t block, const BlockTensors& kept,
+                              const BlockParameters& parameters, const Tensor& x_TD,
+                              const Tensor& qkv_TE) {
+  if (is_latent(block)) return latent_.forward(kept, parameters, x_TD, qkv_TE);
+  project(parameters[SiteId::kQkv], x_TD, shape_.width, shape_.qkv_width(), qkv_TE);
+}
+
+void Attention::normalise_heads(const BlockTensors& kept, const BlockParameters& parameters,
+                                const Tensor& qkv_TE) {
+  if (shape_.qk_norm == QkNorm::kNone) return;
+  const SiteTensors& site = kept[SiteId::kQueryNorm];
+  const RowSums whole = c_.shares->sums_of_normalised_rows(qkv_TE);
+  kernels::qk_norm_forward(compute_, {.shape = shape_.qk_norm_shape(),
+                                      .qkv = qkv_TE,
+                                      .query_weight = parameters[SiteId::kQueryNorm].weight,
+                                      .key_weight = parameters[SiteId::kKeyNorm].weight,
+                                      .raw = site.output,
+                                      .mean = site.mean,
+                                      .rstd = site.statistic,
+                                      .row_sums = whole.sums,
+                                      .row_squares = whole.squares});
+}
+
+void Attention::attend(std::int64_t block, const BlockTensors& kept, const Pass& pass,
+                       const Tensor& qkv_TE) {
+  if (!is_latent(block)) return sequences_->attend(block, kept, pass, qkv_TE);
+  sequences_->attend(block, latent_.with_padded_values(kept), pass, qkv_TE);
+  latent_.take_values(kept);
+}
+
 void Attention::forward(std::int64_t block, const BlockParameters& parameters, const Pass& pass) {
   const BlockTensors kept = c_.kept_of(block);
   const Tensor qkv_TE = sequences_->qkv_place(kept[SiteId::kQkv].output);
@@ -36,23 +70,12 @@ void Attention::forward(std::int64_t block, const BlockParameters& parameters, c
     normalise(parameters[SiteId::kNorm1], kept.x_TD, kept[SiteId::kNorm1],
               kept[SiteId::kNorm1].output);
   }
-  project(parameters[SiteId::kQkv], all_rows("what a branch reads", input(kept)), shape_.width,
-          shape_.qkv_width(), qkv_TE);
-  if (shape_.qk_norm != QkNorm::kNone) {
-    const SiteTensors& site = kept[SiteId::kQueryNorm];
-    const RowSums whole = c_.shares->sums_of_normalised_rows(qkv_TE);
-    kernels::qk_norm_forward(compute_, {.shape = shape_.qk_norm_shape(),
-                                        .qkv = qkv_TE,
-                                        .query_weight = parameters[SiteId::kQueryNorm].weight,
-                                        .key_weight = parameters[SiteId::kKeyNorm].weight,
-                                        .raw = site.output,
-                                        .mean = site.mean,
-                                        .rstd = site.statistic,
-                                        .row_sums = whole.sums,
-                                        .row_squares = whole.squares});
-  }
-  rotate(block, qkv_TE, false, pass);
-  sequences_->attend(block, kept, pass, qkv_TE);
+  project_heads(block, kept, parameters, all_rows("what a branch reads", input(kept)), qkv_TE);
+  const bool after_rotary = shape_.qk_norm == QkNorm::kHeadAfterRotary;
+  if (after_rotary) rotate(block, qkv_TE, false, pass);
+  normalise_heads(kept, parameters, qkv_TE);
+  if (!after_rotary) rotate(block, qkv_TE, false, pass);
+  attend(block, kept, pass, qkv_TE);
 }
 
 void Attention::normalise_input_again(const BlockTensors& kept, const BlockParameters& parameters) {
@@ -61,32 +84,68 @@ void Attention::normalise_input_again(const BlockTensors& kept, const BlockParam
             kept[SiteId::kNorm1].output);
 }
 
-void Attention::backward(std::int64_t block, const BlockParameters& parameters,
-                         const BlockParameters& gradients, const Pass& pass, const Tensor& d_out_TD,
-                         const Tensor& d_read_TD) {
-  const BlockTensors kept = c_.kept_of(block);
-  const std::int64_t heads_width = shape_.heads_width();
-  normalise_input_again(kept, parameters);
-  const Tensor d_attended_TD = rows(activations_.d_narrow, shape_.tokens(), heads_width);
-  // A rank's own share of what copies have is made in place: the weight gradients need the whole.
-  const bool waits_there = c_.puts_off != nullptr && !shape_.shares_kv_heads();
-  const Tensor d_qkv_TE = rows(waits_there ? c_.puts_off->d_qkv : activations_.d_wide,
-                               shape_.tokens(), shape_.qkv_width());
-  project_backward(
-      parameters[SiteId::kAttentionOutput], gradients[SiteId::kAttentionOutput],
-      {kept[SiteId::kAttention].output, d_out_TD, heads_width, shape_.width, d_attended_TD},
-      &WaitingBuffers::d_attention_output);
-  sequences_->attend_backward(block, kept, pass, d_attended_TD, d_qkv_TE);
-  if (activations_.d_kv) c_.shares->add_up_key_values(d_qkv_TE);
-  rotate(block, d_qkv_TE, true, pass);
-  if (shape_.qk_norm != QkNorm::kNone) {
-    c_.shares->qk_norm_backward(kept, parameters, gradients, d_qkv_TE);
+// With `selective`, latent attention makes its heads again.
+void Attention::attend_backward(std::int64_t block, const BlockTensors& kept, const Pass& pass,
+                                const Tensor& d_attended_TD, const Tensor& d_qkv_TE) {
+  if (!is_latent(block)) {
+    return sequences_->attend_backward(block, kept, pass, d_attended_TD, d_qkv_TE);
   }
-  InputGradient qkv{read_again(input(kept)), d_qkv_TE, shape_.width, shape_.qkv_width(), d_read_TD};
+  sequences_->attend_backward(block, latent_.with_padded_values(kept), pass,
+                              latent_.spread_values(kept, d_attended_TD), d_qkv_TE);
+}
+
+void Attention::project_heads_backward(std::int64_t block, const BlockTensors& kept,
+                                       const BlockParameters& parameters,
+                                       const BlockParameters& gradients, const Tensor& d_qkv_TE,
+                                       const Tensor& d_read_TD) {
+  const ConstTensor x_TD = read_again(input(kept));
+  if (is_latent(block)) {
+    return latent_.backward(kept, parameters, gradients, x_TD, d_qkv_TE, d_read_TD);
+  }
+  InputGradient qkv{x_TD, d_qkv_TE, shape_.width, shape_.qkv_width(), d_read_TD};
   qkv.add = shape_.block_form == BlockForm::kParallelOneNorm;  // to the MLP's
   qkv.dy_of_copies = c_.shares->dy_of_copies(d_qkv_TE);
   qkv.fused = c_.shares->qkv_columns();
   project_backward(parameters[SiteId::kQkv], gradients[SiteId::kQkv], qkv, &WaitingBuffers::d_qkv);
+}
+
+void Attention::backward(std::int64_t block, const BlockParameters& parameters,
+                         const BlockParameters& gradients, const Pass& pass, const Tensor& d_out_TD,
+                         const Tensor& d_read_TD) {
+  const BlockTensors kept = c_.kept_of(block);
+  const std::int64_t width = shape_.attended_width();
+  normalise_input_again(kept, parameters);
+  const Tensor d_attended_TD = rows(activations_.d_narrow, shape_.tokens(), width);
+  // A rank's own share of what copies have is made in place: the weight gradients need the whole.
+  const bool waits_there =
+      c_.puts_off != nullptr && c_.puts_off->d_qkv && !shape_.shares_kv_heads();
+  const Tensor d_qkv_TE = rows(waits_there ? c_.puts_off->d_qkv : activations_.d_wide,
+                               shape_.tokens(), shape_.qkv_width());
+  project_backward(parameters[SiteId::kAttentionOutput], gradients[SiteId::kAttentionOutput],
+                   {kept[SiteId::kAttention].output, d_out_TD, width, shape_.width, d_attended_TD},
+                   &WaitingBuffers::d_attention_output);
+  if (is_latent(block) && shape_.recompute == Recompute::kSelective) {
+    make_heads_again(block, kept, parameters, pass);
+  }
+  attend_backward(block, kept, pass, d_attended_TD, d_qkv_TE);
+  if (activations_.d_kv) c_.shares->add_up_key_values(d_qkv_TE);
+  const bool after_rotary = shape_.qk_norm == QkNorm::kHeadAfterRotary;
+  if (!after_rotary) rotate(block, d_qkv_TE, true, pass);
+  if (shape_.qk_norm != QkNorm::kNone) {
+    c_.shares->qk_norm_backward(kept, parameters, gradients, d_qkv_TE);
+  }
+  if (after_rotary) rotate(block, d_qkv_TE, true, pass);
+  project_heads_backward(block, kept, parameters, gradients, d_qkv_TE, d_read_TD);
+}
+
+// Latents and heads, which `selective` has given up; heads that context ranks have exchanged are
+// kept.
+void Attention::make_heads_again(std::int64_t block, const BlockTensors& kept,
+                                 const BlockParameters& parameters, const Pass& pass) {
+  if (shape_.context.is_cut()) return latent_.normalise_again(kept, parameters);
+  const Tensor& qkv_TE = kept[SiteId::kQkv].output;
+  latent_.expand(kept, parameters, all_rows("what a branch read", input(kept)), qkv_TE);
+  rotate(block, qkv_TE, false, pass);
 }
 
 void Attention::weight_gradients(std::int64_t block, const BlockParameters& parameters,
@@ -98,9 +157,14 @@ void Attention::weight_gradients(std::int64_t block, const BlockParameters& para
     return rows(dy, shape_.tokens(), outputs);
   };
   c_.sums->weight_gradient(gradients[SiteId::kAttentionOutput], kept[SiteId::kAttention].output,
-                           shape_.heads_width(), waited(waiting.d_attention_output, shape_.width),
-                           shape_.width);
-  c_.sums->weight_gradient(gradients[SiteId::kQkv], read_again(input(kept)), shape_.width,
+                           shape_.attended_width(),
+                           waited(waiting.d_attention_output, shape_.width), shape_.width);
+  const ConstTensor x_TD = read_again(input(kept));
+  if (is_latent(block)) {
+    if (shape_.recompute == Recompute::kSelective) latent_.normalise_again(kept, parameters);
+    return latent_.weight_gradients(block, kept, gradients, x_TD);
+  }
+  c_.sums->weight_gradient(gradients[SiteId::kQkv], x_TD, shape_.width,
                            waited(waiting.d_qkv, shape_.qkv_width()), shape_.qkv_width());
 }
 

@@ -4,11 +4,14 @@
 ///   branch = output(attend(rotate(qk_norm(qkv(x)))))     x: the output of norm1, or the layer's
 ///                                                        input
 ///
+/// With latent attention, qkv and its gradients are those of latent.h.
+///
 /// Shapes   x, branch [T, D] of the residual stream's tokens; qkv [T, E]; attended [T, H K].
 #pragma once
 
 #include <memory>
 
+#include "engine/model/attention/latent.h"
 #include "engine/model/attention/sequences.h"
 #include "engine/model/computation.h"
 
@@ -32,8 +35,23 @@ class Attention : protected Part {
  private:
   const Tensor& input(const BlockTensors& kept) const;
   void normalise_input_again(const BlockTensors& kept, const BlockParameters& parameters);
+  bool is_latent(std::int64_t block) const;
+  void project_heads(std::int64_t block, const BlockTensors& kept,
+                     const BlockParameters& parameters, const Tensor& x_TD, const Tensor& qkv_TE);
+  void normalise_heads(const BlockTensors& kept, const BlockParameters& parameters,
+                       const Tensor& qkv_TE);
+  void attend(std::int64_t block, const BlockTensors& kept, const Pass& pass,
+              const Tensor& qkv_TE);
+  void attend_backward(std::int64_t block, const BlockTensors& kept, const Pass& pass,
+                       const Tensor& d_attended_TD, const Tensor& d_qkv_TE);
+  void make_heads_again(std::int64_t block, const BlockTensors& kept,
+                        const BlockParameters& parameters, const Pass& pass);
+  void project_heads_backward(std::int64_t block, const BlockTensors& kept,
+                              const BlockParameters& parameters, const BlockParameters& gradients,
+                              const Tensor& d_qkv_TE, const Tensor& d_read_TD);
   void rotate(std::int64_t block, const Tensor& qkv_TE, bool inverse, const Pass& pass);
 
+  LatentProjection latent_;
   std::unique_ptr<Sequences> sequences_;
 };
 

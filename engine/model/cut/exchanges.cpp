@@ -124,7 +124,7 @@ void add_blocks(const ModelShape& part, DType gradients, PassKind pass, const Pa
     list.add(Kind::kSum, "gradients of rows of queries and keys", DType::kF32, 4 * T, attentions);
   }
   for (const SiteId norm : {SiteId::kQueryNorm, SiteId::kKeyNorm}) {
-    if (part.qk_norm != QkNorm::kHead) continue;
+    if (!part.has_norm_of_heads()) continue;
     const kernels::TokenGroups groups = part.token_groups();
     list.add(Kind::kSum,
              norm == SiteId::kQueryNorm ? "gradient of the query norm" : "gradient of the key norm",

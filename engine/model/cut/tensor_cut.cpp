@@ -218,7 +218,7 @@ bool is_summed_over_tensor_ranks(const ModelShape& whole, std::string_view param
   sites.push_back(final_norm_site(whole));
   return std::ranges::any_of(sites, [&](const Site& site) {
     if (site.weight != Site::Weight::kNorm || !module.ends_with("." + site.name)) return false;
-    return site.on_residual ? whole.part.sequence_parallel : whole.qk_norm == QkNorm::kHead;
+    return site.on_residual ? whole.part.sequence_parallel : whole.has_norm_of_heads();
   });
 }
 

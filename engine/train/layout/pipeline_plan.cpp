@@ -29,6 +29,18 @@ double expert_widths(const model::ModelShape& shape, std::int64_t layer) {
                              shape.moe.per_token * (gates + 1) * shape.moe.ffn_width);
 }
 
+// Of a token's queries, keys and values.
+double projected(const model::ModelShape& shape) {
+  const auto width = static_cast<double>(shape.width);
+  const model::LatentShape& latent = shape.latent;
+  if (!latent.active()) return width * static_cast<double>(shape.qkv_width());
+  const auto heads = static_cast<double>(shape.heads_width());
+  const auto rank = static_cast<double>(latent.query_rank);
+  const double queries = latent.query_rank > 0 ? rank * (width + heads) : width * heads;
+  return queries + width * static_cast<double>(latent.down_width()) +
+         static_cast<double>(latent.kv_rank * latent.up_width(shape.query_heads));
+}
+
 // A forward and a backward of everything that multiplies. The embedding only looks up.
 schedule::LayerTimes layer_times(const model::ModelShape& shape) {
   const auto width = static_cast<double>(shape.width);
@@ -39,8 +51,8 @@ schedule::LayerTimes layer_times(const model::ModelShape& shape) {
     const bool windowed = window > 0.0 && window < positions;
     const double keys = windowed ? window - window * window / (2.0 * positions) : positions / 2.0;
     times.layers.push_back(time_of(
-        width * static_cast<double>(shape.qkv_width() + shape.up_width(i)) +
-        static_cast<double>(shape.heads_width() + shape.ffn_width_of(i)) * width +
+        projected(shape) + width * static_cast<double>(shape.up_width(i)) +
+        static_cast<double>(shape.attended_width() + shape.ffn_width_of(i)) * width +
         2.0 * keys * static_cast<double>(shape.heads_width()) + width * expert_widths(shape, i)));
   }
   times.head = time_of(width * static_cast<double>(shape.vocab_size));

@@ -95,6 +95,7 @@ model::ModelShape sandwich_layers_that_differ() {
   model::ModelShape shape = sandwich();
   shape.layer_kinds = {{.window = 4, .rotary = 1, .ffn_width = 45},
                        {.rotary = 0, .mlp = model::MlpKind::kNone}};
+  shape.qk_norm = model::QkNorm::kHeadAfterRotary;
   return shape;
 }
 
@@ -153,7 +154,31 @@ model::ModelShape parallel_experts() {
   return shape;
 }
 
+// Queries, keys and values from latents; values narrower than keys; a window in every second layer.
+model::ModelShape latents() {
+  model::ModelShape shape = tiny_model(false);
+  shape.kv_heads = shape.query_heads;
+  shape.rotary = {{.scaling = RotaryScaling::kYarn, .factor = 4.0, .original_length = 5}};
+  shape.layer_kinds = {{.window = 4, .rotary = 0}, {.rotary = 0}};
+  model::set_latent_attention(
+      shape, {.kv_rank = 11, .query_rank = 9, .plain = 6, .rotated = 4, .value = 7});
+  return shape;
+}
+
+// The same without a latent of queries, with values as wide as keys, and experts.
+model::ModelShape latents_and_experts() {
+  model::ModelShape shape = experts();
+  shape.kv_heads = shape.query_heads;
+  shape.moe.shared_width = 14;
+  model::set_latent_attention(shape, {.kv_rank = 8, .plain = 4, .rotated = 6, .value = 10});
+  return shape;
+}
+
 }  // namespace
+
+std::vector<ModelForm> latent_forms() {
+  return {{"latents", latents()}, {"latents_and_experts", latents_and_experts()}};
+}
 
 std::vector<ModelForm> expert_forms() {
   return {{"experts", experts()},
@@ -164,6 +189,7 @@ std::vector<ModelForm> expert_forms() {
 std::vector<ModelForm> forms_on_cpus() {
   std::vector<ModelForm> forms = model_forms();
   for (ModelForm& form : expert_forms()) forms.push_back(std::move(form));
+  for (ModelForm& form : latent_forms()) forms.push_back(std::move(form));
   return forms;
 }
 

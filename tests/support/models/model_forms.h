@@ -18,7 +18,9 @@ struct ModelForm {
 std::vector<ModelForm> model_forms();
 /// Mixtures of experts, which GPUs, tensor ranks and context ranks don't compute.
 std::vector<ModelForm> expert_forms();
-/// Both.
+/// Latent attention, which GPUs and tensor ranks don't compute.
+std::vector<ModelForm> latent_forms();
+/// All of these.
 std::vector<ModelForm> forms_on_cpus();
 /// The shape of the form of that name.
 /// Errors   std::out_of_range: there is none.

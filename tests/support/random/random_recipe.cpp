@@ -46,6 +46,32 @@ void choose_expert_ranks(Settings& settings, Random& random) {
   if (degree > 1) settings["zero_optimization.grad_sync"] = "every_micro_step";
 }
 
+// Latent attention, where no other key forbids it; what it doesn't have is left out.
+void choose_latent_attention(Settings& settings, Random& random, bool may) {
+  for (const char* key : {"q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"}) {
+    settings.erase(fmt::format("model.{}", key));
+  }
+  settings["model.kv_lora_rank"] = "0";
+  if (!may || !random.chance(0.25)) return;
+  const std::int64_t plain = 2 * random.whole(1, 6), rotated = 2 * random.whole(1, 4);
+  settings["model.kv_lora_rank"] = std::to_string(random.whole(1, 40));
+  settings["model.q_lora_rank"] = std::to_string(random.chance(0.5) ? 0 : random.whole(1, 40));
+  settings["model.qk_nope_head_dim"] = std::to_string(plain);
+  settings["model.qk_rope_head_dim"] = std::to_string(rotated);
+  settings["model.v_head_dim"] = std::to_string(random.whole(1, plain + rotated));
+  settings["model.positions"] = "rope";
+  settings["model.norm"] = "rmsnorm";
+  settings["model.block"] = "sequential";
+  settings["model.qk_norm"] = "none";
+  settings["model.qkv_bias"] = "false";
+  if (settings["model.rope_scaling"] == "longrope") settings["model.rope_scaling"] = "linear";
+  for (const char* key : {"model.head_width", "model.num_kv_heads", "model.rope_fraction",
+                          "model.norm_bias", "model.rope_short_factors",
+                          "model.rope_long_factors", "optimizer.qk_clip_threshold"}) {
+    settings.erase(key);
+  }
+}
+
 class LegalRecipe {
  public:
   LegalRecipe(const test::TempFolder& folder, Random& random) : folder_(folder), random_(random) {}
@@ -68,6 +94,10 @@ class LegalRecipe {
     experts();
     eight_bits();
     attention_scores();
+    choose_latent_attention(settings_, random_,
+                            !has_adapter_ &&
+                                whole(settings_, "parallelism.tensor_parallel_degree") <= 1 &&
+                                value_of("parallelism.sum_order", "rank") != "canonical");
     on_disk();
     preferences();
     distillation();

@@ -1,0 +1,75 @@
+// Rules about latent attention.
+#include "engine/recipe/resolution.h"
+
+namespace sherd::engine {
+namespace {
+
+constexpr std::string_view kRank = "model.kv_lora_rank";
+
+void check_widths(Resolution& recipe) {
+  const Recipe::Model& model = recipe.values().model;
+  for (const auto& [key, width] : {std::pair("model.qk_nope_head_dim", model.qk_nope_head_dim),
+                                   {"model.qk_rope_head_dim", model.qk_rope_head_dim},
+                                   {"model.v_head_dim", model.v_head_dim}}) {
+    const bool is_of_pairs = key != std::string_view("model.v_head_dim");
+    if (width > 0 && (!is_of_pairs || width % 2 == 0)) continue;
+    recipe.refuse({key, kRank}, "{} is {}; with {} it must be {}above 0.", key, width, kRank,
+                  is_of_pairs ? "even and " : "");
+  }
+  const std::int64_t head = model.qk_nope_head_dim + model.qk_rope_head_dim;
+  if (model.v_head_dim > head) {
+    recipe.refuse({"model.v_head_dim", "model.qk_nope_head_dim", "model.qk_rope_head_dim"},
+                  "model.v_head_dim is {}, more than the {} of a key; such values aren't supported.",
+                  model.v_head_dim, head);
+  }
+  if (model.head_width != head) {
+    recipe.refuse({"model.head_width", kRank},
+                  "model.head_width is {}, but with {} a head has qk_nope_head_dim + "
+                  "qk_rope_head_dim = {} numbers. Leave it out.",
+                  model.head_width, kRank, head);
+  }
+  if (model.num_kv_heads != model.num_attention_heads) {
+    recipe.refuse({"model.num_kv_heads", kRank},
+                  "model.num_kv_heads is {}, but with {} each of the {} query heads has its own "
+                  "keys. Leave it out.",
+                  model.num_kv_heads, kRank, model.num_attention_heads);
+  }
+}
+
+// What latent attention isn't combined with.
+void check_company(Resolution& recipe) {
+  const Recipe& values = recipe.values();
+  const Recipe::Model& model = values.model;
+  const auto refuse = [&](bool is, std::string_view key, std::string_view what) {
+    if (!is) return;
+    recipe.refuse({key, kRank}, "{} is {}, which latent attention ({}: {}) doesn't have.", key,
+                  what, kRank, model.kv_lora_rank);
+  };
+  refuse(model.positions != PositionChoice::kRope, "model.positions", "learned");
+  refuse(model.rope_fraction != 1.0, "model.rope_fraction",
+         "set; qk_rope_head_dim says how much of a head is rotated");
+  refuse(model.rope_scaling == RotaryScaling::kLongrope, "model.rope_scaling", "longrope");
+  refuse(model.qk_norm != QkNorm::kNone, "model.qk_norm", "set");
+  refuse(model.qkv_bias, "model.qkv_bias", "true");
+  refuse(model.norm != NormChoice::kRmsNorm, "model.norm", "layernorm");
+  refuse(model.block != BlockForm::kSequential, "model.block", "parallel");
+  refuse(values.optimizer.qk_clip_threshold > 0.0, "optimizer.qk_clip_threshold", "set");
+  refuse(values.parallelism.sum_order == SumOrderChoice::kCanonical, "parallelism.sum_order",
+         "canonical");
+  if (const auto degree = values.parallelism.tensor_parallel_degree; degree > 1) {
+    recipe.refuse({"parallelism.tensor_parallel_degree", kRank},
+                  "parallelism.tensor_parallel_degree is {}, but latent attention can't be divided "
+                  "so yet. Use more data ranks, pipeline ranks or context ranks.",
+                  degree);
+  }
+}
+
+}  // namespace
+
+void check_latent_attention(Resolution& recipe) {
+  if (recipe.values().model.kv_lora_rank == 0) return;
+  check_widths(recipe);
+  check_company(recipe);
+}
+
+}  // namespace sherd::engine

@@ -1,0 +1,47 @@
+// Notes about keys that the user set and that have no effect.
+#include "engine/recipe/fields.h"
+#include "engine/recipe/model_from.h"
+#include "engine/recipe/uses.h"
+#include "engine/recipe/values.h"
+
+namespace sherd::engine {
+namespace {
+
+// A value from config.json wasn't requested by the recipe.
+bool is_models(const Recipe& r, std::string_view key) {
+  return !r.model.from.empty() && says_which_model(key);
+}
+
+bool is_as_without(const Resolution& recipe, const Field& field) {
+  Resolution without = recipe;
+  without.put_aside(field.key);
+  if (field.fallback.kind == Fallback::Kind::kValue) {
+    const RawValue value = parse_value(std::string(field.fallback.text), std::string(field.key));
+    assign_value(field, value, std::string(field.key), without.values());
+  }
+  derive_values(without);
+  return format_value(field, without.values()) == format_value(field, recipe.values());
+}
+
+}  // namespace
+
+void note_unused(Resolution& recipe) {
+  if (recipe.request().is_kept) return;
+  const auto note = [&recipe](const Field& field, std::string_view when) {
+    recipe.note(fmt::format("{}: {} has no effect: it is used {}.", recipe.origin(field.key).text,
+                            field.key, when));
+  };
+  for (const Field& field : recipe_fields()) {
+    const Use* use = use_of(field.key);
+    if (!use || !recipe.origin(field.key).is_given() || use->holds(recipe.values())) continue;
+    if (is_models(recipe.values(), field.key) || is_as_without(recipe, field)) continue;
+    note(field, use->when);
+  }
+  constexpr std::string_view kRatio = "lr_scheduler.warmup_ratio";
+  if (recipe.origin(kRatio).is_given() && recipe.values().lr_scheduler.warmup_ratio > 0.0 &&
+      recipe.origin("lr_scheduler.warmup_steps").is_given()) {
+    note(recipe_fields()[row_of(kRatio)], "if warmup_steps isn't set");
+  }
+}
+
+}  // namespace sherd::engine
