@@ -168,16 +168,8 @@ void SafetensorsReader::read(const SafetensorsFolder::Place& place, std::int64_t
   const auto element_bytes = static_cast<std::int64_t>(size_of(dtype));
   SHERD_CHECK(first >= 0 && count >= 0 && (first + count) * element_bytes <= tensor.bytes,
               "elements [{}, +{}) of {}", first, count, tensor.name);
-  if (open_file_ != place.file) {
-    file_ = open_followed(disk_, header.path);
-    if (file_.status().bytes != header.file_bytes) {
-      throw DataError("{}: has changed while it was read", header.path);
-    }
-    open_file_ = place.file;
-  }
   void* raw = dtype == DType::kF32 ? static_cast<void*>(to) : scratch;
-  file_.read_at(raw, count * element_bytes, tensor.begin + first * element_bytes);
-  bytes_read_ += count * element_bytes;
+  read_bytes(place, first * element_bytes, count * element_bytes, raw);
   for (std::int64_t i = 0; i < count; ++i) {
     if (dtype == DType::kBF16) to[i] = static_cast<float>(std::bit_cast<BFloat16>(scratch[i]));
     if (dtype == DType::kF16) to[i] = static_cast<float>(std::bit_cast<Float16>(scratch[i]));
@@ -187,6 +179,23 @@ void SafetensorsReader::read(const SafetensorsFolder::Place& place, std::int64_t
     throw DataError("{}: element {} of tensor \"{}\" is {}; weights must be finite", header.path,
                     first + i, printable(tensor.name), to[i]);
   }
+}
+
+void SafetensorsReader::read_bytes(const SafetensorsFolder::Place& place, std::int64_t first,
+                                   std::int64_t count, void* to) {
+  const SafetensorsHeader& header = folder_.files()[static_cast<std::size_t>(place.file)];
+  const SafetensorsTensor& tensor = folder_.tensor(place);
+  SHERD_CHECK(first >= 0 && count >= 0 && first + count <= tensor.bytes, "bytes [{}, +{}) of {}",
+              first, count, tensor.name);
+  if (open_file_ != place.file) {
+    file_ = open_followed(disk_, header.path);
+    if (file_.status().bytes != header.file_bytes) {
+      throw DataError("{}: has changed while it was read", header.path);
+    }
+    open_file_ = place.file;
+  }
+  file_.read_at(to, count, tensor.begin + first);
+  bytes_read_ += count;
 }
 
 }  // namespace sherd::checkpoint

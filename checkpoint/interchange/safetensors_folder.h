@@ -59,6 +59,10 @@ class SafetensorsReader {
   void read(const SafetensorsFolder::Place& place, std::int64_t first, std::int64_t count,
             float* to, std::uint16_t* scratch);
 
+  /// Bytes [first, first + count) of a tensor of any type.
+  void read_bytes(const SafetensorsFolder::Place& place, std::int64_t first, std::int64_t count,
+                  void* to);
+
   std::int64_t bytes_read() const { return bytes_read_; }
 
  private:

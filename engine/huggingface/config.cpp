@@ -66,23 +66,52 @@ json without_aliases(json config, const Family& family) {
   return config;
 }
 
+// e4m3 with scales of blocks of weights; nothing for other forms.
+CodeBlocks code_blocks(const json& quantization) {
+  if (!quantization.is_object()) return {};
+  const json none;
+  const auto member = [&](const char* key) -> const json& {
+    const auto found = quantization.find(key);
+    return found == quantization.end() ? none : *found;
+  };
+  const json& block = member("weight_block_size");
+  const json& format = member("fmt");
+  if (member("quant_method") != "fp8" || !(format.is_null() || format == "e4m3")) return {};
+  if (!block.is_array() || block.size() != 2) return {};
+  for (const json& size : block) {
+    if (!size.is_number_unsigned() || size < 1 || size > 1 << 20) return {};
+  }
+  return {block[0].get<std::int64_t>(), block[1].get<std::int64_t>()};
+}
+
 }  // namespace
+
+std::string value_of(const ModelConfig& config, std::string_view key) {
+  for (const ConfigValue& value : config.values) {
+    if (value.key == key) return value.value;
+  }
+  return {};
+}
 
 ModelConfig parse_config(std::string_view text, const std::string& path) {
   const json whole = checkpoint::parse_strict(text, path);
   if (!whole.is_object()) throw DataError("{}: isn't an object", path);
   const std::optional<json> part = text_part(whole, path);
+  CodeBlocks codes;
   for (const json* one : {&whole, part ? &*part : &whole}) {
     if (const auto found = one->find("quantization_config");
         found != one->end() && !found->is_null()) {
+      codes = code_blocks(*found);
+      if (codes) continue;
       throw DataError(
-          "{}: the model is quantized (quantization_config), and such weights aren't read; take "
-          "the folder of the model that it was made from",
+          "{}: the model is quantized (quantization_config) in a form that isn't read; take the "
+          "folder of the model that it was made from",
           path);
     }
   }
   ModelConfig result;
   result.path = path;
+  result.codes = codes;
   if (part) result.whole = whole.at("model_type").get<std::string>();
   result.family = &family_of(part ? *part : whole, path);
   const json config = without_aliases(part ? *part : whole, *result.family);

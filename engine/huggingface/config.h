@@ -14,6 +14,7 @@
 
 #include "checkpoint/store/disk.h"
 #include "core/dtype.h"
+#include "engine/huggingface/coded_weights.h"
 #include "engine/huggingface/family.h"
 
 namespace sherd::huggingface {
@@ -34,10 +35,15 @@ struct ModelConfig {
   std::vector<std::string> unused;  ///< unknown keys, and keys that the recipe sets instead
   std::optional<DType> dtype;       ///< of the weights, if given
   std::string whole;                ///< model_type of the multi-part model whose text part this is
+  CodeBlocks codes;                 ///< of weights in 8 bits
+  std::int64_t prediction_layers = 0;  ///< layers after the last that predict further tokens
   /// The longest supported context; beyond it the model does something unsupported.
   std::optional<std::int64_t> most_positions;
   std::string beyond;  ///< what it does: "queries grow with their position"
 };
+
+/// The value of one of the recipe's keys, or "".
+std::string value_of(const ModelConfig& config, std::string_view key);
 
 ModelConfig parse_config(std::string_view text, const std::string& path);
 ModelConfig read_config(checkpoint::Disk& disk, const std::string& folder);

@@ -89,6 +89,13 @@ std::string with_vocab_size(std::string_view config, const std::string& path,
   return printed(json);
 }
 
+std::string without_codes(std::string_view config, const std::string& path) {
+  ordered_json json = parsed(config, path);
+  if (!json.contains("quantization_config")) return std::string(config);
+  json.erase("quantization_config");
+  return printed(json);
+}
+
 std::string with_positions(std::string_view config, const std::string& path,
                            std::int64_t positions) {
   ordered_json json = parsed(config, path);

@@ -12,6 +12,9 @@ namespace sherd::huggingface {
 std::string with_vocab_size(std::string_view config, const std::string& path,
                             std::int64_t vocab_size);
 
+/// Without what says how weights are coded: exported weights aren't.
+std::string without_codes(std::string_view config, const std::string& path);
+
 /// config.json of the same model with a longer context. Original lengths that the file doesn't give
 /// are written explicitly, so that rotary positions don't change. A file with longrope stays
 /// unchanged, since its factor depends on both lengths; so does a file whose context is already

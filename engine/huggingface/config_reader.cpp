@@ -148,10 +148,7 @@ void ConfigReader::set(std::string_view key, double value, std::string_view from
 }
 
 std::string ConfigReader::value_of(std::string_view key) const {
-  for (const ConfigValue& known : result_.values) {
-    if (known.key == key) return known.value;
-  }
-  return {};
+  return huggingface::value_of(result_, key);
 }
 
 void ConfigReader::head_width(std::int64_t missing) {
@@ -210,6 +207,12 @@ void ConfigReader::window(std::optional<std::string> missing) {
   if (!window) return;
   if (*window == "0") refuse(kWindow, "is 0; a query sees at least one key, its own");
   set("model.window", *window, kWindow);
+}
+
+void ConfigReader::prediction_layers() {
+  for (const char* key : {"num_nextn_predict_layers", "num_mtp_layers"}) {
+    if (has(key)) result_.prediction_layers = layers(key, 0);
+  }
 }
 
 void ConfigReader::limit_positions(std::int64_t most, std::string why) {

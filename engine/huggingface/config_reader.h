@@ -80,6 +80,8 @@ class ConfigReader {
 
   /// Accepts a key in tables of rotary frequencies that only some families have.
   void know_in_rope(std::string_view key) { rope_keys_.emplace_back(key); }
+  /// num_nextn_predict_layers, in either spelling: layers that aren't read.
+  void prediction_layers();
   /// The run's context may have no more positions than this; `why`: what happens beyond them.
   void limit_positions(std::int64_t most, std::string why);
 

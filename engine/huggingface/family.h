@@ -19,6 +19,8 @@ enum class Part {
   kQuery,  ///< of attention.qkv
   kKey,
   kValue,
+  kLatentQuery,  ///< rows of each head, of which the last ones are rotated (layer_shapes.h)
+  kLatentKey,    ///< all rows, of which the last ones are rotated
   kQkv,        ///< all three, one after the other, as ours
   kQkvByHead,  ///< [heads, 3, head width]: as many key heads as query heads
   kGate,       ///< of mlp.up of a gated model
@@ -33,6 +35,9 @@ enum class Part {
   kEachHead,       ///< the same with one tensor per head: "q_layernorm.norms.3.weight"
 };
 
+/// Layers in which a module is what its row says.
+enum class InLayers { kAll, kDense, kWithExperts };
+
 struct Module {
   std::string_view ours;
   std::string_view theirs;
@@ -45,6 +50,8 @@ struct Module {
   std::string_view stacked{};
   /// The whole name of its bias, where that isn't "NAME.bias"; and in files with stacked experts.
   std::string_view bias{}, stacked_bias{};
+  bool bias_in_row = false;  ///< that bias is [1, rows]
+  InLayers layers = InLayers::kAll;
   /// Its name in memory in some versions of transformers; files use `theirs`.
   std::string_view in_memory{};
 };

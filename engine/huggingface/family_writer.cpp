@@ -24,10 +24,16 @@ constexpr auto kWhole = std::to_array<std::string_view>({
     "model.max_seq_length",
     "model.head_width",
     "model.window",
+    "model.kv_lora_rank",
+    "model.qk_nope_head_dim",
+    "model.qk_rope_head_dim",
+    "model.v_head_dim",
     "moe.num_experts",
     "moe.experts_per_token",
     "moe.ffn_hidden_size",
     "moe.shared_ffn_hidden_size",
+    "moe.num_groups",
+    "moe.kept_groups",
 });
 
 ordered_json as_json(std::string_view ours, const std::string& text) {

@@ -28,6 +28,13 @@ std::vector<Segment> segments_of(std::int64_t width, std::int64_t rotated, bool 
           {half + h, rotated + half - h, width - half - h}};
 }
 
+// Of `width` rows the last `rotated` are; theirs may be pairs of neighbours.
+std::vector<Segment> segments_of_tail(std::int64_t width, std::int64_t rotated, bool interleaved) {
+  const std::int64_t plain = width - rotated, h = rotated / 2;
+  if (!interleaved) return {{0, 0, width}};
+  return {{0, 0, plain}, {plain, plain, h, 2}, {plain + h, plain + 1, h, 2}};
+}
+
 struct Rows {
   std::int64_t first = 0, count = 0;  ///< of ours
 };
@@ -48,7 +55,10 @@ class ParameterLinks {
     if (is_of_experts(module.part)) return add_experts(module, name, kind);
     const bool stacks = model_.stacks_experts && !module.stacked.empty();
     if (kind == "bias" && !module.bias.empty()) {
-      add_theirs(other_name(module, name, stacks ? module.stacked_bias : module.bias), {rows_});
+      std::vector<std::int64_t> shape = {rows_};
+      if (module.bias_in_row) shape.insert(shape.begin(), 1);
+      add_theirs(other_name(module, name, stacks ? module.stacked_bias : module.bias),
+                 std::move(shape));
       return plain(0, 0, rows_);
     }
     if (stacks) {  // a router
@@ -155,6 +165,10 @@ class ParameterLinks {
       case Part::kHeads:
       case Part::kHeadMatrix:
         return add_heads(rows.first, 0, rows.count / width, width, true);
+      case Part::kLatentQuery:
+        return add_tails(rows.count / width, width);
+      case Part::kLatentKey:
+        return add_tails(1, rows.count);
       case Part::kQkv:
         add_heads(0, 0, model_.query_heads, width, true);
         add_heads(query, query, model_.kv_heads, width, true);
@@ -180,6 +194,16 @@ class ParameterLinks {
     const auto segments = turned ? segments_of(width, model_.rotary_width, interleaved_)
                                  : segments_of(width, 0, false);
     if (segments.size() == 1 && step == width) return plain(ours, theirs, heads * width);
+    add_segments(segments, ours, theirs, heads, width, step);
+  }
+
+  void add_tails(std::int64_t heads, std::int64_t width) {
+    add_segments(segments_of_tail(width, model_.rotated_tail, interleaved_), 0, 0, heads, width,
+                 width);
+  }
+
+  void add_segments(const std::vector<Segment>& segments, std::int64_t ours, std::int64_t theirs,
+                    std::int64_t heads, std::int64_t width, std::int64_t step) {
     for (const Segment& segment : segments) {
       if (segment.count == 0) continue;
       link({(ours + segment.ours) * columns_,
@@ -230,11 +254,26 @@ std::int64_t NamedShape::numel() const {
   return std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
 }
 
+bool ModelWeights::has_experts(std::int64_t layer) const {
+  const std::string router = fmt::format("block.{}.moe.router.weight", layer);
+  return std::ranges::find(parameters, router, &NamedShape::name) != parameters.end();
+}
+
 std::vector<const Module*> modules_of(const Family& family, const std::string& ours) {
+  std::vector<const Module*> found = modules_of(family, ours, InLayers::kDense);
+  for (const Module* module : modules_of(family, ours, InLayers::kWithExperts)) {
+    if (std::ranges::find(found, module) == found.end()) found.push_back(module);
+  }
+  return found;
+}
+
+std::vector<const Module*> modules_of(const Family& family, const std::string& ours,
+                                      InLayers layers) {
   std::vector<const Module*> found;
   for (const std::span<const Module> rows : family.modules) {
     for (const Module& row : rows) {
       if (row.ours != ours) continue;
+      if (row.layers != InLayers::kAll && row.layers != layers) continue;
       found.push_back(&row);
       const bool is_part = row.part == Part::kQuery || row.part == Part::kKey ||
                            row.part == Part::kValue || row.part == Part::kGate ||
@@ -271,7 +310,9 @@ WeightMap weight_map(const Family& family, const ModelWeights& model, bool with_
   map.ours = model.parameters;
   for (std::size_t i = 0; i < map.ours.size(); ++i) {
     const ParsedName name = parse_name(map.ours[i].name);
-    const std::vector<const Module*> modules = modules_of(family, name.module);
+    const std::vector<const Module*> modules = modules_of(
+        family, name.module,
+        model.has_experts(name.number) ? InLayers::kWithExperts : InLayers::kDense);
     if (modules.empty()) {
       throw UsageError("{}: models of type {} have no such tensor", map.ours[i].name,
                        family.model_type);
@@ -293,7 +334,9 @@ std::vector<MatrixModule> matrices_of(const Family& family, const ModelWeights& 
   for (std::size_t i = 0; i < model.parameters.size(); ++i) {
     if (model.parameters[i].shape.size() != 2) continue;
     const ParsedName name = parse_name(model.parameters[i].name);
-    for (const Module* module : modules_of(family, name.module)) {
+    const InLayers layers =
+        model.has_experts(name.number) ? InLayers::kWithExperts : InLayers::kDense;
+    for (const Module* module : modules_of(family, name.module, layers)) {
       matrices.push_back({fmt::format("{}{}", module->outside_prefix ? "" : family.prefix,
                                       with_number(module->theirs, name.number)),
                           module, static_cast<int>(i)});

@@ -31,10 +31,13 @@ struct ModelWeights {
   std::vector<NamedShape> parameters;  ///< ours, in the model's order
   std::int64_t query_heads = 0, kv_heads = 0, head_width = 0;
   std::int64_t rotary_width = 0;  ///< number of rotated elements in a head
+  std::int64_t rotated_tail = 0;  ///< the same with latent attention, at the end of a head
   std::int64_t experts = 0;       ///< in a layer that has any
   bool stacks_experts = false;    ///< the folder has the tensors that Module::stacked names
   /// Embedding and head may have rows that the folder lacks, for tokens added by the run.
   bool adds_tokens = false;
+
+  bool has_experts(std::int64_t layer) const;
 };
 
 struct Link {
@@ -57,8 +60,10 @@ WeightMap weight_map(const Family& family, const ModelWeights& model, bool with_
 WeightMap map_of_part(WeightMap whole, const std::vector<NamedShape>& ours);
 
 /// The rows of a family's table for a module of ours: the first one and, if that is only a part of
-/// the module, the rows of the other parts.
+/// the module, the rows of the other parts. Of one kind of layer, or of any.
 std::vector<const Module*> modules_of(const Family& family, const std::string& ours);
+std::vector<const Module*> modules_of(const Family& family, const std::string& ours,
+                                      InLayers layers);
 
 /// A module of theirs that holds a matrix of ours, or some of its rows.
 struct MatrixModule {

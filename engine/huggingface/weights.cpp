@@ -84,9 +84,13 @@ bool stacks_experts(const SafetensorsFolder& folder, const Family& family) {
 class ChunkReader {
  public:
   using Replaced = std::vector<const std::vector<float>*>;
-  ChunkReader(checkpoint::Disk& disk, const SafetensorsFolder& folder, const WeightMap& map,
-              const Replaced& replaced, Tensor buffer)
-      : folder_(folder), map_(map), replaced_(replaced), reader_(disk, folder) {
+  ChunkReader(checkpoint::Disk& disk, const SafetensorsFolder& folder, const CodeBlocks& codes,
+              const WeightMap& map, const Replaced& replaced, Tensor buffer)
+      : folder_(folder),
+        map_(map),
+        replaced_(replaced),
+        reader_(disk, folder),
+        coded_(disk, folder, codes) {
     SHERD_CHECK(buffer.bytes() >= 3 * kChunk * 4, "a buffer of {} bytes", buffer.bytes());
     out_ = static_cast<float*>(buffer.data);
     run_ = out_ + kChunk;
@@ -102,7 +106,12 @@ class ChunkReader {
                   return;
                 }
                 const std::string& name = map_.theirs[static_cast<std::size_t>(theirs)].name;
-                reader_.read(folder_.places().at(name), from, number, to, scratch_);
+                const SafetensorsFolder::Place& place = folder_.places().at(name);
+                if (coded_.has(folder_.tensor(place))) {
+                  coded_.read(name, from, number, to, reinterpret_cast<std::uint8_t*>(scratch_));
+                } else {
+                  reader_.read(place, from, number, to, scratch_);
+                }
               });
     return out_;
   }
@@ -136,13 +145,14 @@ class ChunkReader {
     return mean;
   }
 
-  std::int64_t bytes_read() const { return reader_.bytes_read(); }
+  std::int64_t bytes_read() const { return reader_.bytes_read() + coded_.bytes_read(); }
 
  private:
   const SafetensorsFolder& folder_;
   const WeightMap& map_;
   const Replaced& replaced_;
   checkpoint::SafetensorsReader reader_;
+  CodedWeights coded_;
   float *out_, *run_;
   std::uint16_t* scratch_;
 };
@@ -160,7 +170,12 @@ FolderWeights::FolderWeights(checkpoint::Disk& disk, const std::string& folder,
       folder_(disk, folder),
       family_(config.family),
       names_(folder_, config.whole),
+      codes_(config.codes),
+      prediction_layers_(config.prediction_layers),
       overlay_(std::move(overlay)) {
+  if (const std::string layers = value_of(config, "model.num_layers"); !layers.empty()) {
+    layers_ = std::stoll(layers);
+  }
   ModelWeights stored = as_stored(model, config);
   stored.stacks_experts = stacks_experts(folder_, *family_);
   map_ = weight_map(*family_, stored, names_.has_parts() || has_prefix(folder_, *family_));
@@ -197,8 +212,17 @@ ModelWeights FolderWeights::as_stored(ModelWeights model, const ModelConfig& con
   return model;
 }
 
+bool FolderWeights::is_of_prediction(std::string_view name) const {
+  for (std::int64_t i = 0; i < prediction_layers_; ++i) {
+    if (name.starts_with(fmt::format("{}layers.{}.", family_->prefix, layers_ + i))) return true;
+  }
+  return false;
+}
+
 void FolderWeights::check_folder() const {
+  const CodedWeights coded(disk_, folder_, codes_);
   std::set<std::string_view> expected;
+  std::vector<std::string> scales;
   for (std::size_t i = 0; i < map_.theirs.size(); ++i) {
     const NamedShape& theirs = map_.theirs[i];
     expected.insert(theirs.name);
@@ -212,17 +236,23 @@ void FolderWeights::check_folder() const {
       throw DataError("{}: tensor \"{}\" is {}; the model's is {}", folder_.path(), theirs.name,
                       shape_text(tensor->shape), shape_text(theirs.shape));
     }
+    if (coded.has(*tensor)) {
+      coded.check(*tensor);
+      scales.push_back(CodedWeights::scale_of(theirs.name));
+      continue;
+    }
     if (!tensor->dtype()) {
       throw DataError("{}: tensor \"{}\" is of type {}; F32, BF16 and F16 are read", folder_.path(),
                       theirs.name, printable(tensor->type));
     }
   }
+  expected.insert(scales.begin(), scales.end());
   std::string extra;
   int num_extra = 0;
   for (const auto& [name, place] : folder_.places()) {
     if (expected.contains(name)) continue;
     const std::optional<std::string> of_text = names_.of_text(name);
-    if (!of_text || is_buffer(*family_, *of_text)) continue;
+    if (!of_text || is_buffer(*family_, *of_text) || is_of_prediction(*of_text)) continue;
     if (++num_extra <= 3)
       extra += fmt::format("{}\"{}\"", extra.empty() ? "" : ", ", printable(name));
   }
@@ -251,7 +281,7 @@ FolderWeights::Statistics FolderWeights::load(const sharding::State& wanted, Ten
   for (const Link& link : map_.links) {
     sources[static_cast<std::size_t>(link.ours)].push_back({link.theirs, link.box});
   }
-  ChunkReader chunks(disk_, folder_, map_, replaced_, buffer);
+  ChunkReader chunks(disk_, folder_, codes_, map_, replaced_, buffer);
   std::map<std::size_t, std::vector<float>> means;
   for (const sharding::StatePiece& piece : wanted.pieces) {
     const sharding::StateTensor& tensor = wanted.tensors[static_cast<std::size_t>(piece.tensor)];

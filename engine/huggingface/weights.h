@@ -51,6 +51,8 @@ class FolderWeights {
   void find_replaced(const ModelWeights& stored);
   bool is_replaced(int theirs) const { return replaced_[static_cast<std::size_t>(theirs)]; }
   void check_folder() const;
+  /// Whether a tensor belongs to a layer that predicts further tokens, which aren't read.
+  bool is_of_prediction(std::string_view name) const;
   void add_deltas(const std::string& ours, float* values, std::int64_t first,
                   std::int64_t count) const;
 
@@ -58,6 +60,8 @@ class FolderWeights {
   checkpoint::SafetensorsFolder folder_;
   const Family* family_ = nullptr;
   TensorNames names_;
+  CodeBlocks codes_;
+  std::int64_t layers_ = 0, prediction_layers_ = 0;
   WeightMap map_;                           ///< with the folder's names
   int tied_head_ = -1;                      ///< index into map_.theirs: a copy of the embedding
   std::shared_ptr<const Overlay> overlay_;  ///< null: the folder's weights alone

@@ -20,6 +20,7 @@ huggingface::ModelWeights model_weights(const TrainingOptions& options) {
   weights.query_heads = shape.query_heads;
   weights.kv_heads = shape.kv_heads;
   weights.head_width = shape.head_width();
+  weights.rotated_tail = shape.latent.rotated;
   weights.experts = shape.moe.experts;
   weights.rotary_width = shape.num_rotary_tables() > 0
                              ? kernels::rotated_width(shape.rotary[0], shape.head_width())

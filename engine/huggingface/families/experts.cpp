@@ -1,25 +1,14 @@
 // Mixtures of experts in the form of Llama: Mixtral, Qwen 2 and 3, OLMoE, Granite, MiniMax M2.
+#include <algorithm>
+#include <string>
 #include <nlohmann/json.hpp>
 
-#include "engine/huggingface/families/common.h"
+#include "engine/huggingface/families/expert_rows.h"
 #include "engine/huggingface/families/families.h"
 
 namespace sherd::huggingface {
 namespace {
 
-// A router, and experts that are modules of their own: gate, up and down projection.
-constexpr std::array<Module, 4> separate_experts(const Module& router, std::string_view gate,
-                                                 std::string_view up, std::string_view down) {
-  constexpr std::string_view kUp = "block.{}.moe.experts.up";
-  constexpr std::string_view kStackedUp = "layers.{}.mlp.experts.gate_up_proj";
-  return {{router,
-           {.ours = kUp, .theirs = gate, .part = Part::kExpertGate, .stacked = kStackedUp},
-           {.ours = kUp, .theirs = up, .part = Part::kExpertUp, .stacked = kStackedUp},
-           {.ours = "block.{}.moe.experts.down",
-            .theirs = down,
-            .part = Part::kExpertDown,
-            .stacked = "layers.{}.mlp.experts.down_proj"}}};
-}
 constexpr auto kMixtralExperts = separate_experts({.ours = "block.{}.moe.router",
                                                    .theirs = "layers.{}.block_sparse_moe.gate",
                                                    .stacked = "layers.{}.mlp.gate.weight"},
@@ -34,23 +23,12 @@ constexpr auto kMinimaxExperts = separate_experts(
      .stacked_bias = "layers.{}.mlp.e_score_correction_bias"},
     "layers.{}.block_sparse_moe.experts.{}.w1", "layers.{}.block_sparse_moe.experts.{}.w3",
     "layers.{}.block_sparse_moe.experts.{}.w2");
-constexpr auto kQwenExperts = separate_experts(
-    {"block.{}.moe.router", "layers.{}.mlp.gate"}, "layers.{}.mlp.experts.{}.gate_proj",
-    "layers.{}.mlp.experts.{}.up_proj", "layers.{}.mlp.experts.{}.down_proj");
+constexpr auto kQwenExperts = projected_experts({"block.{}.moe.router", "layers.{}.mlp.gate"});
 constexpr Module kGraniteExperts[] = {
     {"block.{}.moe.router", "layers.{}.block_sparse_moe.router.layer"},
     {"block.{}.moe.experts.up", "layers.{}.block_sparse_moe.input_linear", Part::kStackedGateUp},
     {"block.{}.moe.experts.down", "layers.{}.block_sparse_moe.output_linear", Part::kStackedDown},
 };
-// Without the feed-forward layer of dense models.
-constexpr auto kAroundExperts = [] {
-  std::array<Module, kUsualModules.size() - 3> rows{};
-  std::size_t count = 0;
-  for (const Module& module : kUsualModules) {
-    if (module.ours.find(".mlp.") == std::string_view::npos) rows[count++] = module;
-  }
-  return rows;
-}();
 constexpr std::span<const Module> kMixtralModules[] = {kAroundExperts, kSecondNorm,
                                                        kMixtralExperts};
 constexpr std::span<const Module> kMinimaxModules[] = {kAroundExperts, kSecondNorm,
@@ -101,8 +79,6 @@ constexpr Fixed kMinimax[] = {{"model.norm", "rmsnorm"},
                               {"moe.correction_bias", "true"}};
 constexpr Fixed kSoftmaxOfChosen[] = {{"model.norm", "rmsnorm"},
                                       {"moe.score", "softmax_of_chosen"}};
-// The recipe says how experts are kept in balance.
-constexpr std::string_view kHarmless[] = {"output_router_logits", "router_aux_loss_coef"};
 constexpr Demand kUnclamped[] = {{"clip_qkv", "null"}};
 
 constexpr ConfigKey kQwen2Choice[] = {
@@ -113,14 +89,12 @@ constexpr ConfigKey kQwen2Choice[] = {
     {"norm_topk_prob", "moe.normalize_weights", "false"},
 };
 constexpr std::span<const ConfigKey> kQwen2Keys[] = {kUsualSizes, kNormAndHead, kQwen2Choice};
-constexpr Module kSharedExpert[] = {
-    {"block.{}.mlp.up", "layers.{}.mlp.shared_expert.gate_proj", Part::kGate},
-    {"block.{}.mlp.up", "layers.{}.mlp.shared_expert.up_proj", Part::kUp},
-    {"block.{}.mlp.down", "layers.{}.mlp.shared_expert.down_proj"},
-    {"block.{}.moe.shared_gate", "layers.{}.mlp.shared_expert_gate"},
-};
-constexpr std::span<const Module> kQwen2Modules[] = {kSharedExpert, kAroundExperts, kSecondNorm,
-                                                     kQwenExperts};
+constexpr auto kSharedExpert = shared_expert("layers.{}.mlp.shared_expert.gate_proj",
+                                             "layers.{}.mlp.shared_expert.up_proj",
+                                             "layers.{}.mlp.shared_expert.down_proj");
+constexpr Module kSharedGate[] = {{"block.{}.moe.shared_gate", "layers.{}.mlp.shared_expert_gate"}};
+constexpr std::span<const Module> kQwen2Modules[] = {
+    kSharedExpert, kSharedGate, kDenseMlp, kAroundExperts, kSecondNorm, kQwenExperts};
 
 // Layer i has experts if it isn't in mlp_only_layers and decoder_sparse_step divides i + 1.
 std::string sparse_layers(ConfigReader& config) {
@@ -135,12 +109,7 @@ std::string sparse_layers(ConfigReader& config) {
     const auto number = layer.get<std::int64_t>();
     if (number >= 0 && number < layers) mask[static_cast<std::size_t>(number)] = '0';
   }
-  if (mask.find('0') == std::string::npos) return mask;
-  if (mask.find('1') == std::string::npos) {
-    config.set("moe.num_experts", "0", "mlp_only_layers");
-  } else {
-    config.set("moe.layers", "\"" + mask + "\"", "mlp_only_layers");
-  }
+  experts_in_layers(config, mask, "mlp_only_layers");
   return mask;
 }
 
@@ -158,8 +127,6 @@ void mixtral(ConfigReader& config) {
   without_noise(config);
 }
 
-// A dense layer's module has the name that the shared expert's would have, so both can't be in one
-// model.
 void qwen2_moe(ConfigReader& config) {
   config.head_width();
   kv_heads(config, 16);
@@ -167,12 +134,7 @@ void qwen2_moe(ConfigReader& config) {
   if (config.truth("qkv_bias").value_or(true)) config.set("model.qkv_bias", "true", "qkv_bias");
   qwen_windows(config);
   config.set("moe.shared_gate", "true", "shared_expert_intermediate_size");
-  if (sparse_layers(config).find('0') != std::string::npos) {
-    config.refuse(
-        "mlp_only_layers",
-        "or decoder_sparse_step name dense layers, which aren't supported together with a "
-        "shared expert");
-  }
+  sparse_layers(config);
 }
 
 // All layers have the window, or none has.
@@ -228,7 +190,7 @@ void write_mixtral(FamilyWriter& config) {
 }
 
 void write_qwen2_moe(FamilyWriter& config) {
-  if (!config.has_experts_everywhere()) return;
+  if (config.number("moe.num_experts") == 0.0) return;
   config.kv_heads();
   config.rotary();
   config.set("qkv_bias", config.truth("model.qkv_bias"));
@@ -279,7 +241,7 @@ constexpr Family expert_form(std::span<const std::span<const Module>> modules,
                              std::span<const std::span<const ConfigKey>> keys,
                              std::span<const Demand> demands = {}) {
   Family form = usual_form(modules, fixed, keys, demands);
-  form.harmless = kHarmless;
+  form.harmless = kBalanceSettings;
   return form;
 }
 constexpr Alias kQwen3Aliases[] = {{"num_experts", "num_local_experts"}};
@@ -304,6 +266,42 @@ constexpr Family kFamilies[] = {
 };
 
 }  // namespace
+
+void experts_in_layers(ConfigReader& config, const std::string& mask, std::string_view from) {
+  if (mask.find('0') == std::string::npos) return;
+  if (mask.find('1') == std::string::npos) {
+    config.set("moe.num_experts", "0", from);
+  } else {
+    config.set("moe.layers", "\"" + mask + "\"", from);
+  }
+}
+
+void experts_after_dense_layers(ConfigReader& config, std::int64_t missing) {
+  constexpr std::string_view kKey = "first_k_dense_replace";
+  const std::int64_t layers = config.layers("num_hidden_layers", 0);
+  const std::int64_t dense = std::min(config.layers(kKey, missing), layers);
+  std::string mask(static_cast<std::size_t>(dense), '0');
+  mask.resize(static_cast<std::size_t>(layers), '1');
+  experts_in_layers(config, mask, kKey);
+}
+
+void shared_experts(ConfigReader& config, std::string_view count, double missing) {
+  const double experts = config.number(count).value_or(missing);
+  if (experts <= 0.0) return;
+  config.set("moe.shared_ffn_hidden_size", experts * std::stod(config.value_of("moe.ffn_hidden_size")),
+             count);
+}
+
+void write_experts_after_dense_layers(FamilyWriter& config) {
+  std::int64_t dense = 0;
+  while (dense < config.whole("model.num_layers") && !config.has_experts(dense)) ++dense;
+  config.set("first_k_dense_replace", dense);
+}
+
+void write_shared_experts(FamilyWriter& config, std::string_view count) {
+  const std::int64_t width = config.whole("moe.ffn_hidden_size");
+  config.set(count, width > 0 ? config.whole("moe.shared_ffn_hidden_size") / width : 0);
+}
 
 std::span<const Family> expert_families() {
   return kFamilies;

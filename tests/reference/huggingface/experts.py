@@ -27,6 +27,11 @@ MARGIN = 1e-4  # between the last expert that is chosen and the first that isn't
 
 SIZES = dict(vocab_size=56, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
              max_position_embeddings=64, pad_token_id=None, bos_token_id=1, eos_token_id=2)
+# 24 numbers of a head, 8 of them rotated; values of 12.
+LATENT = dict(SIZES, intermediate_size=44, moe_intermediate_size=20, num_key_value_heads=4, kv_lora_rank=24,
+              qk_nope_head_dim=16, qk_rope_head_dim=8, v_head_dim=12)
+YARN = dict(rope_type="yarn", rope_theta=10000.0, factor=4.0, original_max_position_embeddings=16, beta_fast=32.0,
+            beta_slow=1.0)
 MODELS = {
     "mixtral": transformers.MixtralConfig(**SIZES, intermediate_size=20, num_local_experts=6, num_experts_per_tok=2),
     "mixtral_window": transformers.MixtralConfig(**SIZES, intermediate_size=20, num_local_experts=5, head_dim=16,
@@ -48,26 +53,91 @@ MODELS = {
                                                num_experts_per_tok=3, head_dim=16,
                                                rope_parameters=dict(rope_type="default", rope_theta=10000.0,
                                                                     partial_rotary_factor=0.5)),
+    "qwen2_moe_mixed": transformers.Qwen2MoeConfig(**(SIZES | dict(num_hidden_layers=3)), intermediate_size=44,
+                                                   moe_intermediate_size=20, num_experts=6, num_experts_per_tok=2,
+                                                   shared_expert_intermediate_size=28, mlp_only_layers=[1]),
+    "deepseek_v2": transformers.DeepseekV2Config(**LATENT, q_lora_rank=None, n_routed_experts=6, num_experts_per_tok=3,
+                                                 n_shared_experts=2, first_k_dense_replace=1),
+    "deepseek_v2_groups": transformers.DeepseekV2Config(
+        **LATENT, q_lora_rank=20, n_routed_experts=8, num_experts_per_tok=2, n_shared_experts=1, n_group=4,
+        topk_group=2, topk_method="group_limited_greedy", routed_scaling_factor=16.0, first_k_dense_replace=0,
+        rope_parameters=dict(YARN, mscale=0.707, mscale_all_dim=0.707)),
+    "deepseek_v3": transformers.DeepseekV3Config(**LATENT, q_lora_rank=20, n_routed_experts=8, num_experts_per_tok=3,
+                                                 n_group=4, topk_group=2, first_k_dense_replace=1,
+                                                 rope_parameters=dict(YARN, mscale=1.0, mscale_all_dim=1.0)),
+    "deepseek_v3_plain": transformers.DeepseekV3Config(**(LATENT | dict(v_head_dim=16)), q_lora_rank=None,
+                                                       n_routed_experts=6, num_experts_per_tok=2, n_group=1,
+                                                       topk_group=1, first_k_dense_replace=0, norm_topk_prob=False,
+                                                       routed_scaling_factor=2.446),
+    "glm4_moe": transformers.Glm4MoeConfig(**SIZES, intermediate_size=44, moe_intermediate_size=20, head_dim=16,
+                                           n_routed_experts=6, num_experts_per_tok=2, first_k_dense_replace=1,
+                                           attention_bias=True, use_qk_norm=True, routed_scaling_factor=2.5),
+    "dots1": transformers.Dots1Config(**SIZES, intermediate_size=44, moe_intermediate_size=20, head_dim=16,
+                                      n_shared_experts=2, n_routed_experts=6, num_experts_per_tok=3,
+                                      first_k_dense_replace=1, norm_topk_prob=True, routed_scaling_factor=2.5,
+                                      sliding_window=7, max_window_layers=1),
+    "ernie4_5_moe": transformers.Ernie4_5_MoeConfig(**(SIZES | dict(num_hidden_layers=3)), intermediate_size=44,
+                                                    moe_intermediate_size=20, moe_num_experts=6, moe_k=3,
+                                                    moe_num_shared_experts=2, moe_layer_start_index=1,
+                                                    tie_word_embeddings=True),
+    "hunyuan_v1_moe": transformers.HunYuanMoEV1Config(**SIZES, intermediate_size=20, num_experts=6, moe_topk=[2, 2],
+                                                      head_dim=16),
+    "granitemoeshared": transformers.GraniteMoeSharedConfig(
+        **SIZES, intermediate_size=20, shared_intermediate_size=28, num_local_experts=6, num_experts_per_tok=3,
+        attention_multiplier=0.25, embedding_multiplier=3.0, residual_multiplier=0.5, logits_scaling=2.0),
 }
 STACKED = ["mixtral", "qwen3_moe", "minimax_m2"]
+BY_SIGMOID = ["minimax_m2", "deepseek_v3", "glm4_moe", "dots1"]
 
 
-def mlp_of(layer):
-    return getattr(layer, "mlp", None) or layer.block_sparse_moe
+def is_router(module):
+    return type(module).__name__.endswith(("Router", "Gate", "TopKGating"))
 
 
-def choices_of(model, router_logits):
-    """Per layer and token, ascending; asserts that no choice is close."""
-    all_layers = []
-    for layer, logits in zip([layer for layer in model.model.layers if hasattr(mlp_of(layer), "gate")
-                              or hasattr(mlp_of(layer), "router")], router_logits):
-        k = model.config.num_experts_per_tok
-        bias = getattr(mlp_of(layer), "e_score_correction_bias", None)
-        scores = torch.softmax(logits.double(), -1) if bias is None else torch.sigmoid(logits.double()) + bias
+def bias_of(router, layer):
+    for owner in (router, getattr(router, "moe_statics", None), getattr(layer, "mlp", None)):
+        if getattr(owner, "e_score_correction_bias", None) is not None:
+            return owner.e_score_correction_bias.double().reshape(-1)
+    return 0.0
+
+
+def choice_of(config, logits, bias):
+    """The experts of each token, ascending; asserts that no choice is close, neither of groups nor of experts."""
+    def chosen(scores, k):
+        if k == scores.shape[-1]:
+            return torch.arange(k).expand(scores.shape)
         top = torch.topk(scores, k + 1, -1)
         assert (top.values[:, k - 1] - top.values[:, k]).min() > MARGIN
-        all_layers.append(top.indices[:, :k].sort(-1).values.tolist())
-    return all_layers
+        return top.indices[:, :k]
+
+    by_sigmoid = config.model_type in BY_SIGMOID
+    scores = (torch.sigmoid(logits) if by_sigmoid else torch.softmax(logits, -1)) + bias
+    groups = getattr(config, "n_group", None) or 1
+    if groups > 1 and getattr(config, "topk_method", None) != "greedy":
+        grouped = scores.view(len(scores), groups, -1)
+        of_group = grouped.topk(2, -1).values.sum(-1) if by_sigmoid else grouped.max(-1).values
+        kept = torch.zeros_like(of_group).scatter_(1, chosen(of_group, config.topk_group), 1)
+        scores = grouped.masked_fill(kept.unsqueeze(-1) == 0, -torch.inf).view(len(scores), -1)
+    k = getattr(config, "num_experts_per_tok", None) or config.moe_topk
+    return chosen(scores, k[0] if isinstance(k, list) else k).sort(-1).values
+
+
+def watch_routers(model):
+    """Per layer with a router, its logits and its bias, once the model has run."""
+    seen = []
+    for layer in model.model.layers:
+        for module in layer.modules():
+            if is_router(module):
+                module.register_forward_hook(lambda router, _, out, layer=layer: seen.append((
+                    torch.nn.functional.linear(_[0].reshape(-1, _[0].shape[-1]).double(), weight_of(router).double()),
+                    bias_of(router, layer))))
+    return seen
+
+
+def weight_of(router):
+    for owner in (router, getattr(router, "wg", None), getattr(router, "layer", None)):
+        if getattr(owner, "weight", None) is not None:
+            return owner.weight
 
 
 def case_of(config, stacked):
@@ -84,7 +154,8 @@ def case_of(config, stacked):
         model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32,
                                                                   experts_implementation="eager").double()
     tokens = torch.tensor([[(3 * t * t + 7 * t) % 56 for t in range(TOKENS)]])
-    out = model(tokens[:, :-1], output_router_logits=True)
+    routed = watch_routers(model)
+    out = model(tokens[:, :-1])
     loss = torch.nn.functional.cross_entropy(out.logits[0], tokens[0, 1:])
     loss.backward()
     # Gradients under the names of the file: transformers converts them as it converts weights.
@@ -102,7 +173,8 @@ def case_of(config, stacked):
             step = max(1, flat.numel() // SAMPLES)
             gradients[name] = [[i, flat[i].item()] for i in range(step // 2, flat.numel(), step)][:SAMPLES]
     return {"config": text, "header": header, "loss": loss.item(),
-            "chosen": choices_of(model, out.router_logits), "gradients": gradients}
+            "chosen": [choice_of(config, logits.detach(), bias).tolist() for logits, bias in routed],
+            "gradients": gradients}
 
 
 def main():
