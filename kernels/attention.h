@@ -68,6 +68,11 @@
 ///   Workspace a fixed reserve (kernels/device_common/attention.h): its plan's size is known
 ///             only on the GPU. Deterministic plans keep dP, B * H * S * S of 16 bits.
 ///   Errors    UsageError with the shape and the cuDNN version if no plan fits.
+/// Sinks: with a number z_h for each query head (`sinks`), the softmax has one more score, z_h, whose
+/// value is zero (OpenAI's gpt-oss). So lse = log(exp(z_h) + the sum over keys), and out is
+/// exp(lse' - lse) times what it would be, with lse' that without a sink. The backward takes out and
+/// lse as they are; attention_sinks_gradient gives dz_h = - the sum over queries of
+/// exp(z_h - lse) <dout, out>. Not on a GPU, nor of a block of keys.
 /// The largest score of each head, if it is asked for (`maxima`): over the queries and keys of this
 /// call that see one another, s as in the first line, before the soft cap and dropout. On a CPU it
 /// costs a comparison of each score. On a GPU, a kernel of ours computes the scores again in f32,
@@ -163,6 +168,7 @@ struct AttentionForward {
   bool merge = false;
   /// i32 [H], or empty: each head's largest score joins what is there, as `ordered_word`s.
   Tensor maxima{};
+  ConstTensor sinks{};  ///< [H] of qkv's type, or empty
 };
 void attention_forward(Stream& stream, const AttentionForward& args);
 
@@ -184,6 +190,15 @@ struct AttentionBackward {
   Tensor dq{};  ///< with a block: f32 [B * S, H * K]
 };
 void attention_backward(Stream& stream, const AttentionBackward& args);
+
+/// The gradient of sinks; all queries of a shape without a block. Sums run in the order of rows, in
+/// f64, and are rounded once.
+struct AttentionSinksGradient {
+  AttentionShape shape;
+  ConstTensor out, lse, dout, sinks;
+  Tensor d_sinks;  ///< [H], overwritten; f32 or qkv's type
+};
+void attention_sinks_gradient(Stream& stream, const AttentionSinksGradient& args);
 
 /// Enough for both directions at every shape with at most this many sequences and positions.
 std::int64_t attention_workspace_bytes(const AttentionShape& most, DType dtype,

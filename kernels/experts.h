@@ -1,10 +1,11 @@
 /// The experts of a mixture: each token's rows go through the gated MLPs of the experts that the
 /// router chose (kernels/router.h), and what comes out is added up, weighted.
 ///
-///   f_e(x)    = down_e activation(up_e x)
+///   f_e(x)    = down_e activation(up_e x + b_e) + c_e      b, c: biases, or 0
 ///   y_t       = sum over chosen e of w_te f_e(x_t) (+ shared_t)   experts ascending, then `shared`
-///   d_a       = down_e^T dy_t;   d_w_te = <d_a, a_te>;   d_up = w_te d_a through the activation
+///   d_a       = down_e^T dy_t;   d_w_te = <d_a, a_te> + <dy_t, c_e>;   d_up = w_te d_a through the activation
 ///   d_down_e += dy_t (w_te a_te)^T;   d_up_e += d_up x_t^T
+///   d_b_e    += d_up;   d_c_e += w_te dy_t
 ///   d_x_t     = sum over chosen e of up_e^T d_up (+ router_t) (+ shared_t)
 ///
 /// Rounds    The rows of all tokens, sorted by expert, then by token, are cut into pieces of at
@@ -53,9 +54,20 @@ struct ExpertsWorkspace {
   Tensor matmuls;                 ///< experts_workspace_bytes
 };
 
+/// b [E U] and c [E D] of the matrices' type, or empty.
+struct ExpertBiases {
+  ConstTensor up{}, down{};
+  explicit operator bool() const { return static_cast<bool>(up); }
+};
+/// Their gradients, of the matrices' gradients' type; empty if they are frozen.
+struct ExpertBiasGradients {
+  Tensor up{}, down{};
+};
+
 struct ExpertsForward {
   ExpertsShape shape;
   ConstTensor x, up, down, chosen, weights;
+  ExpertBiases biases{};
   ConstTensor shared{};  ///< [T, D], added last; may be empty
   Tensor y;              ///< may be `shared`
   ExpertsWorkspace workspace;
@@ -71,6 +83,8 @@ struct ExpertsBackward {
   Tensor d_up{}, d_down{};
   bool adds_up = false, adds_down = false;
   ExpertsWorkspace workspace;
+  ExpertBiases biases{};
+  ExpertBiasGradients d_biases{};
 };
 void experts_backward(Stream& stream, const ExpertsBackward& args);
 

@@ -8,7 +8,8 @@ namespace sherd::kernels {
 
 enum class NormKind { kLayerNorm, kRmsNorm };  ///< kernels/norm.h
 
-enum class ActivationKind { kGelu, kSwiGlu, kGeluErf, kRelu2, kGeGlu };  ///< kernels/activation.h
+/// kernels/activation.h
+enum class ActivationKind { kGelu, kSwiGlu, kGeluErf, kRelu2, kGeGlu, kClampedSwiGlu };
 
 /// kernels/router.h
 enum class RouterScore { kSoftmax, kSoftmaxOfChosen, kSigmoid };
@@ -17,7 +18,8 @@ enum class BalanceScope { kSequence, kMicroBatch, kPreviousStep };
 
 /// Half of the input is a gate for the other half.
 inline bool is_gated(ActivationKind kind) {
-  return kind == ActivationKind::kSwiGlu || kind == ActivationKind::kGeGlu;
+  return kind == ActivationKind::kSwiGlu || kind == ActivationKind::kGeGlu ||
+         kind == ActivationKind::kClampedSwiGlu;
 }
 
 /// kernels/block_codec.h

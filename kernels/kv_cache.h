@@ -24,6 +24,7 @@ struct CachedAttention {
   Tensor cache;
   Tensor out;
   Tensor workspace;
+  ConstTensor sinks{};  ///< kernels/attention.h
 };
 void cached_attention(Stream& stream, const CachedAttention& args);
 

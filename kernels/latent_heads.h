@@ -28,12 +28,12 @@
 namespace sherd::kernels {
 
 struct LatentHeads {
-  std::int64_t tokens = 0;             ///< T
-  std::int64_t heads = 0;              ///< H
-  std::int64_t plain = 0;              ///< N
-  std::int64_t rotated = 0;            ///< R
-  std::int64_t value = 0;              ///< V
-  std::int64_t first = 0, columns = 0; ///< of rotated_key: where it begins, and W
+  std::int64_t tokens = 0;              ///< T
+  std::int64_t heads = 0;               ///< H
+  std::int64_t plain = 0;               ///< N
+  std::int64_t rotated = 0;             ///< R
+  std::int64_t value = 0;               ///< V
+  std::int64_t first = 0, columns = 0;  ///< of rotated_key: where it begins, and W
 
   std::int64_t head_width() const { return plain + rotated; }
 };

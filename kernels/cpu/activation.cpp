@@ -95,6 +95,37 @@ struct Silu {
   }
 };
 
+/// A gated activation's two gradients.
+struct GatedSlopes {
+  float gate, up;
+};
+
+/// A(gate) times up.
+template <class A>
+struct Gated {
+  static float value(float g, float u) { return A::value(g) * u; }
+  static GatedSlopes gradients(float g, float u, float d) {
+    const Slope a = A::both(g);
+    return {d * u * a.slope, d * a.value};
+  }
+};
+
+struct ClampedSwiGlu {
+  static constexpr float kSteepness = 1.702f, kLimit = 7.0f;
+  static float bounded_gate(float g) { return g > kLimit ? kLimit : g; }
+  static float bounded_up(float u) { return u > kLimit ? kLimit : u < -kLimit ? -kLimit : u; }
+  static float value(float g, float u) {
+    const float gate = bounded_gate(g);
+    return gate * fast_sigmoid(kSteepness * gate) * (bounded_up(u) + 1.0f);
+  }
+  static GatedSlopes gradients(float g, float u, float d) {
+    const float bounded = bounded_gate(g), up = bounded_up(u);
+    const Gate s = gate(kSteepness * bounded);
+    const float slope = std::fma(kSteepness * bounded, s.slope, s.value);
+    return {g > kLimit ? 0.0f : d * (up + 1.0f) * slope, up == u ? d * bounded * s.value : 0.0f};
+  }
+};
+
 template <class A, class T>
 void plain_forward(ThreadTeam& team, const ActivationForward& args) {
   const T* x = args.x.as<T>();
@@ -135,7 +166,7 @@ void gated_forward(ThreadTeam& team, const ActivationForward& args) {
       const float* u = load_block(x + (2 * row + 1) * width + first, count, up_scratch);
       T* place = y + row * width + first;
       float* out = block_target(place, y_scratch);
-      each_element(count, [=](std::int64_t i) { out[i] = A::value(g[i]) * u[i]; });
+      each_element(count, [=](std::int64_t i) { out[i] = A::value(g[i], u[i]); });
       store_block(place, count, y_scratch);
     });
   });
@@ -157,10 +188,9 @@ void gated_backward(ThreadTeam& team, const ActivationBackward& args) {
       float* d_gate = block_target(dx + gate_at, d_gate_scratch);
       float* d_up = block_target(dx + up_at, d_up_scratch);
       each_element(count, [=](std::int64_t i) {
-        const float up = u[i], d = d_out[i];
-        const Slope a = A::both(g[i]);
-        d_up[i] = d * a.value;
-        d_gate[i] = d * up * a.slope;
+        const GatedSlopes slopes = A::gradients(g[i], u[i], d_out[i]);
+        d_up[i] = slopes.up;
+        d_gate[i] = slopes.gate;
       });
       store_block(dx + gate_at, count, d_gate_scratch);
       store_block(dx + up_at, count, d_up_scratch);
@@ -180,9 +210,11 @@ void activation_forward(ThreadTeam& team, const ActivationForward& args) {
       case ActivationKind::kRelu2:
         return plain_forward<Relu2, T>(team, args);
       case ActivationKind::kSwiGlu:
-        return gated_forward<Silu, T>(team, args);
+        return gated_forward<Gated<Silu>, T>(team, args);
       case ActivationKind::kGeGlu:
-        return gated_forward<Gelu, T>(team, args);
+        return gated_forward<Gated<Gelu>, T>(team, args);
+      case ActivationKind::kClampedSwiGlu:
+        return gated_forward<ClampedSwiGlu, T>(team, args);
     }
   });
 }
@@ -197,9 +229,11 @@ void activation_backward(ThreadTeam& team, const ActivationBackward& args) {
       case ActivationKind::kRelu2:
         return plain_backward<Relu2, T>(team, args);
       case ActivationKind::kSwiGlu:
-        return gated_backward<Silu, T>(team, args);
+        return gated_backward<Gated<Silu>, T>(team, args);
       case ActivationKind::kGeGlu:
-        return gated_backward<Gelu, T>(team, args);
+        return gated_backward<Gated<Gelu>, T>(team, args);
+      case ActivationKind::kClampedSwiGlu:
+        return gated_backward<ClampedSwiGlu, T>(team, args);
     }
   });
 }

@@ -23,7 +23,10 @@ void dispatch_activation(ActivationKind kind, const Use& use) {
       return use.template operator()<device_common::Silu, true>();
     case ActivationKind::kGeGlu:
       return use.template operator()<device_common::Gelu, true>();
+    case ActivationKind::kClampedSwiGlu:
+      break;
   }
+  SHERD_CHECK(false, "clamped_swiglu on a GPU");
 }
 
 }  // namespace

@@ -96,6 +96,10 @@ void attention_forward(Stream& stream, const AttentionForward& args) {
   if (args.maxima) {
     check_tensor("attention: maxima", args.maxima, DType::kI32, shape.query_heads);
   }
+  if (args.sinks) {
+    check_tensor("attention: sinks", args.sinks, dtype, shape.query_heads);
+    SHERD_CHECK(!is_cuda(stream) && !shape.block, "attention: sinks of a block, or on a GPU");
+  }
   if (is_cuda(stream)) {
     check_on_gpu(shape);
     if (args.maxima) on_gpu(stream, cuda::attention_maxima, launches::attention_maxima, args);
@@ -134,6 +138,20 @@ void attention_backward(Stream& stream, const AttentionBackward& args) {
   }
   stream.run("attention_backward",
              [&stream, args] { cpu::attention_backward(stream.team(), args); });
+}
+
+void attention_sinks_gradient(Stream& stream, const AttentionSinksGradient& args) {
+  const AttentionShape& shape = args.shape;
+  const std::int64_t rows = shape.query_tokens() * shape.query_heads;
+  check_shape(shape);
+  SHERD_CHECK(!is_cuda(stream) && !shape.block, "attention: sinks of a block, or on a GPU");
+  check_tensor("sinks: out", args.out, args.out.dtype, rows * shape.head_width);
+  check_tensor("sinks: dout", args.dout, args.out.dtype, rows * shape.head_width);
+  check_tensor("sinks: lse", args.lse, DType::kF32, rows);
+  check_tensor("sinks: sinks", args.sinks, args.out.dtype, shape.query_heads);
+  check_tensor("sinks: d_sinks", args.d_sinks, args.d_sinks.dtype, shape.query_heads);
+  stream.run("attention_sinks_gradient",
+             [&stream, args] { cpu::attention_sinks_gradient(stream.team(), args); });
 }
 
 std::int64_t attention_workspace_bytes(const AttentionShape& most, DType dtype,

@@ -16,9 +16,9 @@ using test::Outputs;
 using test::OwnedTensor;
 using test::Values;
 
-constexpr ActivationKind kKinds[] = {ActivationKind::kGelu, ActivationKind::kSwiGlu,
+constexpr ActivationKind kKinds[] = {ActivationKind::kGelu,    ActivationKind::kSwiGlu,
                                      ActivationKind::kGeluErf, ActivationKind::kRelu2,
-                                     ActivationKind::kGeGlu};
+                                     ActivationKind::kGeGlu,   ActivationKind::kClampedSwiGlu};
 
 std::int64_t input_numel(const ActivationShape& shape) {
   return shape.tokens * shape.width * (is_gated(shape.kind) ? 2 : 1);
@@ -36,7 +36,8 @@ std::vector<ActivationShape> shapes() {
 }
 
 std::string describe(const ActivationShape& shape) {
-  constexpr const char* kNames[] = {"gelu", "swiglu", "gelu_erf", "relu2", "geglu"};
+  constexpr const char* kNames[] = {"gelu",  "swiglu", "gelu_erf",
+                                    "relu2", "geglu",  "clamped_swiglu"};
   return fmt::format("{} T {} F {}", kNames[static_cast<int>(shape.kind)], shape.tokens,
                      shape.width);
 }
@@ -134,6 +135,22 @@ TEST_P(Activation, AnElementHasTheSameBitsWhereverItLies) {
       EXPECT_TRUE(test::same_bits(part[1], cut(whole[1]))) << "from " << first;
     }
   }
+}
+
+// As clamp of PyTorch: the gradient is 0 beyond a bound.
+TEST_P(Activation, ClampedSwiGluBoundsTheGateAboveAndTheOtherHalfOnBothSides) {
+  const ActivationShape shape{ActivationKind::kClampedSwiGlu, 1, 5};
+  const OwnedTensor x(GetParam(), {9.0, -9.0, 3.0, 3.0, 12.0, 1.0, 1.0, 8.0, -8.0, 12.0});
+  const Outputs out =
+      both_ways(*test::compute_stream(), shape, x, OwnedTensor(GetParam(), Values(5, 1.0)));
+  const Values y = out[0].values(), dx = out[1].values();
+  EXPECT_NEAR(y[0], 7.0 / (1.0 + std::exp(-1.702 * 7.0)) * 2.0, 0.06);
+  EXPECT_NEAR(y[2], 3.0 / (1.0 + std::exp(-1.702 * 3.0)) * 8.0, 0.1);
+  EXPECT_NEAR(y[3], 3.0 / (1.0 + std::exp(-1.702 * 3.0)) * -6.0, 0.1);
+  EXPECT_EQ(dx[0], 0.0);  // the gate, above its bound
+  EXPECT_NE(dx[1], 0.0);  // there is none below
+  for (const int up : {7, 8, 9}) EXPECT_EQ(dx[static_cast<std::size_t>(up)], 0.0) << up;
+  EXPECT_NE(dx[5], 0.0);
 }
 
 TEST(ActivationOracle, KnowsSomeValues) {

@@ -150,7 +150,7 @@ TEST_P(RowsAlone, Activations) {
   constexpr std::int64_t kTokens = 30, kWidth = 263;
   for (const ActivationKind kind :
        {ActivationKind::kGelu, ActivationKind::kSwiGlu, ActivationKind::kGeluErf,
-        ActivationKind::kRelu2, ActivationKind::kGeGlu}) {
+        ActivationKind::kRelu2, ActivationKind::kGeGlu, ActivationKind::kClampedSwiGlu}) {
     const std::int64_t inputs = is_gated(kind) ? 2 * kWidth : kWidth;
     const OwnedTensor x = random(kTokens * inputs, 1, 4.0), dy = random(kTokens * kWidth, 2);
     expect_rows_alone_equal_rows_inside(kTokens, [&](Stream& stream, const Rows& rows) {

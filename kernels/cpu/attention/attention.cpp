@@ -69,6 +69,7 @@ void forward_head(const AttentionForward& args, const Document& document, std::i
   const PackedHead packed{panels, buffers.key_panels, buffers.value_panels, S};
   const HeadRows<const T> queries =
       packed_head(args.qkv.as<T>(), shape, first_row, Part::kQuery, h);
+  const float sink = args.sinks ? static_cast<float>(args.sinks.as<T>()[h]) : 0.0f;
   float largest = -std::numeric_limits<float>::infinity();
   float* const found = args.maxima ? &largest : nullptr;
   const std::int64_t first_query = shape.first_query, end = first_query + shape.num_queries();
@@ -86,6 +87,7 @@ void forward_head(const AttentionForward& args, const Document& document, std::i
     for (std::int64_t r = 0; r < rows; ++r) {
       strip.factor[r] = softmax_row(shape, args.dropout, document.element(h, q0 + r), q0 + r, keys,
                                     strip.score + r * strip.score_stride, lse + r, found);
+      if (args.sinks) strip.factor[r] *= join_sink(sink, lse + r);
     }
     weigh_values(shape, packed, rows, keys, strip);
     Out* out_rows = out.first + row * out.stride;

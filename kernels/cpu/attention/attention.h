@@ -12,4 +12,6 @@ void attention_backward(ThreadTeam& team, const AttentionBackward& args);
 std::int64_t attention_forward_scratch_floats(const AttentionShape& shape);
 std::int64_t attention_backward_scratch_floats(const AttentionShape& shape, DType dtype);
 
+void attention_sinks_gradient(ThreadTeam& team, const AttentionSinksGradient& args);
+
 }  // namespace sherd::kernels::cpu

@@ -97,6 +97,12 @@ float softmax_row(const AttentionShape& shape, const Dropout& dropout, std::int6
   return dropout.scale() / sum;
 }
 
+float join_sink(float sink, float* lse) {
+  const float without = *lse, maximum = std::max(without, sink);
+  *lse = maximum + fast_log(fast_exp(without - maximum) + fast_exp(sink - maximum));
+  return fast_exp(without - *lse);
+}
+
 void weigh_values(const AttentionShape& shape, const PackedHead& head, std::int64_t rows,
                   const KeyRange& keys, const StripBuffers& buffers) {
   const Panels& panels = head.panels;

@@ -49,6 +49,10 @@ float softmax_row(const AttentionShape& shape, const Dropout& dropout, std::int6
                   std::int64_t q, const KeyRange& keys, float* row, float* lse,
                   float* largest = nullptr);
 
+/// Lets a sink (kernels/attention.h) join a row's softmax: changes lse, and returns the factor that
+/// the row's weights get.
+float join_sink(float sink, float* lse);
+
 /// buffers.out[r, :] = factor[r] * the sum of the weights times the values. The weights are rounded
 /// to bf16 if the values are bf16. Overwrites the scores.
 void weigh_values(const AttentionShape& shape, const PackedHead& head, std::int64_t rows,

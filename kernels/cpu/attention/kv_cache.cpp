@@ -77,6 +77,10 @@ void attend(const CachedAttention& args, const Strip& of, Scratch scratch) {
     float lse = 0.0f;
     strip.factor[r] = softmax_row(shape, {}, 0, first + r % count, keys,
                                   strip.score + r * strip.score_stride, &lse);
+    if (args.sinks) {
+      const std::int64_t head = first_query + r / count;
+      strip.factor[r] *= join_sink(static_cast<float>(args.sinks.as<T>()[head]), &lse);
+    }
   }
   weigh_values(shape, packed, heads * count, keys, strip);
   for (std::int64_t h = 0; h < heads; ++h) {

@@ -62,13 +62,15 @@ void ExpertRound::multiply_tokens(const ConstTensor& x, const ConstTensor& matri
 
 void ExpertRound::multiply_rows(const ConstTensor& x, const ConstTensor& matrix,
                                 std::int64_t inputs, std::int64_t outputs, bool transposed,
-                                const Tensor& out) const {
-  multiply(matrix, inputs, outputs, transposed, out,
-           [&](const ExpertPiece& piece) { return of_rows(x, inputs, piece, false); });
+                                const Tensor& out, const ConstTensor& bias) const {
+  multiply(
+      matrix, inputs, outputs, transposed, out,
+      [&](const ExpertPiece& piece) { return of_rows(x, inputs, piece, false); }, bias);
 }
 
 void ExpertRound::multiply(const ConstTensor& matrix, std::int64_t inputs, std::int64_t outputs,
-                           bool transposed, const Tensor& out, const Operand& operand) const {
+                           bool transposed, const Tensor& out, const Operand& operand,
+                           const ConstTensor& bias) const {
   std::vector<Matmul>& list = empty_list();
   for (const ExpertPiece& piece : pieces_) {
     const char* own = element_of(matrix, piece.expert * inputs * outputs);
@@ -79,14 +81,18 @@ void ExpertRound::multiply(const ConstTensor& matrix, std::int64_t inputs, std::
          .dtype = matrix.dtype,
          .a = operand(piece),
          .b = transposed ? MatmulOperand{own, outputs} : MatmulOperand{own, inputs, true},
-         .c = out.part((piece.first - first_) * outputs, piece.count * outputs)});
+         .c = out.part((piece.first - first_) * outputs, piece.count * outputs),
+         .bias = bias ? element_of(bias, piece.expert * outputs) : nullptr});
   }
   matmul_list(team_, list, workspace_.matmuls);
 }
 
-void ExpertRound::activate(const ConstTensor& x, const ConstTensor& up_matrix) const {
+void ExpertRound::activate(const ConstTensor& x, const ConstTensor& up_matrix,
+                           const ConstTensor& bias) const {
   const Tensor up = of(workspace_.up, shape_.up_width());
-  multiply_tokens(x, up_matrix, shape_.width, shape_.up_width(), false, up);
+  multiply(
+      up_matrix, shape_.width, shape_.up_width(), false, up,
+      [&](const ExpertPiece& piece) { return of_tokens(x, shape_.width, piece, false); }, bias);
   activation_forward(team_, {activation(), up, of(workspace_.activated, shape_.ffn_width)});
 }
 
@@ -108,6 +114,38 @@ void ExpertRound::add_gradients(const std::vector<ExpertPiece>& pieces,
         [&](const ExpertPiece& piece) { return of_rows(up, U, piece, true); },
         [&](const ExpertPiece& piece) { return of_tokens(args.x, D, piece, false); });
   }
+}
+
+void ExpertRound::add_bias_gradient(const std::vector<ExpertPiece>& pieces, const Tensor& gradient,
+                                    std::int64_t width, bool adds, DType dtype,
+                                    const std::function<WeighedRow(std::int64_t)>& row) const {
+  constexpr std::int64_t kColumns = kBlock;
+  const std::int64_t blocks = (width + kColumns - 1) / kColumns;
+  // A task has some columns of all pieces, so pieces of one expert are added in order.
+  team_.parallel_for(blocks, [&](std::int64_t block, int) {
+    const std::int64_t first = block * kColumns;
+    const auto count = static_cast<int>(std::min(kColumns, width - first));
+    for (const ExpertPiece& piece : pieces) {
+      alignas(64) float sum[kColumns] = {};
+      for (std::int64_t r = 0; r < piece.count; ++r) {
+        const WeighedRow source = row(piece.first + r - first_);
+        dispatch_float(dtype, [&]<class T>(T) {
+          BlockScratch scratch;
+          const float* values =
+              load_block(static_cast<const T*>(source.values) + first, count, scratch);
+#pragma omp simd
+          for (int i = 0; i < count; ++i) sum[i] += source.weight * values[i];
+        });
+      }
+      dispatch_float(gradient.dtype, [&]<class G>(G) {
+        G* to = gradient.as<G>() + piece.expert * width + first;
+        BlockScratch scratch;
+        const float* old = load_block(to, count, scratch);
+        for (int i = 0; i < count && (adds || !piece.begins); ++i) sum[i] += old[i];
+        narrow(sum, to, count);
+      });
+    }
+  });
 }
 
 void ExpertRound::add_gradient(const std::vector<ExpertPiece>& pieces, const Tensor& gradient,

@@ -51,14 +51,25 @@ class ExpertRound {
   }
 
   /// up = x times the experts' up; activated = the activation of it.
-  void activate(const ConstTensor& x, const ConstTensor& up_matrix) const;
+  void activate(const ConstTensor& x, const ConstTensor& up_matrix,
+                const ConstTensor& bias = {}) const;
   /// out[r] = x[r] times the expert's matrix [outputs, inputs], or with `transposed` its transpose
   /// [inputs, outputs]. x has rows of tokens (or of the round, without tokens).
   void multiply_tokens(const ConstTensor& x, const ConstTensor& matrix, std::int64_t inputs,
                        std::int64_t outputs, bool transposed, const Tensor& out) const;
   /// The same of rows that lie in a buffer of the round.
   void multiply_rows(const ConstTensor& x, const ConstTensor& matrix, std::int64_t inputs,
-                     std::int64_t outputs, bool transposed, const Tensor& out) const;
+                     std::int64_t outputs, bool transposed, const Tensor& out,
+                     const ConstTensor& bias = {}) const;
+  /// gradient[e] (+)= the sum of the expert's rows, in order; `row(i)`: row i of the round and its
+  /// factor, or null.
+  struct WeighedRow {
+    const void* values = nullptr;
+    float weight = 1.0f;
+  };
+  void add_bias_gradient(const std::vector<ExpertPiece>& pieces, const Tensor& gradient,
+                         std::int64_t width, bool adds, DType dtype,
+                         const std::function<WeighedRow(std::int64_t)>& row) const;
 
   /// The gradients of `pieces`, some of the round's: d_down (+)= dy^T activated, d_up (+)= up^T x.
   struct Gradients {
@@ -75,7 +86,8 @@ class ExpertRound {
   MatmulOperand of_rows(const ConstTensor& x, std::int64_t width, const ExpertPiece& piece,
                         bool transposed) const;
   void multiply(const ConstTensor& matrix, std::int64_t inputs, std::int64_t outputs,
-                bool transposed, const Tensor& out, const Operand& operand) const;
+                bool transposed, const Tensor& out, const Operand& operand,
+                const ConstTensor& bias = {}) const;
   void add_gradient(const std::vector<ExpertPiece>& pieces, const Tensor& gradient,
                     std::int64_t outputs, std::int64_t inputs, bool adds, DType dtype,
                     const Operand& left, const Operand& right) const;

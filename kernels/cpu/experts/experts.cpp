@@ -10,6 +10,49 @@
 namespace sherd::kernels::cpu {
 namespace {
 
+// What an expert's second bias adds to the gradient of its weight.
+template <class T>
+float of_bias(const ExpertsBackward& args, std::int64_t token, std::int64_t expert) {
+  if (!args.biases) return 0.0f;
+  const std::int64_t D = args.shape.width;
+  const T* dy = args.dy.as<T>() + token * D;
+  const T* bias = args.biases.down.as<T>() + expert * D;
+  LaneSum dot;
+  for_each_block(0, D, [&](std::int64_t first, int count) {
+    alignas(64) float a[kBlock], b[kBlock];
+    widen(dy + first, a, count);
+    widen(bias + first, b, count);
+    dot.add(
+        count, [&](int j) { return load8(a + j) * load8(b + j); },
+        [&](int j) { return a[j] * b[j]; });
+  });
+  return dot.total();
+}
+
+void add_bias_gradients(const ExpertsBackward& args, const ExpertRowOrder& order,
+                        const ExpertRound& round, const std::vector<ExpertPiece>& pieces) {
+  const std::int64_t D = args.shape.width, U = args.shape.up_width(), k = args.shape.per_token;
+  const DType dtype = args.x.dtype;
+  if (args.d_biases.up) {
+    round.add_bias_gradient(pieces, args.d_biases.up, U, args.adds_up, dtype, [&](std::int64_t r) {
+      return ExpertRound::WeighedRow{element_of(args.workspace.up, r * U)};
+    });
+  }
+  if (!args.d_biases.down) return;
+  const std::int64_t first = round.range().first;
+  std::vector<float> weights(static_cast<std::size_t>(round.range().count));
+  for (std::int64_t i = 0; i < args.shape.tokens * k; ++i) {
+    const std::int64_t row = order.row_of(i) - first;
+    if (order.row_of(i) < 0 || row < 0 || row >= round.range().count) continue;
+    weights[static_cast<std::size_t>(row)] = args.weights.as<float>()[i];
+  }
+  round.add_bias_gradient(
+      pieces, args.d_biases.down, D, args.adds_down, dtype, [&](std::int64_t r) {
+        return ExpertRound::WeighedRow{element_of(args.dy, order.tokens()[first + r] * D),
+                                       weights[static_cast<std::size_t>(r)]};
+      });
+}
+
 // Of each row: the gradient of its weight, and both a and d_a times the weight.
 void weigh(ThreadTeam& team, const ExpertsBackward& args, const ExpertRowOrder& order,
            const ExpertRound& round) {
@@ -19,9 +62,10 @@ void weigh(ThreadTeam& team, const ExpertsBackward& args, const ExpertRowOrder& 
       for (std::int64_t i = t * k; i < (t + 1) * k; ++i) {
         const std::int64_t row = order.row_of(i) - round.range().first;
         if (order.row_of(i) < 0 || row < 0 || row >= round.range().count) continue;
-        args.d_weights.as<float>()[i] =
-            weigh_row(args.workspace.activated.as<T>() + row * F,
-                      args.workspace.d_activated.as<T>() + row * F, F, args.weights.as<float>()[i]);
+        args.d_weights.as<float>()[i] = weigh_row(args.workspace.activated.as<T>() + row * F,
+                                                  args.workspace.d_activated.as<T>() + row * F, F,
+                                                  args.weights.as<float>()[i]) +
+                                        of_bias<T>(args, t, args.chosen.as<std::int32_t>()[i]);
       }
     });
   });
@@ -46,9 +90,10 @@ void experts_forward(ThreadTeam& team, const ExpertsForward& args) {
   clear_f32(team, buffers.sums);
   order.for_each_round([&](const std::vector<ExpertPiece>& pieces) {
     const ExpertRound round(team, shape, order.tokens(), range_of(pieces), pieces, buffers);
-    round.activate(args.x, args.up);
+    round.activate(args.x, args.up, args.biases.up);
     const Tensor out = round.of(buffers.rows, D);
-    round.multiply_rows(buffers.activated, args.down, shape.ffn_width, D, false, out);
+    round.multiply_rows(buffers.activated, args.down, shape.ffn_width, D, false, out,
+                        args.biases.down);
     combine_rows(team, shape, order, round.range(), out, args.weights, buffers.sums);
   });
   finish_sums(team, buffers.sums, args.shared, args.y);
@@ -63,14 +108,17 @@ void experts_backward(ThreadTeam& team, const ExpertsBackward& args) {
   if (args.d_sum) clear_f32(team, args.d_sum);
   clear_gradients(team, args.d_up, U * D, args.adds_up, shape, order);
   clear_gradients(team, args.d_down, D * F, args.adds_down, shape, order);
+  clear_gradients(team, args.d_biases.up, U, args.adds_up, shape, order);
+  clear_gradients(team, args.d_biases.down, D, args.adds_down, shape, order);
   order.for_each_round([&](const std::vector<ExpertPiece>& pieces) {
     const ExpertRound round(team, shape, order.tokens(), range_of(pieces), pieces, buffers);
     const Tensor up = round.of(buffers.up, U);
     const Tensor d_activated = round.of(buffers.d_activated, F);
-    round.activate(args.x, args.up);
+    round.activate(args.x, args.up, args.biases.up);
     round.multiply_tokens(args.dy, args.down, D, F, true, d_activated);
     weigh(team, args, order, round);
     activation_backward(team, {round.activation(), up, d_activated, up});
+    add_bias_gradients(args, order, round, pieces);
     round.add_gradients(pieces, {.x = args.x,
                                  .dy = args.dy,
                                  .d_up = args.d_up,

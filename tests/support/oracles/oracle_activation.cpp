@@ -1,5 +1,6 @@
 #include "tests/support/oracles/oracle_activation.h"
 
+#include <algorithm>
 #include <cmath>
 #include <numbers>
 
@@ -47,8 +48,18 @@ double value_of(ActivationKind kind, double x) {
       return x > 0.0 ? x * x : 0.0;
     case ActivationKind::kSwiGlu:
       return x * logistic(x);
+    case ActivationKind::kClampedSwiGlu:
+      return std::min(x, 7.0) * logistic(1.702 * std::min(x, 7.0));
   }
   return 0.0;
+}
+
+/// What a gate's activation is multiplied by, and its slope.
+double factor_of(ActivationKind kind, double up) {
+  return kind == ActivationKind::kClampedSwiGlu ? std::clamp(up, -7.0, 7.0) + 1.0 : up;
+}
+double factor_slope(ActivationKind kind, double up) {
+  return kind == ActivationKind::kClampedSwiGlu && std::abs(up) > 7.0 ? 0.0 : 1.0;
 }
 
 double slope_of(ActivationKind kind, double x) {
@@ -63,6 +74,10 @@ double slope_of(ActivationKind kind, double x) {
     case ActivationKind::kSwiGlu: {
       const double s = logistic(x);
       return s + x * s * (1.0 - s);
+    }
+    case ActivationKind::kClampedSwiGlu: {
+      const double s = logistic(1.702 * x);
+      return x > 7.0 ? 0.0 : s + 1.702 * x * s * (1.0 - s);
     }
   }
   return 0.0;
@@ -79,7 +94,8 @@ Values activation_forward(const ActivationShape& shape, const Values& x) {
       if (!kernels::is_gated(shape.kind)) {
         y[t * F + f] = value_of(shape.kind, x[t * F + f]);
       } else {
-        y[t * F + f] = value_of(shape.kind, x[t * 2 * F + f]) * x[t * 2 * F + F + f];
+        y[t * F + f] =
+            value_of(shape.kind, x[t * 2 * F + f]) * factor_of(shape.kind, x[t * 2 * F + F + f]);
       }
     }
   }
@@ -97,8 +113,8 @@ Values activation_backward(const ActivationShape& shape, const Values& x, const 
         dx[t * F + f] = d * slope_of(shape.kind, x[t * F + f]);
       } else {
         const double gate = x[t * 2 * F + f], up = x[t * 2 * F + F + f];
-        dx[t * 2 * F + f] = d * up * slope_of(shape.kind, gate);
-        dx[t * 2 * F + F + f] = d * value_of(shape.kind, gate);
+        dx[t * 2 * F + f] = d * factor_of(shape.kind, up) * slope_of(shape.kind, gate);
+        dx[t * 2 * F + F + f] = d * value_of(shape.kind, gate) * factor_slope(shape.kind, up);
       }
     }
   }
