@@ -178,7 +178,7 @@ void Activations::acquire_waiting(const ModelShape& shape, const ModelPart& part
       if (shape.moe.shared_gate) block.d_gate = in_f32("d_gate", 1);
     }
     for (const Site& site : sites_) {
-      if (site.weight != Site::Weight::kNorm) continue;
+      if (!is_of_vectors(site)) continue;
       const auto of_norm = [&](const char* name) {
         return acquire({prefix + site.name + name, Category::kUnreducedGradients, part.gradients,
                         site.rows, kForwardToBackward});

@@ -37,7 +37,8 @@ struct SiteTensors {
   Tensor output, mean, statistic;
 };
 struct BlockTensors : PerSite<SiteTensors> {
-  Tensor x_TD;  ///< the block's input
+  Tensor x_TD;          ///< the block's input
+  ConstTensor sinks{};  ///< the layer's parameter, for attention; not kept
 };
 
 /// Returns a buffer; or, if a run is only planned, records it and returns an empty one.

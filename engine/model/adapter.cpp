@@ -58,7 +58,7 @@ std::vector<AdapterTarget> targets_of(const ModelShape& shape, const std::vector
 std::int64_t widest_norm(const ModelShape& shape) {
   std::int64_t widest = shape.width;
   for (const Site& site : largest_sites(shape)) {
-    if (site.weight == Site::Weight::kNorm) widest = std::max(widest, site.rows);
+    if (is_of_vectors(site)) widest = std::max(widest, site.rows);
   }
   return widest;
 }
@@ -159,8 +159,7 @@ BackwardReach backward_reach(const ModelShape& shape, std::int64_t block) {
       sites, [&](const Site& site) { return is_of_attention(site) && trains(site.id); });
   reach.input = norm1;
   const bool frozen_experts = shape.has_experts(block) && !shape.adapter.active();
-  reach.attention =
-      shape.parallel() || !shape.has_mlp(block) || frozen_experts || any_of_attention;
+  reach.attention = shape.parallel() || !shape.has_mlp(block) || frozen_experts || any_of_attention;
   return reach;
 }
 

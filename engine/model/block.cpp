@@ -96,12 +96,12 @@ void Block::finish_branch(const Affine& norm, const SiteTensors& norm_site,
 // The attention branch as it joins the residual stream.
 void Block::attention_output(std::int64_t block, const BlockParameters& parameters) {
   const BlockTensors kept = c_.kept_of(block);
-  finish_branch(
-      parameters[SiteId::kAttentionNorm], kept[SiteId::kAttentionNorm], [&](const Tensor& out_TD) {
-        c_.sums->project_to_residual(parameters[SiteId::kAttentionOutput],
-                                     kept[SiteId::kAttention].output, shape_.attended_width(),
-                                     out_TD);
-      });
+  finish_branch(parameters[SiteId::kAttentionNorm], kept[SiteId::kAttentionNorm],
+                [&](const Tensor& out_TD) {
+                  c_.sums->project_to_residual(parameters[SiteId::kAttentionOutput],
+                                               kept[SiteId::kAttention].output,
+                                               shape_.attended_width(), out_TD);
+                });
 }
 
 void Block::mlp_output(std::int64_t block, const BlockParameters& parameters) {

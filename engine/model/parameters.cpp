@@ -42,7 +42,9 @@ class TableBuilder {
     using Weight = Site::Weight;
     if (site.weight == Weight::kNone) return;
     const std::string name = prefix + site.name;
-    if (site.weight == Weight::kNorm) {
+    if (site.weight == Weight::kVector) {
+      add(unit, name + ".weight", {site.rows}, {0.0f, 0.0f});
+    } else if (site.weight == Weight::kNorm) {
       add(unit, name + ".weight", {site.rows},
           {static_cast<float>(1.0 - shape_.norm_offset), 0.0f});
     } else {
@@ -202,8 +204,9 @@ std::int64_t num_active_parameters(const ModelShape& shape) {
   for (std::int64_t layer = 0; layer < shape.num_layers; ++layer) {
     for (const Site& site : block_sites(shape, layer)) {
       if (site.id != SiteId::kExpertsUp && site.id != SiteId::kExpertsDown) continue;
-      idle +=
-          site.rows / shape.moe.experts * (shape.moe.experts - shape.moe.per_token) * site.columns;
+      const std::int64_t of_an_expert =
+          site.rows / shape.moe.experts * (site.columns + (site.bias ? 1 : 0));
+      idle += of_an_expert * (shape.moe.experts - shape.moe.per_token);
     }
   }
   return num_parameters(shape) - idle;

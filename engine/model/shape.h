@@ -181,7 +181,8 @@ struct ModelShape {
   Positions positions = Positions::kLearned;
   kernels::ActivationKind activation = kernels::ActivationKind::kGelu;
   Biases biases;
-  bool tied = false;  ///< the head uses the token embedding's matrix
+  bool sinks = false;  ///< of attention: kernels/attention.h
+  bool tied = false;   ///< the head uses the token embedding's matrix
   double dropout = 0.0;
   std::vector<kernels::RotaryFrequencies> rotary{1};  ///< the tables that layers name
   std::vector<LayerKind> layer_kinds;  ///< repeated over the layers; empty: all the same

@@ -60,19 +60,17 @@ void add_latent_heads(const ModelShape& shape, std::vector<Site>& sites) {
   const LatentShape& latent = shape.latent;
   const std::int64_t heads = shape.heads_width();
   if (latent.query_rank > 0) {
-    add_latent(
-        sites,
-        matrix(SiteId::kQueryDown, "attention.query_down", latent.query_rank, shape.width),
-        SiteId::kQueryLatentNorm, "query_latent", latent.query_rank);
-    sites.push_back(
-        matrix(SiteId::kLatentQuery, "attention.query_up", heads, latent.query_rank));
+    add_latent(sites,
+               matrix(SiteId::kQueryDown, "attention.query_down", latent.query_rank, shape.width),
+               SiteId::kQueryLatentNorm, "query_latent", latent.query_rank);
+    sites.push_back(matrix(SiteId::kLatentQuery, "attention.query_up", heads, latent.query_rank));
   } else {
     sites.push_back(matrix(SiteId::kLatentQuery, "attention.query", heads, shape.width));
   }
   add_latent(sites, matrix(SiteId::kKvDown, "attention.kv_down", latent.down_width(), shape.width),
              SiteId::kKvLatentNorm, "kv_latent", latent.kv_rank);
-  sites.push_back(matrix(SiteId::kKvUp, "attention.kv_up", latent.up_width(shape.query_heads),
-                         latent.kv_rank));
+  sites.push_back(
+      matrix(SiteId::kKvUp, "attention.kv_up", latent.up_width(shape.query_heads), latent.kv_rank));
   sites.push_back({.id = SiteId::kQkv,
                    .name = "attention.heads",
                    .output = "qkv",
@@ -113,6 +111,12 @@ void add_attention(const ModelShape& shape, std::int64_t layer, std::vector<Site
   if (shape.norm_before()) sites.push_back(norm(shape, SiteId::kNorm1, "norm1"));
   const bool latent = shape.layer(layer).attention == AttentionKind::kLatent;
   (latent ? add_latent_heads : add_heads)(shape, sites);
+  if (shape.sinks) {
+    sites.push_back({.id = SiteId::kSinks,
+                     .name = "attention.sinks",
+                     .weight = Weight::kVector,
+                     .rows = shape.query_heads});
+  }
   sites.push_back({.id = SiteId::kAttention,
                    .name = "attention",
                    .output = "attended",
@@ -178,7 +182,7 @@ void add_experts(const ModelShape& shape, std::int64_t layer, std::vector<Site>&
                    .of_experts = true,
                    .rows = moe.experts,
                    .columns = shape.width,
-                   .bias = moe.correction_bias});
+                   .bias = moe.correction_bias || moe.biases});
   if (moe.shared_gate) {
     sites.push_back({.id = SiteId::kSharedGate,
                      .name = "moe.shared_gate",
@@ -200,14 +204,16 @@ void add_experts(const ModelShape& shape, std::int64_t layer, std::vector<Site>&
                    .of_experts = true,
                    .rows = experts * gates * moe.ffn_width,
                    .columns = shape.width,
-                   .matrix_rows = per_expert(static_cast<std::size_t>(gates), moe.ffn_width)});
+                   .matrix_rows = per_expert(static_cast<std::size_t>(gates), moe.ffn_width),
+                   .bias = moe.biases});
   sites.push_back({.id = SiteId::kExpertsDown,
                    .name = "moe.experts.down",
                    .weight = Weight::kMatrixToResidual,
                    .of_experts = true,
                    .rows = experts * shape.width,
                    .columns = moe.ffn_width,
-                   .matrix_rows = per_expert(1, shape.width)});
+                   .matrix_rows = per_expert(1, shape.width),
+                   .bias = moe.biases});
   if (shape.norm_after()) sites.push_back(norm_after(shape, SiteId::kMlpNorm, "mlp.norm"));
 }
 

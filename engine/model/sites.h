@@ -8,6 +8,7 @@
 ///   norm1             [D]                   normed D, cheap      mean, rstd 1  pre, sandwich
 ///   attention.qkv     [(H + 2 G) K, D]      qkv                                all
 ///   attention.query_norm, .key_norm         qk_raw (H + G) K     of its rows   qk_norm
+///   attention.sinks   [H]                                                      sinks
 ///   attention         none                  attended H K         lse H         all
 ///   attention.output  [D, H K]                                                 all
 ///   attention.norm    [D]                   its input D          mean, rstd 1  post, sandwich
@@ -62,6 +63,7 @@ enum class SiteId : int {
   kQkv,
   kQueryNorm,
   kKeyNorm,
+  kSinks,
   kAttention,
   kAttentionOutput,
   kAttentionNorm,
@@ -76,7 +78,7 @@ enum class SiteId : int {
   kExpertsDown,
   kSharedGate,
 };
-inline constexpr std::size_t kNumSites = 23;
+inline constexpr std::size_t kNumSites = 24;
 
 /// One value for each site of a block; sites that it doesn't have stay empty.
 template <class T>
@@ -87,7 +89,7 @@ struct PerSite {
 };
 
 struct Site {
-  enum class Weight { kNone, kNorm, kMatrix, kMatrixToResidual };
+  enum class Weight { kNone, kNorm, kVector, kMatrix, kMatrixToResidual };
 
   SiteId id;
   std::string name;
@@ -96,7 +98,7 @@ struct Site {
   Weight weight = Weight::kNone;
   bool of_experts =
       false;  ///< a router, or stacked matrices of which a token uses some: not a linear layer
-  std::int64_t rows = 0, columns = 0;       ///< of the weight; a norm has rows only
+  std::int64_t rows = 0, columns = 0;       ///< of the weight; norms and vectors have rows only
   std::vector<std::int64_t> matrix_rows{};  ///< of the matrices stacked in it
   bool bias = false;
 
@@ -108,6 +110,11 @@ struct Site {
   std::string statistic{};      ///< "rstd" or "lse", f32; "": none
   std::int64_t statistics = 0;  ///< per token; a layernorm also has as many means
 };
+
+/// Whether its parameters are short vectors, whose gradients are formed with the input's.
+inline bool is_of_vectors(const Site& site) {
+  return site.weight == Site::Weight::kNorm || site.weight == Site::Weight::kVector;
+}
 
 /// Number of tokens for which a rank keeps the site's outputs.
 inline std::int64_t tokens_of(const Site& site, const ModelShape& shape) {

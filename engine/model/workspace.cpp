@@ -63,8 +63,8 @@ std::int64_t workspace_bytes(const ModelShape& shape, const kernels::ComputeDevi
   bytes = std::max(bytes, kernels::norm_backward_workspace_bytes(shape.norm_shape(), device));
   for (const std::int64_t rank : {shape.latent.kv_rank, shape.latent.query_rank}) {
     if (rank == 0) continue;
-    bytes = std::max(
-        bytes, kernels::norm_backward_workspace_bytes(shape.latent_norm_shape(rank), device));
+    bytes = std::max(bytes,
+                     kernels::norm_backward_workspace_bytes(shape.latent_norm_shape(rank), device));
   }
   if (shape.qk_norm != QkNorm::kNone) {
     bytes =

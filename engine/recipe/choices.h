@@ -17,10 +17,12 @@ enum class ActivationChoice {
   kSwiglu,
   kGeluErf,
   kRelu2,
-  kGeglu
+  kGeglu,
+  kClampedSwiglu
 };  ///< as in kernels/activation.h
 inline bool is_gated(ActivationChoice activation) {
-  return activation == ActivationChoice::kSwiglu || activation == ActivationChoice::kGeglu;
+  return activation == ActivationChoice::kSwiglu || activation == ActivationChoice::kGeglu ||
+         activation == ActivationChoice::kClampedSwiglu;
 }
 /// Where state is between uses.
 enum class OffloadDevice { kNone, kCpu, kNvme };

@@ -19,6 +19,7 @@ struct MoeKeys {
   bool normalize_weights = false;
   double weight_scale = 0;
   std::int64_t num_groups = 0, kept_groups = 0;
+  bool bias = false;
   bool correction_bias = false;
   double bias_update_rate = 0;
   BalanceScope balance_scope = BalanceScope::kSequence;

@@ -87,6 +87,7 @@ struct Recipe {
     /// Latent attention (engine/model/layer_shapes.h); a rank of 0: none.
     std::int64_t kv_lora_rank = 0, q_lora_rank = 0;
     std::int64_t qk_nope_head_dim = 0, qk_rope_head_dim = 0, v_head_dim = 0;
+    bool attention_sinks = false;
     double attention_scale = 0;    ///< 0: 1 / sqrt(head_width)
     double attention_softcap = 0;  ///< 0: none
     double logits_scale = 0;

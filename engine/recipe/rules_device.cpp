@@ -46,6 +46,16 @@ std::vector<Refusal> refusals_of_gpus(const Recipe& recipe) {
                                       "only; set run.device: cpu.",
                                       recipe.moe.num_experts));
   }
+  if (recipe.model.attention_sinks) {
+    refusals.emplace_back("model.attention_sinks",
+                          "model.attention_sinks is true, but sinks are computed on CPUs only; set "
+                          "run.device: cpu.");
+  }
+  if (recipe.model.activation == ActivationChoice::kClampedSwiglu) {
+    refusals.emplace_back("model.activation",
+                          "model.activation is clamped_swiglu, which is computed on CPUs only; set "
+                          "run.device: cpu.");
+  }
   if (recipe.model.kv_lora_rank > 0) {
     refusals.emplace_back("model.kv_lora_rank",
                           fmt::format("model.kv_lora_rank is {}, but latent attention is computed "

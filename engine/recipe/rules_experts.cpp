@@ -74,9 +74,21 @@ void check_company(Resolution& recipe) {
                   "adapter.base_dtype is nf4, which isn't supported for models with experts. Use "
                   "param_dtype.");
   }
+  if (values.moe.bias && values.moe.correction_bias) {
+    recipe.refuse(
+        {"moe.bias", "moe.correction_bias"},
+        "moe.bias and moe.correction_bias are true, but a router has one bias: one that is "
+        "added to its logits, or one that only the choice sees.");
+  }
+  if (values.moe.bias && values.parallelism.expert_parallel_degree > 1) {
+    recipe.refuse({"parallelism.expert_parallel_degree", "moe.bias"},
+                  "parallelism.expert_parallel_degree is {}, but experts with biases (moe.bias) "
+                  "can't be divided yet. Use 1.",
+                  values.parallelism.expert_parallel_degree);
+  }
   if (values.model.mlp_bias) {
     recipe.refuse({"model.mlp_bias", "model.bias", "moe.num_experts"},
-                  "model.mlp_bias is true, but experts have no biases. Set mlp_bias: false.");
+                  "model.mlp_bias is true, but experts' biases are moe.bias. Set mlp_bias: false.");
   }
 }
 

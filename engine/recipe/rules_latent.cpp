@@ -1,4 +1,4 @@
-// Rules about latent attention.
+// Rules about latent attention, and about attention sinks.
 #include "engine/recipe/resolution.h"
 
 namespace sherd::engine {
@@ -18,9 +18,10 @@ void check_widths(Resolution& recipe) {
   }
   const std::int64_t head = model.qk_nope_head_dim + model.qk_rope_head_dim;
   if (model.v_head_dim > head) {
-    recipe.refuse({"model.v_head_dim", "model.qk_nope_head_dim", "model.qk_rope_head_dim"},
-                  "model.v_head_dim is {}, more than the {} of a key; such values aren't supported.",
-                  model.v_head_dim, head);
+    recipe.refuse(
+        {"model.v_head_dim", "model.qk_nope_head_dim", "model.qk_rope_head_dim"},
+        "model.v_head_dim is {}, more than the {} of a key; such values aren't supported.",
+        model.v_head_dim, head);
   }
   if (model.head_width != head) {
     recipe.refuse({"model.head_width", kRank},
@@ -64,9 +65,34 @@ void check_company(Resolution& recipe) {
   }
 }
 
+// What sinks aren't combined with yet.
+void check_sinks(Resolution& recipe) {
+  constexpr std::string_view kSinks = "model.attention_sinks";
+  const Recipe& values = recipe.values();
+  if (!values.model.attention_sinks) return;
+  for (const auto& [key, degree] :
+       {std::pair("parallelism.tensor_parallel_degree", values.parallelism.tensor_parallel_degree),
+        {"parallelism.context_parallel_degree", values.parallelism.context_parallel_degree}}) {
+    if (degree == 1) continue;
+    recipe.refuse({key, kSinks},
+                  "{} is {}, but attention with sinks can't be divided so yet. Use more data ranks "
+                  "or pipeline ranks.",
+                  key, degree);
+  }
+  if (values.model.kv_lora_rank > 0) {
+    recipe.refuse({kSinks, kRank}, "{} is true, which latent attention doesn't have.", kSinks);
+  }
+  if (values.parallelism.sum_order == SumOrderChoice::kCanonical) {
+    recipe.refuse({"parallelism.sum_order", kSinks},
+                  "parallelism.sum_order is canonical, which attention sinks don't have. Use "
+                  "sum_order: rank.");
+  }
+}
+
 }  // namespace
 
 void check_latent_attention(Resolution& recipe) {
+  check_sinks(recipe);
   if (recipe.values().model.kv_lora_rank == 0) return;
   check_widths(recipe);
   check_company(recipe);

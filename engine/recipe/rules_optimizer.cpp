@@ -74,6 +74,7 @@ model::ModelShape shape_of(const Recipe& recipe) {
   shape.norm_placement = m.norm_placement;
   shape.block_form = m.block;
   shape.qk_norm = m.qk_norm;
+  shape.sinks = m.attention_sinks;
   model::set_latent_attention(shape, m.latent());
   shape.positions = m.positions == PositionChoice::kLearned ? model::Positions::kLearned
                                                             : model::Positions::kRope;

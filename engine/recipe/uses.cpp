@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-
 namespace sherd::engine {
 namespace {
 
@@ -201,6 +200,7 @@ const Use kUses[] = {
     {"moe.num_groups", kWithExperts, has_experts},
     {"moe.kept_groups", "with num_groups above kept_groups",
      [](R r) { return has_experts(r) && r.moe.num_groups > r.moe.kept_groups; }},
+    {"moe.bias", kWithExperts, has_experts},
     {"moe.correction_bias", kWithExperts, has_experts},
     {"moe.bias_update_rate", "with correction_bias, where the router is trained",
      [](R r) {

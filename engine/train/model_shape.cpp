@@ -33,6 +33,8 @@ kernels::ActivationKind activation_of(ActivationChoice choice) {
       return Kind::kRelu2;
     case ActivationChoice::kGeglu:
       return Kind::kGeGlu;
+    case ActivationChoice::kClampedSwiglu:
+      return Kind::kClampedSwiGlu;
   }
   SHERD_CHECK(false, "unknown activation");
   __builtin_unreachable();
@@ -78,6 +80,7 @@ model::MoeShape experts_of(const MoeKeys& moe) {
           .groups = static_cast<int>(moe.num_groups),
           .kept_groups = static_cast<int>(moe.kept_groups),
           .group_scores = by_sigmoid ? 2 : 1,
+          .biases = moe.bias,
           .correction_bias = moe.correction_bias,
           .bias_update_rate = moe.bias_update_rate,
           .scope = moe.balance_scope,
@@ -177,6 +180,7 @@ model::ModelShape model_shape(const Recipe& recipe) {
   if (const double m_width = mup_width_factor(recipe); m_width != 1.0) {
     shape.block_init_std = m.init_std / std::sqrt(m_width);
   }
+  shape.sinks = m.attention_sinks;
   shape.attention_scale = m.attention_scale;
   shape.attention_softcap = m.attention_softcap;
   shape.embedding_scale = m.embedding_scale;

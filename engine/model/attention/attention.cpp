@@ -2,6 +2,7 @@
 
 #include "engine/model/cut/sums.h"
 #include "engine/model/cut/tensor_shares.h"
+#include "kernels/attention.h"
 #include "kernels/qk_norm.h"
 #include "kernels/rotary.h"
 
@@ -64,7 +65,8 @@ void Attention::attend(std::int64_t block, const BlockTensors& kept, const Pass&
 }
 
 void Attention::forward(std::int64_t block, const BlockParameters& parameters, const Pass& pass) {
-  const BlockTensors kept = c_.kept_of(block);
+  BlockTensors kept = c_.kept_of(block);
+  kept.sinks = parameters[SiteId::kSinks].weight;
   const Tensor qkv_TE = sequences_->qkv_place(kept[SiteId::kQkv].output);
   if (shape_.norm_before()) {
     normalise(parameters[SiteId::kNorm1], kept.x_TD, kept[SiteId::kNorm1],
@@ -128,6 +130,16 @@ void Attention::backward(std::int64_t block, const BlockParameters& parameters,
     make_heads_again(block, kept, parameters, pass);
   }
   attend_backward(block, kept, pass, d_attended_TD, d_qkv_TE);
+  if (shape_.sinks) {
+    const Affine& sinks = parameters[SiteId::kSinks];
+    kernels::attention_sinks_gradient(
+        compute_, {.shape = shape_.attention(block),
+                   .out = kept[SiteId::kAttention].output,
+                   .lse = kept[SiteId::kAttention].statistic,
+                   .dout = d_attended_TD,
+                   .sinks = sinks.weight,
+                   .d_sinks = norm_gradients(sinks, gradients[SiteId::kSinks]).weight});
+  }
   if (activations_.d_kv) c_.shares->add_up_key_values(d_qkv_TE);
   const bool after_rotary = shape_.qk_norm == QkNorm::kHeadAfterRotary;
   if (!after_rotary) rotate(block, d_qkv_TE, true, pass);

@@ -40,8 +40,7 @@ class Attention : protected Part {
                      const BlockParameters& parameters, const Tensor& x_TD, const Tensor& qkv_TE);
   void normalise_heads(const BlockTensors& kept, const BlockParameters& parameters,
                        const Tensor& qkv_TE);
-  void attend(std::int64_t block, const BlockTensors& kept, const Pass& pass,
-              const Tensor& qkv_TE);
+  void attend(std::int64_t block, const BlockTensors& kept, const Pass& pass, const Tensor& qkv_TE);
   void attend_backward(std::int64_t block, const BlockTensors& kept, const Pass& pass,
                        const Tensor& d_attended_TD, const Tensor& d_qkv_TE);
   void make_heads_again(std::int64_t block, const BlockTensors& kept,

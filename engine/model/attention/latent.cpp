@@ -41,20 +41,19 @@ void LatentProjection::norm_backward(const Tensor& raw, const Affine& parameters
                                      const Affine& gradients, const SiteTensors& site,
                                      std::int64_t rank, const Tensor& d_raw) {
   const Affine own = norm_gradients(parameters, gradients);
-  kernels::norm_backward(
-      compute_, {.shape = shape_.latent_norm_shape(rank),
-                 .residual = raw,
-                 .mean = {},
-                 .rstd = site.statistic,
-                 .weight = parameters.weight,
-                 .dy = rows(activations_.latent.d_latent, shape_.tokens(), rank),
-                 .d_residual_out = {},
-                 .branch_dropout = {},
-                 .d_residual_in = d_raw,
-                 .d_branch = {},
-                 .dweight = own.weight,
-                 .dbias = {},
-                 .workspace = activations_.workspace});
+  kernels::norm_backward(compute_, {.shape = shape_.latent_norm_shape(rank),
+                                    .residual = raw,
+                                    .mean = {},
+                                    .rstd = site.statistic,
+                                    .weight = parameters.weight,
+                                    .dy = rows(activations_.latent.d_latent, shape_.tokens(), rank),
+                                    .d_residual_out = {},
+                                    .branch_dropout = {},
+                                    .d_residual_in = d_raw,
+                                    .d_branch = {},
+                                    .dweight = own.weight,
+                                    .dbias = {},
+                                    .workspace = activations_.workspace});
 }
 
 // The columns of kv_down before those of the rotated key.
@@ -118,8 +117,7 @@ void LatentProjection::backward(const BlockTensors& kept, const BlockParameters&
   const std::int64_t T = shape_.tokens(), C = latent.kv_rank, up = keys_values().numel / T;
   const Tensor d_query = place(&WaitingBuffers::d_query, scratch.query, shape_.heads_width());
   const Tensor d_up = place(&WaitingBuffers::d_keys_values, scratch.keys_values, up);
-  const Tensor d_down =
-      place(&WaitingBuffers::d_kv_down, scratch.d_kv_down, latent.down_width());
+  const Tensor d_down = place(&WaitingBuffers::d_kv_down, scratch.d_kv_down, latent.down_width());
   kernels::split_latent_heads(compute_, shape_.latent_heads(), d_qkv_TE, d_query, d_up, d_down);
   const Tensor d_latent = rows(scratch.d_latent, T, C);
   project_backward(parameters[SiteId::kKvUp], gradients[SiteId::kKvUp],
@@ -135,8 +133,7 @@ void LatentProjection::backward(const BlockTensors& kept, const BlockParameters&
 }
 
 // Adds to d_read.
-void LatentProjection::queries_backward(const BlockTensors& kept,
-                                        const BlockParameters& parameters,
+void LatentProjection::queries_backward(const BlockTensors& kept, const BlockParameters& parameters,
                                         const BlockParameters& gradients, const ConstTensor& x_TD,
                                         const Tensor& d_query, const Tensor& d_read_TD) {
   const std::int64_t rank = shape_.latent.query_rank, heads = shape_.heads_width();
@@ -161,8 +158,7 @@ void LatentProjection::queries_backward(const BlockTensors& kept,
 }
 
 void LatentProjection::weight_gradients(std::int64_t block, const BlockTensors& kept,
-                                        const BlockParameters& gradients,
-                                        const ConstTensor& x_TD) {
+                                        const BlockParameters& gradients, const ConstTensor& x_TD) {
   const LatentShape& latent = shape_.latent;
   const WaitingBuffers& waiting = c_.waiting_of(block);
   const auto gradient = [&](SiteId site, const ConstTensor& x, std::int64_t inputs,
@@ -170,8 +166,8 @@ void LatentProjection::weight_gradients(std::int64_t block, const BlockTensors& 
     c_.sums->weight_gradient(gradients[site], x, inputs, rows(dy, shape_.tokens(), outputs),
                              outputs);
   };
-  gradient(SiteId::kKvUp, kept[SiteId::kKvLatentNorm].output, latent.kv_rank,
-           waiting.d_keys_values, latent.up_width(shape_.query_heads));
+  gradient(SiteId::kKvUp, kept[SiteId::kKvLatentNorm].output, latent.kv_rank, waiting.d_keys_values,
+           latent.up_width(shape_.query_heads));
   gradient(SiteId::kKvDown, x_TD, shape_.width, waiting.d_kv_down, latent.down_width());
   if (latent.query_rank == 0) {
     return gradient(SiteId::kLatentQuery, x_TD, shape_.width, waiting.d_query,
@@ -200,8 +196,7 @@ void LatentProjection::take_values(const BlockTensors& kept) {
 
 Tensor LatentProjection::spread_values(const BlockTensors& kept, const Tensor& d_attended_TD) {
   if (!shape_.latent.pads_values()) return d_attended_TD;
-  const Tensor padded =
-      rows(activations_.latent.d_attended, shape_.tokens(), shape_.heads_width());
+  const Tensor padded = rows(activations_.latent.d_attended, shape_.tokens(), shape_.heads_width());
   kernels::spread_values(compute_, shape_.latent_heads(), d_attended_TD, padded);
   kernels::spread_values(compute_, shape_.latent_heads(), kept[SiteId::kAttention].output,
                          with_padded_values(kept)[SiteId::kAttention].output);

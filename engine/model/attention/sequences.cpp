@@ -21,7 +21,8 @@ class WholeSequences final : public Sequences {
                                           .workspace = activations_.workspace,
                                           .documents = pass.documents,
                                           .keys_values = {},
-                                          .maxima = maxima_of(block, pass)});
+                                          .maxima = maxima_of(block, pass),
+                                          .sinks = kept.sinks});
   }
 
   void attend_backward(std::int64_t block, const BlockTensors& kept, const Pass& pass,
@@ -55,7 +56,8 @@ class CachedSequences final : public Sequences {
                                .qkv = qkv_TE,
                                .cache = activations_.kv_cache[static_cast<std::size_t>(block)],
                                .out = kept[SiteId::kAttention].output,
-                               .workspace = activations_.workspace});
+                               .workspace = activations_.workspace,
+                               .sinks = kept.sinks});
   }
   void attend_backward(std::int64_t, const BlockTensors&, const Pass&, const Tensor&,
                        const Tensor&) override {

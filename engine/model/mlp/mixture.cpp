@@ -26,6 +26,10 @@ ConstTensor Mixture::x_in_f32(std::int64_t block) {
   return wide;
 }
 
+kernels::ExpertBiases Mixture::biases_of(const BlockParameters& parameters) const {
+  return {parameters[SiteId::kExpertsUp].bias, parameters[SiteId::kExpertsDown].bias};
+}
+
 kernels::ExpertsWorkspace Mixture::experts_workspace(bool backward) const {
   const ExpertsBuffers& own = activations_.experts;
   const kernels::ExpertsShape shape = shape_.experts();
@@ -42,12 +46,13 @@ kernels::ExpertsWorkspace Mixture::experts_workspace(bool backward) const {
 // The router's decision, and what it counts for metrics.
 void Mixture::decide(std::int64_t block, const BlockParameters& parameters, const Pass& pass) {
   const Routing decides = routing(block);
-  kernels::linear_forward(compute_, {.shape = {shape_.tokens(), shape_.width, shape_.moe.experts},
-                                     .x = x_in_f32(block),
-                                     .w = parameters[SiteId::kRouter].weight,
-                                     .bias = {},
-                                     .y = decides.logits,
-                                     .workspace = activations_.workspace});
+  kernels::linear_forward(compute_,
+                          {.shape = {shape_.tokens(), shape_.width, shape_.moe.experts},
+                           .x = x_in_f32(block),
+                           .w = parameters[SiteId::kRouter].weight,
+                           .bias = shape_.moe.biases ? parameters[SiteId::kRouter].bias : Tensor{},
+                           .y = decides.logits,
+                           .workspace = activations_.workspace});
   kernels::RouterShape shape = shape_.router();
   ConstTensor previous;
   if (shape.scope == kernels::BalanceScope::kPreviousStep) {
@@ -58,15 +63,16 @@ void Mixture::decide(std::int64_t block, const BlockParameters& parameters, cons
       shape.scope = kernels::BalanceScope::kMicroBatch;
     }
   }
-  kernels::router_forward(compute_, {.shape = shape,
-                                     .logits = decides.logits,
-                                     .bias = parameters[SiteId::kRouter].bias,
-                                     .documents = pass.documents,
-                                     .chosen = decides.chosen,
-                                     .weights = decides.weights,
-                                     .counts = decides.counts,
-                                     .balance = decides.balance,
-                                     .previous_counts = previous});
+  kernels::router_forward(compute_,
+                          {.shape = shape,
+                           .logits = decides.logits,
+                           .bias = shape_.moe.biases ? Tensor{} : parameters[SiteId::kRouter].bias,
+                           .documents = pass.documents,
+                           .chosen = decides.chosen,
+                           .weights = decides.weights,
+                           .counts = decides.counts,
+                           .balance = decides.balance,
+                           .previous_counts = previous});
   if (shape_.expert.is_cut()) exchange_.begin(decides, x_TD(block));
   if (!pass.expert_totals) return;
   const std::int64_t per_layer = shape_.moe.experts + 2;
@@ -117,6 +123,7 @@ void Mixture::output(std::int64_t block, const BlockParameters& parameters, cons
                                       .down = parameters[SiteId::kExpertsDown].weight,
                                       .chosen = decided.chosen,
                                       .weights = decided.weights,
+                                      .biases = biases_of(parameters),
                                       .shared = has_shared() ? out_TD : ConstTensor{},
                                       .y = out_TD,
                                       .workspace = experts_workspace(false)});
@@ -184,7 +191,9 @@ void Mixture::experts_backward(std::int64_t block, const BlockParameters& parame
                                        .d_down = down.weight,
                                        .adds_up = up.adds,
                                        .adds_down = down.adds,
-                                       .workspace = experts_workspace(true)});
+                                       .workspace = experts_workspace(true),
+                                       .biases = biases_of(parameters),
+                                       .d_biases = {up.bias, down.bias}});
 }
 
 void Mixture::router_backward(std::int64_t block, const BlockParameters& parameters,
@@ -241,13 +250,14 @@ void Mixture::router_weight_gradient(std::int64_t block, const BlockParameters& 
   const Affine& router = gradients[SiteId::kRouter];
   // A choice has no gradient. The bias is corrected after the update
   // (engine/train/expert_statistics.h).
-  if (router.bias && !router.adds) kernels::fill_zero(compute_, router.bias);
+  const bool corrects = router.bias && !shape_.moe.biases;
+  if (corrects && !router.adds) kernels::fill_zero(compute_, router.bias);
   if (!router.weight) return;
   kernels::linear_backward_weight(compute_, {{shape_.tokens(), shape_.width, shape_.moe.experts},
                                              d_logits_TE,
                                              x_in_f32(block),
                                              router.weight,
-                                             {},
+                                             corrects ? Tensor{} : router.bias,
                                              router.adds,
                                              activations_.workspace});
 }

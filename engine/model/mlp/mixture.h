@@ -45,6 +45,7 @@ class Mixture : protected Part {
   Tensor x_TD(std::int64_t block) const;
   ConstTensor x_in_f32(std::int64_t block);
   kernels::ExpertsWorkspace experts_workspace(bool backward) const;
+  kernels::ExpertBiases biases_of(const BlockParameters& parameters) const;
   void shared_output(std::int64_t block, const BlockParameters& parameters, const Tensor& out_TD);
   Tensor gate_backward(std::int64_t block, const BlockParameters& parameters,
                        const BlockParameters& gradients, const Tensor& d_out_TD, bool input);

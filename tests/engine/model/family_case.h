@@ -19,6 +19,7 @@
 #include "engine/model/transformer.h"
 #include "engine/recipe/recipe.h"
 #include "engine/train/model_shape.h"
+#include "kernels/rotary_frequencies.h"
 #include "tests/engine/model/reference_values.h"
 #include "tests/where.h"
 

@@ -174,7 +174,25 @@ model::ModelShape latents_and_experts() {
   return shape;
 }
 
+// Attention with sinks, windows in every second layer, and experts with biases.
+model::ModelShape sinks_and_biases() {
+  model::ModelShape shape = experts();
+  shape.sinks = true;
+  shape.activation = ActivationKind::kClampedSwiGlu;
+  shape.biases = {.norm = false, .qkv = true, .output = true, .mlp = false};
+  shape.layer_kinds = {{.window = 4, .rotary = 0, .mlp = model::MlpKind::kExperts},
+                       {.rotary = 0, .mlp = model::MlpKind::kExperts}};
+  shape.moe.score = kernels::RouterScore::kSoftmaxOfChosen;
+  shape.moe.normalise = false;
+  shape.moe.biases = true;
+  return shape;
+}
+
 }  // namespace
+
+std::vector<ModelForm> sink_forms() {
+  return {{"sinks_and_biases", sinks_and_biases()}};
+}
 
 std::vector<ModelForm> latent_forms() {
   return {{"latents", latents()}, {"latents_and_experts", latents_and_experts()}};
@@ -190,6 +208,7 @@ std::vector<ModelForm> forms_on_cpus() {
   std::vector<ModelForm> forms = model_forms();
   for (ModelForm& form : expert_forms()) forms.push_back(std::move(form));
   for (ModelForm& form : latent_forms()) forms.push_back(std::move(form));
+  for (ModelForm& form : sink_forms()) forms.push_back(std::move(form));
   return forms;
 }
 

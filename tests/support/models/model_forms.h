@@ -20,6 +20,8 @@ std::vector<ModelForm> model_forms();
 std::vector<ModelForm> expert_forms();
 /// Latent attention, which GPUs and tensor ranks don't compute.
 std::vector<ModelForm> latent_forms();
+/// Attention with sinks and experts with biases, which ranks don't divide yet.
+std::vector<ModelForm> sink_forms();
 /// All of these.
 std::vector<ModelForm> forms_on_cpus();
 /// The shape of the form of that name.

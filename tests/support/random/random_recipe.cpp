@@ -40,19 +40,27 @@ void leave_what_the_stage_lacks(Settings& settings) {
 void choose_expert_ranks(Settings& settings, Random& random) {
   const std::int64_t experts = whole(settings, "moe.num_experts");
   const std::int64_t ranks = whole(settings, "parallelism.data_parallel_shard_degree");
-  std::int64_t degree = experts == 0 || random.chance(0.4) ? 1 : ranks;
+  const auto bias = settings.find("moe.bias");
+  const bool biased = bias != settings.end() && bias->second == "true";
+  std::int64_t degree = experts == 0 || biased || random.chance(0.4) ? 1 : ranks;
   while (ranks % degree != 0 || experts % degree != 0) --degree;
   settings["parallelism.expert_parallel_degree"] = std::to_string(degree);
   if (degree > 1) settings["zero_optimization.grad_sync"] = "every_micro_step";
 }
 
-// Latent attention, where no other key forbids it; what it doesn't have is left out.
+// Latent attention, or sinks, where no other key forbids them; what it doesn't have is left out.
 void choose_latent_attention(Settings& settings, Random& random, bool may) {
   for (const char* key : {"q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"}) {
     settings.erase(fmt::format("model.{}", key));
   }
   settings["model.kv_lora_rank"] = "0";
-  if (!may || !random.chance(0.25)) return;
+  settings["model.attention_sinks"] = "false";
+  if (!may || !random.chance(0.4)) return;
+  if (random.chance(0.3)) {
+    const bool one = whole(settings, "parallelism.context_parallel_degree") <= 1;
+    settings["model.attention_sinks"] = one ? "true" : "false";
+    return;
+  }
   const std::int64_t plain = 2 * random.whole(1, 6), rotated = 2 * random.whole(1, 4);
   settings["model.kv_lora_rank"] = std::to_string(random.whole(1, 40));
   settings["model.q_lora_rank"] = std::to_string(random.chance(0.5) ? 0 : random.whole(1, 40));
@@ -65,9 +73,9 @@ void choose_latent_attention(Settings& settings, Random& random, bool may) {
   settings["model.qk_norm"] = "none";
   settings["model.qkv_bias"] = "false";
   if (settings["model.rope_scaling"] == "longrope") settings["model.rope_scaling"] = "linear";
-  for (const char* key : {"model.head_width", "model.num_kv_heads", "model.rope_fraction",
-                          "model.norm_bias", "model.rope_short_factors",
-                          "model.rope_long_factors", "optimizer.qk_clip_threshold"}) {
+  for (const char* key :
+       {"model.head_width", "model.num_kv_heads", "model.rope_fraction", "model.norm_bias",
+        "model.rope_short_factors", "model.rope_long_factors", "optimizer.qk_clip_threshold"}) {
     settings.erase(key);
   }
 }
@@ -326,6 +334,7 @@ class LegalRecipe {
     const bool cut = whole(settings_, "parallelism.tensor_parallel_degree") > 1 ||
                      whole(settings_, "parallelism.context_parallel_degree") > 1;
     leave("moe.layers");
+    leave("moe.bias");
     set("moe.num_experts", "0");
     set("parallelism.expert_parallel_degree", 1);
     if (cut || is("parallelism.sum_order", "canonical") || has_adapter_ || !random_.chance(0.3))
@@ -349,6 +358,8 @@ class LegalRecipe {
     set("moe.correction_bias", corrected ? "true" : "false");
     corrected ? maybe("moe.bias_update_rate", random_.one_of({"0", "0.001", "0.5"}))
               : leave("moe.bias_update_rate");
+    const bool biased = !corrected && random_.chance(0.3);
+    set("moe.bias", biased ? "true" : "false");
     maybe("moe.balance_loss", random_.one_of({"0", "0.01", "1"}));
     maybe("moe.z_loss", random_.one_of({"0", "0.001"}));
     maybe("moe.buffer_rows", random_.whole(0, 2000));
@@ -629,6 +640,7 @@ class LegalRecipe {
     if (settings_.at("mixed_precision.reduce_dtype") == "f32" && random_.chance(0.4) &&
         value_of("parallelism.sum_order", "rank") != "canonical") {
       set("mixed_precision.reduce_dtype", blocks());
+      leave("mixed_precision.grad_accum_dtype");
     }
     if (!has_adapter_ && random_.chance(0.3) &&
         value_of("zero_optimization.shard_optimizer_over_replicas", "false") == "false" &&
