@@ -11,6 +11,8 @@ namespace {
 using checkpoint::SafetensorsTensor;
 using checkpoint::shape_text;
 
+constexpr std::int64_t kBlock = 32;  ///< of 4-bit codes
+
 std::int64_t blocks_in(std::int64_t size, std::int64_t block) {
   return (size + block - 1) / block;
 }
@@ -22,12 +24,13 @@ float value_of_e4m3(std::uint8_t code) {
   const int exponent = code >> kFractionBits & 15, fraction = code & 7;
   const float sign = (code & 0x80) != 0 ? -1.0f : 1.0f;
   if (exponent == 15 && fraction == 7) return std::nanf("");
-  if (exponent == 0) return sign * std::ldexp(static_cast<float>(fraction), 1 - kBias - kFractionBits);
+  if (exponent == 0)
+    return sign * std::ldexp(static_cast<float>(fraction), 1 - kBias - kFractionBits);
   return sign * std::ldexp(static_cast<float>(8 + fraction), exponent - kBias - kFractionBits);
 }
 
 bool CodedWeights::has(const SafetensorsTensor& tensor) const {
-  return blocks_ && tensor.type == "F8_E4M3" && tensor.shape.size() == 2;
+  return blocks_.rows > 0 && tensor.type == "F8_E4M3" && tensor.shape.size() == 2;
 }
 
 std::vector<std::int64_t> CodedWeights::scale_shape(const SafetensorsTensor& tensor) const {
@@ -41,9 +44,53 @@ void CodedWeights::check(const SafetensorsTensor& tensor) const {
     throw DataError("{}: lacks tensor \"{}\", the scales of 8-bit weights", folder_.path(), name);
   }
   if (scales->dtype() != DType::kF32 || scales->shape != scale_shape(tensor)) {
-    throw DataError("{}: tensor \"{}\" is {} {}; blocks of {} x {} need F32 {}", folder_.path(), name,
-                    scales->type, shape_text(scales->shape), blocks_.rows, blocks_.columns,
+    throw DataError("{}: tensor \"{}\" is {} {}; blocks of {} x {} need F32 {}", folder_.path(),
+                    name, scales->type, shape_text(scales->shape), blocks_.rows, blocks_.columns,
                     shape_text(scale_shape(tensor)));
+  }
+}
+
+bool CodedWeights::has_blocks(const std::string& name) const {
+  return blocks_.mxfp4 && folder_.places().contains(name + "_blocks");
+}
+
+void CodedWeights::check_blocks(const std::string& name,
+                                const std::vector<std::int64_t>& shape) const {
+  std::vector<std::int64_t> scales = shape;
+  scales.back() /= kBlock;
+  std::vector<std::int64_t> codes = scales;
+  codes.push_back(kBlock / 2);
+  for (const auto& [member, wanted] :
+       {std::pair(name + "_blocks", codes), {name + "_scales", scales}}) {
+    const SafetensorsTensor* tensor = folder_.find(member);
+    if (tensor && tensor->type == "U8" && tensor->shape == wanted && shape.back() % kBlock == 0) {
+      continue;
+    }
+    throw DataError("{}: tensor \"{}\" is {}; 4-bit weights {} need U8 {}", folder_.path(), member,
+                    tensor ? tensor->type + " " + shape_text(tensor->shape) : "missing",
+                    shape_text(shape), shape_text(wanted));
+  }
+}
+
+void CodedWeights::read_blocks(const std::string& name, std::int64_t first, std::int64_t count,
+                               float* to, std::uint8_t* scratch) {
+  constexpr float kValues[] = {0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f};
+  constexpr int kBias = 127, kNan = 255;
+  const std::int64_t begin = first / kBlock, blocks = blocks_in(first + count, kBlock) - begin;
+  std::uint8_t* exponents = scratch + blocks * kBlock / 2;
+  reader_.read_bytes(folder_.places().at(name + "_blocks"), begin * kBlock / 2, blocks * kBlock / 2,
+                     scratch);
+  reader_.read_bytes(folder_.places().at(name + "_scales"), begin, blocks, exponents);
+  for (std::int64_t i = 0; i < count; ++i) {
+    const std::int64_t at = first + i - begin * kBlock;
+    const std::uint8_t exponent = exponents[at / kBlock];
+    const int code = at % 2 == 0 ? scratch[at / 2] & 15 : scratch[at / 2] >> 4;
+    const float value = (code & 8) != 0 ? -kValues[code & 7] : kValues[code & 7];
+    if (exponent == kNan) {
+      throw DataError("{}: the scale of element {} of tensor \"{}\" is NaN; weights must be finite",
+                      folder_.path(), first + i, name);
+    }
+    to[i] = std::ldexp(value, exponent - kBias);
   }
 }
 

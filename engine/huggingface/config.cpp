@@ -66,7 +66,7 @@ json without_aliases(json config, const Family& family) {
   return config;
 }
 
-// e4m3 with scales of blocks of weights; nothing for other forms.
+// Codes of 4 bits, or of 8 with scales of blocks; nothing for other forms.
 CodeBlocks code_blocks(const json& quantization) {
   if (!quantization.is_object()) return {};
   const json none;
@@ -76,6 +76,7 @@ CodeBlocks code_blocks(const json& quantization) {
   };
   const json& block = member("weight_block_size");
   const json& format = member("fmt");
+  if (member("quant_method") == "mxfp4") return {.mxfp4 = true};
   if (member("quant_method") != "fp8" || !(format.is_null() || format == "e4m3")) return {};
   if (!block.is_array() || block.size() != 2) return {};
   for (const json& size : block) {

@@ -21,15 +21,17 @@ enum class Part {
   kValue,
   kLatentQuery,  ///< rows of each head, of which the last ones are rotated (layer_shapes.h)
   kLatentKey,    ///< all rows, of which the last ones are rotated
-  kQkv,        ///< all three, one after the other, as ours
-  kQkvByHead,  ///< [heads, 3, head width]: as many key heads as query heads
-  kGate,       ///< of mlp.up of a gated model
+  kQkv,          ///< all three, one after the other, as ours
+  kQkvByHead,    ///< [heads, 3, head width]: as many key heads as query heads
+  kGate,         ///< of mlp.up of a gated model
   kUp,
   kExpertGate,     ///< of moe.experts.up, a module for each expert
   kExpertUp,       ///< the same
   kExpertDown,     ///< of moe.experts.down, the same
   kStackedGateUp,  ///< [experts, gate and up, width]: all experts in one tensor
   kStackedDown,    ///< [experts, width, expert width]
+  kPairedGateUp,   ///< [experts, width, gate and up by turns]: gpt-oss; or, as codes, the transpose
+  kPairedDown,     ///< [experts, expert width, width]; or, as codes, the transpose
   kHeads,          ///< all, row by row of each head (weights of QK-norms)
   kHeadMatrix,     ///< the same as [heads, head width]
   kEachHead,       ///< the same with one tensor per head: "q_layernorm.norms.3.weight"
@@ -50,6 +52,7 @@ struct Module {
   std::string_view stacked{};
   /// The whole name of its bias, where that isn't "NAME.bias"; and in files with stacked experts.
   std::string_view bias{}, stacked_bias{};
+  bool bare = false;         ///< its tensor has the module's name, without ".weight"
   bool bias_in_row = false;  ///< that bias is [1, rows]
   InLayers layers = InLayers::kAll;
   /// Its name in memory in some versions of transformers; files use `theirs`.

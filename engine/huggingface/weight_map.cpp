@@ -52,11 +52,13 @@ class ParameterLinks {
 
   /// The tensor "MODULE.KIND" of theirs, or one for each head.
   void add(const Module& module, const std::string& name, const std::string& kind) {
-    if (is_of_experts(module.part)) return add_experts(module, name, kind);
+    if (is_of_experts(module.part) && kind == "weight") return add_experts(module, name, kind);
     const bool stacks = model_.stacks_experts && !module.stacked.empty();
+    if (kind == "bias" && module.part == Part::kPairedGateUp) return add_paired_bias(module, name);
     if (kind == "bias" && !module.bias.empty()) {
       std::vector<std::int64_t> shape = {rows_};
       if (module.bias_in_row) shape.insert(shape.begin(), 1);
+      if (module.part == Part::kPairedDown) shape = {model_.experts, rows_ / model_.experts};
       add_theirs(other_name(module, name, stacks ? module.stacked_bias : module.bias),
                  std::move(shape));
       return plain(0, 0, rows_);
@@ -75,7 +77,7 @@ class ParameterLinks {
     }
     const bool turned = module.transposed && !is_vector_;
     if (turned) std::swap(shape[0], shape[1]);
-    add_theirs(name + "." + kind, std::move(shape));
+    add_theirs(module.bare && kind == "weight" ? name : name + "." + kind, std::move(shape));
     if (turned) {
       link({rows.first * columns_, 0, {{rows.count, columns_, 1}, {columns_, 1, rows.count}}});
     } else {
@@ -98,12 +100,14 @@ class ParameterLinks {
   }
 
   static bool is_of_experts(Part part) {
-    return part >= Part::kExpertGate && part <= Part::kStackedDown;
+    return part >= Part::kExpertGate && part <= Part::kPairedDown;
   }
 
   // Ours are all experts' rows one after another; of a gated expert first those of its gate.
   void add_experts(const Module& module, const std::string& name, const std::string& kind) {
     const std::int64_t rows = rows_ / model_.experts;
+    if (module.part == Part::kPairedGateUp) return add_paired(name);
+    if (module.part == Part::kPairedDown) return add_turned(name);
     if (module.part == Part::kStackedGateUp || module.part == Part::kStackedDown) {
       return add_stack(name + "." + kind);
     }
@@ -118,6 +122,31 @@ class ParameterLinks {
       add_theirs(fmt::format("{}.{}", with_number(name, e), kind), {count, columns_});
       plain(e * rows + first, 0, count);
     }
+  }
+
+  // Gate and up take turns in theirs; ours are an expert's gate, then its up.
+  void add_paired(const std::string& name) {
+    const std::int64_t E = model_.experts, U = rows_ / E, F = U / 2, D = columns_;
+    const bool upright = model_.upright_experts;
+    add_theirs(name,
+               upright ? std::vector<std::int64_t>{E, U, D} : std::vector<std::int64_t>{E, D, U});
+    const std::int64_t row = upright ? D : 1, column = upright ? 1 : U;
+    for (std::int64_t up = 0; up < 2; ++up) {
+      link({up * F * D, up * row, {{E, U * D, U * D}, {F, D, 2 * row}, {D, 1, column}, {1, 1, 1}}});
+    }
+  }
+  void add_paired_bias(const Module& module, const std::string& name) {
+    const std::int64_t E = model_.experts, U = rows_ / E, F = U / 2;
+    add_theirs(other_name(module, name, module.bias), {E, U});
+    for (std::int64_t up = 0; up < 2; ++up) link({up * F, up, {{E, U, U}, {F, 1, 2}, {1, 1, 1}}});
+  }
+  void add_turned(const std::string& name) {
+    const std::int64_t E = model_.experts, D = rows_ / E, F = columns_;
+    const bool upright = model_.upright_experts;
+    add_theirs(name,
+               upright ? std::vector<std::int64_t>{E, D, F} : std::vector<std::int64_t>{E, F, D});
+    if (upright) return plain(0, 0, rows_);
+    link({0, 0, {{E, D * F, D * F}, {D, F, 1}, {F, 1, D}}});
   }
 
   void add_stack(std::string name) {
@@ -310,9 +339,9 @@ WeightMap weight_map(const Family& family, const ModelWeights& model, bool with_
   map.ours = model.parameters;
   for (std::size_t i = 0; i < map.ours.size(); ++i) {
     const ParsedName name = parse_name(map.ours[i].name);
-    const std::vector<const Module*> modules = modules_of(
-        family, name.module,
-        model.has_experts(name.number) ? InLayers::kWithExperts : InLayers::kDense);
+    const std::vector<const Module*> modules =
+        modules_of(family, name.module,
+                   model.has_experts(name.number) ? InLayers::kWithExperts : InLayers::kDense);
     if (modules.empty()) {
       throw UsageError("{}: models of type {} have no such tensor", map.ours[i].name,
                        family.model_type);

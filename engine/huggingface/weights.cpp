@@ -106,9 +106,13 @@ class ChunkReader {
                   return;
                 }
                 const std::string& name = map_.theirs[static_cast<std::size_t>(theirs)].name;
+                auto* const bytes = reinterpret_cast<std::uint8_t*>(scratch_);
+                if (coded_.has_blocks(name)) {
+                  return coded_.read_blocks(name, from, number, to, bytes);
+                }
                 const SafetensorsFolder::Place& place = folder_.places().at(name);
                 if (coded_.has(folder_.tensor(place))) {
-                  coded_.read(name, from, number, to, reinterpret_cast<std::uint8_t*>(scratch_));
+                  coded_.read(name, from, number, to, bytes);
                 } else {
                   reader_.read(place, from, number, to, scratch_);
                 }
@@ -177,6 +181,7 @@ FolderWeights::FolderWeights(checkpoint::Disk& disk, const std::string& folder,
     layers_ = std::stoll(layers);
   }
   ModelWeights stored = as_stored(model, config);
+  stored.upright_experts = config.codes.mxfp4;
   stored.stacks_experts = stacks_experts(folder_, *family_);
   map_ = weight_map(*family_, stored, names_.has_parts() || has_prefix(folder_, *family_));
   for (NamedShape& theirs : map_.theirs) theirs.name = names_.in_folder(std::move(theirs.name));
@@ -227,6 +232,13 @@ void FolderWeights::check_folder() const {
     const NamedShape& theirs = map_.theirs[i];
     expected.insert(theirs.name);
     if (is_replaced(static_cast<int>(i))) continue;
+    if (coded.has_blocks(theirs.name)) {
+      coded.check_blocks(theirs.name, theirs.shape);
+      for (std::string& name : CodedWeights::names_of_blocks(theirs.name)) {
+        scales.push_back(std::move(name));
+      }
+      continue;
+    }
     const SafetensorsTensor* tensor = folder_.find(theirs.name);
     if (!tensor) {
       throw DataError("{}: lacks tensor \"{}\" {}, which the model has", folder_.path(),

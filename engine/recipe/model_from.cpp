@@ -121,16 +121,17 @@ bool take_model_from(Resolution& recipe) {
                     config.path, config.whole));
   }
   if (config.codes) {
-    recipe.note(fmt::format("{}: weights of 8 bits are decoded; an export has weights of {}",
-                            config.path, name_of(config.dtype.value_or(DType::kF32))));
+    recipe.note(fmt::format("{}: weights of {} bits are decoded; an export has weights of {}",
+                            config.path, config.codes.mxfp4 ? 4 : 8,
+                            name_of(config.dtype.value_or(DType::kF32))));
   }
   if (config.prediction_layers > 0) {
-    recipe.note(fmt::format("{}: {} layer{} for multi-token prediction, if the folder has {}, {} "
-                            "neither read nor exported",
-                            config.path, config.prediction_layers,
-                            config.prediction_layers == 1 ? "" : "s",
-                            config.prediction_layers == 1 ? "it" : "them",
-                            config.prediction_layers == 1 ? "is" : "are"));
+    recipe.note(
+        fmt::format("{}: {} layer{} for multi-token prediction, if the folder has {}, {} "
+                    "neither read nor exported",
+                    config.path, config.prediction_layers, config.prediction_layers == 1 ? "" : "s",
+                    config.prediction_layers == 1 ? "it" : "them",
+                    config.prediction_layers == 1 ? "is" : "are"));
   }
   std::string unused;
   for (const std::string& key : config.unused) unused += (unused.empty() ? "" : ", ") + key;

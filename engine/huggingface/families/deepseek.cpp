@@ -77,7 +77,8 @@ void scale_of_yarn(ConfigReader& config) {
       !table["mscale_all_dim"].is_number() || config.value_of("model.rope_scaling").empty()) {
     return;
   }
-  const double m = table["mscale_all_dim"], factor = std::stod(config.value_of("model.rope_factor"));
+  const double m = table["mscale_all_dim"],
+               factor = std::stod(config.value_of("model.rope_factor"));
   if (m == 0.0 || factor <= 1.0) return;
   const double mscale = 0.1 * m * std::log(factor) + 1.0;
   config.set("model.attention_scale", mscale * mscale / std::sqrt(head), "mscale_all_dim");
@@ -89,8 +90,9 @@ void latent_attention(ConfigReader& config) {
   const double heads = config.number("num_attention_heads").value_or(0.0);
   const double kv_heads = config.number("num_key_value_heads").value_or(heads);
   if (kv_heads != heads) {
-    config.refuse("num_key_value_heads", "differs from num_attention_heads, but with latent "
-                                         "attention each query head has its own keys");
+    config.refuse("num_key_value_heads",
+                  "differs from num_attention_heads, but with latent "
+                  "attention each query head has its own keys");
   }
   config.prediction_layers();
   config.use("head_dim");  // both follow from the others
@@ -107,8 +109,9 @@ void deepseek_v2(ConfigReader& config) {
   const auto groups = config.value("n_group"), kept = config.value("topk_group");
   if (method == "greedy") return;
   if (method != "group_limited_greedy" || !groups || !kept) {
-    config.refuse("topk_method", "isn't greedy, or group_limited_greedy with n_group and "
-                                 "topk_group");
+    config.refuse("topk_method",
+                  "isn't greedy, or group_limited_greedy with n_group and "
+                  "topk_group");
   }
   config.set("moe.num_groups", *groups, "n_group");
   config.set("moe.kept_groups", *kept, "topk_group");
@@ -157,8 +160,7 @@ constexpr Family kFormV3 = form_of(kModulesV3, kFixedV3, kKeysV3, kDemandsV3);
 constexpr Family kFamilies[] = {
     family_of_form(form_of(kModulesV2, kFixedV2, kKeysV2, kDemandsV2), "deepseek_v2",
                    "DeepseekV2ForCausalLM", deepseek_v2, write_deepseek_v2),
-    family_of_form(kFormV3, "deepseek_v3", "DeepseekV3ForCausalLM", deepseek_v3,
-                   write_deepseek_v3),
+    family_of_form(kFormV3, "deepseek_v3", "DeepseekV3ForCausalLM", deepseek_v3, write_deepseek_v3),
     family_of_form(kFormV3, "kimi_k2", "DeepseekV3ForCausalLM", deepseek_v3),
 };
 

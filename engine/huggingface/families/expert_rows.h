@@ -20,8 +20,7 @@ constexpr std::array<Module, 4> separate_experts(const Module& router, std::stri
 }
 constexpr std::array<Module, 4> projected_experts(const Module& router) {
   return separate_experts(router, "layers.{}.mlp.experts.{}.gate_proj",
-                          "layers.{}.mlp.experts.{}.up_proj",
-                          "layers.{}.mlp.experts.{}.down_proj");
+                          "layers.{}.mlp.experts.{}.up_proj", "layers.{}.mlp.experts.{}.down_proj");
 }
 /// Without the feed-forward layer of dense models.
 inline constexpr auto kAroundExperts = [] {
@@ -42,9 +41,7 @@ inline constexpr auto kDenseMlp = std::to_array<Module>({
      .theirs = "layers.{}.mlp.up_proj",
      .part = Part::kUp,
      .layers = InLayers::kDense},
-    {.ours = "block.{}.mlp.down",
-     .theirs = "layers.{}.mlp.down_proj",
-     .layers = InLayers::kDense},
+    {.ours = "block.{}.mlp.down", .theirs = "layers.{}.mlp.down_proj", .layers = InLayers::kDense},
 });
 /// An expert that every token goes through, by the names of its projections.
 constexpr std::array<Module, 3> shared_expert(std::string_view gate, std::string_view up,
@@ -54,9 +51,9 @@ constexpr std::array<Module, 3> shared_expert(std::string_view gate, std::string
            {.ours = "block.{}.mlp.up", .theirs = up, .part = Part::kUp, .layers = kWhere},
            {.ours = "block.{}.mlp.down", .theirs = down, .layers = kWhere}}};
 }
-inline constexpr auto kSharedExperts = shared_expert("layers.{}.mlp.shared_experts.gate_proj",
-                                                     "layers.{}.mlp.shared_experts.up_proj",
-                                                     "layers.{}.mlp.shared_experts.down_proj");
+inline constexpr auto kSharedExperts =
+    shared_expert("layers.{}.mlp.shared_experts.gate_proj", "layers.{}.mlp.shared_experts.up_proj",
+                  "layers.{}.mlp.shared_experts.down_proj");
 
 /// The recipe says how experts are kept in balance.
 inline constexpr std::string_view kBalanceSettings[] = {"output_router_logits",

@@ -1,7 +1,7 @@
 // Mixtures of experts in the form of Llama: Mixtral, Qwen 2 and 3, OLMoE, Granite, MiniMax M2.
 #include <algorithm>
-#include <string>
 #include <nlohmann/json.hpp>
+#include <string>
 
 #include "engine/huggingface/families/expert_rows.h"
 #include "engine/huggingface/families/families.h"
@@ -89,12 +89,12 @@ constexpr ConfigKey kQwen2Choice[] = {
     {"norm_topk_prob", "moe.normalize_weights", "false"},
 };
 constexpr std::span<const ConfigKey> kQwen2Keys[] = {kUsualSizes, kNormAndHead, kQwen2Choice};
-constexpr auto kSharedExpert = shared_expert("layers.{}.mlp.shared_expert.gate_proj",
-                                             "layers.{}.mlp.shared_expert.up_proj",
-                                             "layers.{}.mlp.shared_expert.down_proj");
+constexpr auto kSharedExpert =
+    shared_expert("layers.{}.mlp.shared_expert.gate_proj", "layers.{}.mlp.shared_expert.up_proj",
+                  "layers.{}.mlp.shared_expert.down_proj");
 constexpr Module kSharedGate[] = {{"block.{}.moe.shared_gate", "layers.{}.mlp.shared_expert_gate"}};
-constexpr std::span<const Module> kQwen2Modules[] = {
-    kSharedExpert, kSharedGate, kDenseMlp, kAroundExperts, kSecondNorm, kQwenExperts};
+constexpr std::span<const Module> kQwen2Modules[] = {kSharedExpert,  kSharedGate, kDenseMlp,
+                                                     kAroundExperts, kSecondNorm, kQwenExperts};
 
 // Layer i has experts if it isn't in mlp_only_layers and decoder_sparse_step divides i + 1.
 std::string sparse_layers(ConfigReader& config) {
@@ -288,8 +288,8 @@ void experts_after_dense_layers(ConfigReader& config, std::int64_t missing) {
 void shared_experts(ConfigReader& config, std::string_view count, double missing) {
   const double experts = config.number(count).value_or(missing);
   if (experts <= 0.0) return;
-  config.set("moe.shared_ffn_hidden_size", experts * std::stod(config.value_of("moe.ffn_hidden_size")),
-             count);
+  config.set("moe.shared_ffn_hidden_size",
+             experts * std::stod(config.value_of("moe.ffn_hidden_size")), count);
 }
 
 void write_experts_after_dense_layers(FamilyWriter& config) {

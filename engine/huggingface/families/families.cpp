@@ -15,7 +15,7 @@ std::span<const Family* const> all_families() {
          {gpt2_families, llama_families, phi_families, gemma_families, olmo_families, neox_families,
           stablelm_families, starcoder_families, cohere_families, glm_families, granite_families,
           relu_families, exaone_families, expert_families, deepseek_families,
-          shared_expert_families}) {
+          shared_expert_families, gpt_oss_families}) {
       for (const Family& family : group()) families.push_back(&family);
     }
     return families;

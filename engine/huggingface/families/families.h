@@ -20,6 +20,7 @@ std::span<const Family> relu_families();
 std::span<const Family> exaone_families();
 std::span<const Family> expert_families();
 std::span<const Family> deepseek_families();
+std::span<const Family> gpt_oss_families();
 std::span<const Family> shared_expert_families();
 
 }  // namespace sherd::huggingface

@@ -22,7 +22,6 @@ constexpr Lacking kLacking[] = {
     {"qwen3_next", "layers without attention"},
     {"flex_olmo", "experts with norms after the branches"},
     {"phimoe", "a router that draws by sparsemixer"},
-    {"gpt_oss", "attention sinks"},
     {"dbrx", "queries, keys and values that are clamped"},
     {"jamba", "layers without attention"},
     {"mamba", "layers without attention"},

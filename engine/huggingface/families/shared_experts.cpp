@@ -37,9 +37,8 @@ constexpr std::span<const Module> kBiasedModules[] = {kSharedExperts, kDenseMlp,
                                                       kSecondNorm, kBiasedExperts};
 constexpr std::span<const Module> kErnieModules[] = {kSharedExperts, kDenseMlp, kAroundExperts,
                                                      kSecondNorm, kErnieExperts};
-constexpr std::span<const Module> kHunyuanModules[] = {kHunyuanNorms, kHunyuanShared,
-                                                       kAroundExperts, kSecondNorm,
-                                                       kHunyuanExperts};
+constexpr std::span<const Module> kHunyuanModules[] = {
+    kHunyuanNorms, kHunyuanShared, kAroundExperts, kSecondNorm, kHunyuanExperts};
 constexpr std::span<const Module> kHunyuanDenseModules[] = {kHunyuanNorms, kSecondNorm,
                                                             kUsualModules};
 constexpr std::span<const Module> kGraniteModules[] = {kAroundExperts, kSecondNorm,
@@ -93,17 +92,15 @@ constexpr std::span<const ConfigKey> kGraniteKeys[] = {kUsualSizes, kNormAndHead
 
 constexpr Fixed kBySigmoid[] = {
     {"model.norm", "rmsnorm"}, {"moe.score", "sigmoid"}, {"moe.correction_bias", "true"}};
-constexpr Fixed kErnie[] = {{"model.norm", "rmsnorm"},
-                            {"moe.normalize_weights", "true"},
-                            {"moe.correction_bias", "true"}};
+constexpr Fixed kErnie[] = {
+    {"model.norm", "rmsnorm"}, {"moe.normalize_weights", "true"}, {"moe.correction_bias", "true"}};
 constexpr Fixed kHunyuan[] = {{"model.norm", "rmsnorm"},
                               {"model.qk_norm", "head_after_rope"},
                               {"moe.normalize_weights", "true"}};
 constexpr Fixed kHunyuanDense[] = {{"model.norm", "rmsnorm"}, {"model.qk_norm", "head_after_rope"}};
 constexpr Fixed kGranite[] = {{"model.norm", "rmsnorm"}, {"moe.score", "softmax_of_chosen"}};
-constexpr Demand kDemands[] = {{"moe_layer_freq", "1"},
-                               {"scoring_func", "sigmoid"},
-                               {"topk_method", "noaux_tc"}};
+constexpr Demand kDemands[] = {
+    {"moe_layer_freq", "1"}, {"scoring_func", "sigmoid"}, {"topk_method", "noaux_tc"}};
 // Its sums of probabilities are never as small.
 constexpr Demand kErnieDemands[] = {{"moe_norm_min", "1e-12"}};
 
@@ -258,8 +255,8 @@ constexpr Family kErnieForm = [] {
   return form;
 }();
 constexpr Family kFamilies[] = {
-    family_of_form(with_harmless(usual_form(kBiasedModules, kBySigmoid, kGlmKeys, kDemands)), "glm4_moe", "Glm4MoeForCausalLM", glm4_moe,
-                   write_glm4_moe),
+    family_of_form(with_harmless(usual_form(kBiasedModules, kBySigmoid, kGlmKeys, kDemands)),
+                   "glm4_moe", "Glm4MoeForCausalLM", glm4_moe, write_glm4_moe),
     family_of_form(with_harmless(usual_form(kBiasedModules, kBySigmoid, kDotsKeys, kDemands)),
                    "dots1", "Dots1ForCausalLM", dots1, write_dots1),
     family_of_form(with_harmless(kErnieForm), "ernie4_5_moe", "Ernie4_5_MoeForCausalLM",

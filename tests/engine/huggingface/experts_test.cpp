@@ -219,6 +219,14 @@ TEST(ExpertCounts, AreThoseOfThePublishedModels) {
           "n_shared_experts":2, "first_k_dense_replace":1, "norm_topk_prob":true,
           "routed_scaling_factor":2.5, "max_position_embeddings":32768})",
        142'774'381'696, 14'016'588'928},
+      {R"({"model_type":"gpt_oss","vocab_size":201088,"hidden_size":2880,"num_hidden_layers":24,
+          "num_attention_heads":64,"num_key_value_heads":8,"head_dim":64,"intermediate_size":2880,
+          "num_local_experts":32,"num_experts_per_tok":4,"max_position_embeddings":131072})",
+       20'914'757'184, 4'187'440'704},
+      {R"({"model_type":"gpt_oss","vocab_size":201088,"hidden_size":2880,"num_hidden_layers":36,
+          "num_attention_heads":64,"num_key_value_heads":8,"head_dim":64,"intermediate_size":2880,
+          "num_local_experts":128,"num_experts_per_tok":4,"max_position_embeddings":131072})",
+       116'829'156'672, 5'711'982'912},
   };
   test::TempFolder folder;
   for (const Case& one : cases) {

@@ -82,6 +82,11 @@ MODELS = {
                                                     tie_word_embeddings=True),
     "hunyuan_v1_moe": transformers.HunYuanMoEV1Config(**SIZES, intermediate_size=20, num_experts=6, moe_topk=[2, 2],
                                                       head_dim=16),
+    "gpt_oss": transformers.GptOssConfig(**SIZES, intermediate_size=20, num_local_experts=6, num_experts_per_tok=3,
+                                         head_dim=16, sliding_window=7,
+                                         rope_parameters=dict(rope_type="yarn", rope_theta=150000.0, factor=4.0,
+                                                              original_max_position_embeddings=16, beta_fast=32.0,
+                                                              beta_slow=1.0, truncate=False)),
     "granitemoeshared": transformers.GraniteMoeSharedConfig(
         **SIZES, intermediate_size=20, shared_intermediate_size=28, num_local_experts=6, num_experts_per_tok=3,
         attention_multiplier=0.25, embedding_multiplier=3.0, residual_multiplier=0.5, logits_scaling=2.0),
@@ -129,15 +134,15 @@ def watch_routers(model):
         for module in layer.modules():
             if is_router(module):
                 module.register_forward_hook(lambda router, _, out, layer=layer: seen.append((
-                    torch.nn.functional.linear(_[0].reshape(-1, _[0].shape[-1]).double(), weight_of(router).double()),
-                    bias_of(router, layer))))
+                    logits_of(router, _[0].reshape(-1, _[0].shape[-1])), bias_of(router, layer))))
     return seen
 
 
-def weight_of(router):
+def logits_of(router, x):
     for owner in (router, getattr(router, "wg", None), getattr(router, "layer", None)):
         if getattr(owner, "weight", None) is not None:
-            return owner.weight
+            bias = getattr(owner, "bias", None)
+            return torch.nn.functional.linear(x.double(), owner.weight.double(), None if bias is None else bias.double())
 
 
 def case_of(config, stacked):
