@@ -66,10 +66,18 @@ std::vector<FamilyModule> modules_of(const Family& family, const model::ModelSha
   return modules;
 }
 
+// Whether each layer has a dense feed-forward layer, or each a shared expert.
+bool has_equal_mlps(const Recipe& recipe) {
+  const MoeKeys& moe = recipe.moe;
+  return moe.num_experts == 0 ||
+         (moe.shared_ffn_hidden_size > 0 && moe.layers.find('0') == std::string::npos);
+}
+
 // The model's names: those of its family, followed by ours.
 class ModelNames {
  public:
-  explicit ModelNames(const Recipe& recipe) : shape_(shape_of(recipe)) {
+  explicit ModelNames(const Recipe& recipe)
+      : shape_(shape_of(recipe)), has_equal_mlps_(has_equal_mlps(recipe)) {
     shape_.num_layers = 1;
     shape_.adapter = {};
     for (const AdapterTarget& target : model::possible_targets(shape_)) {
@@ -100,6 +108,9 @@ class ModelNames {
       std::erase_if(found, [gated](const std::string& target) {
         return target == "attention.qkv" || (gated && target == "mlp.gate_up");
       });
+    }
+    if (name == kAll && !has_equal_mlps_) {
+      std::erase_if(found, [](const std::string& target) { return target.starts_with("mlp."); });
     }
     return found;
   }
@@ -134,6 +145,7 @@ class ModelNames {
   }
 
   model::ModelShape shape_;
+  bool has_equal_mlps_;
   Names targets_, modules_;
   std::vector<FamilyModule> theirs_;
 };
@@ -221,6 +233,18 @@ void check_muon(Resolution& recipe) {
                 kTargets);
 }
 
+// An adapter has one shape in all layers.
+void check_mixtures(Resolution& recipe) {
+  const Recipe& values = recipe.values();
+  for (const std::string& target : values.adapter.targets) {
+    if (!target.starts_with("mlp.") || has_equal_mlps(values)) continue;
+    return recipe.refuse({kTargets, "moe.num_experts"},
+                         "{} has {}, but not all layers of this model have a dense feed-forward "
+                         "layer or a shared expert of one width. Name matrices of attention.",
+                         kTargets, target);
+  }
+}
+
 }  // namespace
 
 void check_adapter(Resolution& recipe) {
@@ -255,6 +279,7 @@ void check_adapter(Resolution& recipe) {
   const std::vector<AdapterTarget> all = model::adapter_targets(shape, 0);
   if (check_overlaps(recipe, all)) check_rank(recipe, all);
   check_muon(recipe);
+  check_mixtures(recipe);
   if (recipe.values().checkpoint.init_from.empty()) {
     recipe.refuse({"adapter.type", "model.from"},
                   "adapter.type is lora, but there is no model that it is for. Set model.from to a "

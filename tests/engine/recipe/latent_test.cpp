@@ -1,0 +1,94 @@
+// Keys of latent attention, attention sinks and biases of experts: what reaches the model, and what is refused.
+#include <gtest/gtest.h>
+
+#include "engine/train/from_recipe.h"
+#include "kernels/rotary_frequencies.h"
+#include "tests/engine/recipe/recipe_support.h"
+
+namespace sherd::engine {
+namespace {
+
+using Sets = std::vector<std::string>;
+
+Sets latent(Sets more = {}) {
+  Sets sets = {"model.kv_lora_rank=12", "model.q_lora_rank=10", "model.qk_nope_head_dim=6",
+               "model.qk_rope_head_dim=4", "model.v_head_dim=8"};
+  sets.insert(sets.end(), more.begin(), more.end());
+  return sets;
+}
+
+void expect_refused(const Sets& sets, const std::string& why) {
+  const std::string error = error_of(kTinyRecipe, sets);
+  EXPECT_NE(error.find(why), std::string::npos) << error;
+}
+
+TEST(RecipeLatent, KeysReachTheModel) {
+  const model::ModelShape shape = training_options(resolve(kTinyRecipe, latent()).values).model;
+  EXPECT_EQ(shape.latent.kv_rank, 12);
+  EXPECT_EQ(shape.latent.query_rank, 10);
+  EXPECT_EQ(shape.head_width(), 10);
+  EXPECT_EQ(shape.value_width(), 8);
+  EXPECT_EQ(kernels::rotated_width(shape.rotary[0], shape.head_width()), 4);
+  EXPECT_EQ(shape.layer(0).attention, model::AttentionKind::kLatent);
+}
+
+TEST(RecipeLatent, WidthsThatDontFitAreRefusedInOneLineEach) {
+  expect_refused(
+      latent({"model.qk_rope_head_dim=3"}),
+      "model.qk_rope_head_dim is 3; with model.kv_lora_rank it must be even and above 0");
+  expect_refused(latent({"model.qk_nope_head_dim=0"}), "it must be even and above 0");
+  expect_refused(latent({"model.v_head_dim=11"}),
+                 "model.v_head_dim is 11, more than the 10 of a key");
+  expect_refused(latent({"model.head_width=16"}), "numbers. Leave it out.");
+  expect_refused(latent({"model.num_kv_heads=1"}), "has its own keys. Leave it out.");
+}
+
+TEST(RecipeLatent, WhatLatentAttentionDoesntHaveIsRefusedByName) {
+  for (const char* set :
+       {"model.positions=learned", "model.rope_fraction=0.5", "model.qk_norm=head",
+        "model.qkv_bias=true", "model.norm=layernorm", "model.block=parallel",
+        "optimizer.qk_clip_threshold=50", "parallelism.sum_order=canonical",
+        "parallelism.tensor_parallel_degree=2", "model.attention_sinks=true"}) {
+    const std::string key = std::string(set).substr(0, std::string(set).find('='));
+    const std::string error = error_of(kTinyRecipe, latent({set}));
+    EXPECT_NE(error.find(key), std::string::npos) << set << ": " << error;
+    EXPECT_NE(error.find("atent attention"), std::string::npos) << set << ": " << error;
+  }
+}
+
+TEST(RecipeSinks, AreRefusedOnRanksThatDivideAttention) {
+  EXPECT_TRUE(
+      training_options(resolve(kTinyRecipe, {"model.attention_sinks=true"}).values).model.sinks);
+  for (const char* key :
+       {"parallelism.tensor_parallel_degree", "parallelism.context_parallel_degree"}) {
+    expect_refused({"model.attention_sinks=true", std::string(key) + "=2"},
+                   std::string(key) + " is 2, but attention with sinks can't be divided so yet");
+  }
+}
+
+TEST(RecipeExpertBiases, AreRefusedNextToACorrectionBiasAndOnExpertRanks) {
+  const Sets biases = {"moe.num_experts=4", "moe.bias=true"};
+  EXPECT_TRUE(training_options(resolve(kTinyRecipe, biases).values).model.moe.biases);
+  Sets both = biases, ranks = biases;
+  both.emplace_back("moe.correction_bias=true");
+  expect_refused(both, "a router has one bias");
+  ranks.emplace_back("parallelism.data_parallel_shard_degree=2");
+  ranks.emplace_back("parallelism.expert_parallel_degree=2");
+  expect_refused(ranks, "experts with biases (moe.bias) can't be divided yet");
+}
+
+// An adapter has one shape in all layers, and experts can't be targets.
+TEST(RecipeExpertAdapters, OfFeedForwardLayersThatDifferAreRefusedAndAllMeansAttention) {
+  const Sets experts = {"moe.num_experts=4", "moe.layers=\"01\"", "adapter.type=lora",
+                        "checkpoint.init_from=x"};
+  Sets all = experts, up = experts;
+  all.emplace_back("adapter.targets=[all-linear]");
+  up.emplace_back("adapter.targets=[mlp.up]");
+  expect_refused(up, "adapter.targets has mlp.up, but not all layers of this model have");
+  for (const std::string& target : resolve(kTinyRecipe, all).values.adapter.targets) {
+    EXPECT_TRUE(target.starts_with("attention.")) << target;
+  }
+}
+
+}  // namespace
+}  // namespace sherd::engine
