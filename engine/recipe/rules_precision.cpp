@@ -25,6 +25,15 @@ void check_gradient_types(Resolution& recipe) {
         "mixed_precision.reduce_dtype and param_dtype are two different 16-bit types, of which "
         "neither holds the other. Use reduce_dtype: f32, or param_dtype's own.");
   }
+  if (in_blocks(precision.reduce_dtype) && precision.grad_accum_dtype != FloatType::kF32 &&
+      recipe.values().parallelism.batch_groups > 1) {
+    recipe.refuse({"mixed_precision.grad_accum_dtype", "mixed_precision.reduce_dtype",
+                   "parallelism.batch_groups"},
+                  "mixed_precision.grad_accum_dtype isn't f32, but with reduce_dtype in blocks the "
+                  "sums of {} groups of the batch are made into blocks again. Use grad_accum_dtype: "
+                  "f32.",
+                  recipe.values().parallelism.batch_groups);
+  }
   if (precision.grad_accum_dtype != formed &&
       values.zero_optimization.grad_sync == GradSync::kBoundary) {
     recipe.refuse({"mixed_precision.grad_accum_dtype", "mixed_precision.reduce_dtype",

@@ -52,6 +52,7 @@ class Trial {
       fs::remove_all(folder_.file(output));
     }
     const Settings settings = legal_recipe(folder_, "first", random);
+    if (std::getenv("SHERD_RECIPES")) fmt::print("{}\n", recipe_text(settings));
     SCOPED_TRACE(fmt::format("recipe {}:\n{}", number, recipe_text(settings)));
     for (int i = 0; i < 20; ++i) expect_refused(with_mistake(settings, random));
     expect_same_when_printed(recipe_text(settings));

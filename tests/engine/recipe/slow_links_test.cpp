@@ -86,5 +86,15 @@ TEST(RecipeBlocks, AreNotTypesOfParametersOrMoments) {
             std::string::npos);
 }
 
+TEST(RecipeBlocks, OfGradientsAreRefusedWhereGroupsOfTheBatchAreSummedIn16Bits) {
+  const Sets groups = {kReduce, "mixed_precision.param_dtype=bf16", "parallelism.batch_groups=2",
+                       "training.micro_batch_size=4"};
+  EXPECT_EQ(error_with(groups), "no error");
+  Sets narrow = groups;
+  narrow.emplace_back("mixed_precision.grad_accum_dtype=bf16");
+  const std::string error = error_with(narrow);
+  EXPECT_NE(error.find("mixed_precision.grad_accum_dtype isn't f32"), std::string::npos) << error;
+}
+
 }  // namespace
 }  // namespace sherd::engine
