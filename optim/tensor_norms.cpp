@@ -25,6 +25,7 @@ int numbers_of(std::int64_t num_parameters) {
 // Other pipeline ranks have other tensors, and so have replicas that train apart.
 sharding::AxisSet axes_of(const sharding::Mesh& mesh,
                           const std::vector<sharding::UnitPlan>& units) {
+  if (mesh.num_owners() > 0) return {std::string(sharding::kOwnerAxis)};
   sharding::AxisSet axes = mesh.other_axes({std::string(sharding::kPipelineAxis)});
   if (!units.empty() && units.front().placement.replicas_apart) {
     axes.erase(std::string(sharding::kReplicateAxis));

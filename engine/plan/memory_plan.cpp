@@ -50,7 +50,7 @@ std::vector<BufferSpec> run_buffers(const TrainingOptions& options, const Memory
   const sharding::ShardingPlan plan = sharding_plan(options, request.mesh, request.rank);
   std::vector<BufferSpec> buffers = training_buffers(options, plan, request);
   append(buffers, evaluation_buffers(options, request.mesh.world_size()));
-  append(buffers, batch_buffers(options));
+  if (!request.mesh.is_owner(request.rank)) append(buffers, batch_buffers(options));
   append(buffers, sharding::staging_buffers(request.mesh, request.staging_bytes));
   append(buffers, checkpoint_buffers(options, request.saves, plan));
   append(buffers, DiskHome::copy_buffers(buffers, request.saves));

@@ -28,7 +28,7 @@ template <class SliceOf>
 Diagnosis::Finding Diagnosis::find_in_slices(const SliceOf& slice_of) const {
   for (std::size_t unit = 0; unit < model_.units().size(); ++unit) {
     const sharding::UnitState& state = model_.units()[unit];
-    if (!state.trains()) continue;
+    if (!state.trains() || state.updated_slices().empty()) continue;
     const Tensor slice = slice_of(state);
     for (const sharding::Piece& piece : state.layout().pieces(state.own_slice())) {
       const std::int64_t at = find_non_finite(slice.part(piece.position, piece.count));
@@ -96,7 +96,7 @@ void Diagnosis::stop_watching(double own_loss_sum) {
 }
 
 std::string Diagnosis::name_of(const Finding& finding) const {
-  const model::ModelShape& shape = model_.transformer().shape();
+  const model::ModelShape& shape = model_.shape();
   UnitSpec unit = model::parameter_table(shape)[static_cast<std::size_t>(finding.unit)];
   std::erase_if(unit.parameters, [&](const ParameterSpec& parameter) {
     return !model::is_trained(shape, parameter.name);
@@ -151,7 +151,7 @@ std::string Diagnosis::explain(std::int64_t step, double loss, double norm) {
     text += bad == reports.end()
                 ? ", only its norm is not."
                 : fmt::format("; token losses (unit \"{}\") of rank {} are not.",
-                              model_.transformer().shape().tied ? "embedding" : "head",
+                              model_.shape().tied ? "embedding" : "head",
                               bad - reports.begin());
   }
   return text +

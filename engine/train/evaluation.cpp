@@ -77,6 +77,7 @@ StopRequest Evaluation::run_passes(std::int64_t num_passes, std::int64_t seq_len
   for (; first < num_passes; first += model_.passes_at_once()) {
     const StopRequest stop = agreed_stop(asked);
     if (stop != StopRequest::kNone) return stop;
+    if (!model_.computes()) continue;
     const std::int64_t count = std::min<std::int64_t>(num_passes - first, model_.passes_at_once());
     model_.evaluate(static_cast<int>(count), pass_of, [&](int index) { take(first + index); });
   }

@@ -73,6 +73,15 @@ void ShardedModel::plan(std::vector<int> uses) {
 void ShardedModel::publish(int unit, bool rounded) {
   runner_->parameters().publish(unit, rounded);
 }
+void ShardedModel::publish_kept(int unit, bool refresh) {
+  runner_->parameters().publish_kept(unit, refresh);
+}
+bool ShardedModel::computes() const {
+  return runner_->computes();
+}
+const model::ModelShape& ShardedModel::shape() const {
+  return runner_->shape();
+}
 model::Transformer& ShardedModel::transformer() {
   return runner_->transformer();
 }
@@ -138,7 +147,7 @@ std::vector<int> ShardedModel::evaluation_uses(int num_passes) const {
 }
 
 void ShardedModel::train(const std::function<model::Pass(int)>& pass_of) {
-  parameters().plan(training_uses());
+  if (computes()) parameters().plan(training_uses());
   experts_->begin();
   stability_->begin();
   pipeline_->train([&](int micro_batch) {
@@ -184,6 +193,7 @@ int ShardedModel::passes_at_once() const {
 
 void ShardedModel::evaluate(int num_passes, const std::function<model::Pass(int)>& pass_of,
                             const std::function<void(int)>& after_head) {
+  if (!computes()) return;
   parameters().plan(evaluation_uses(num_passes));
   pipeline_->evaluate(num_passes, pass_of, after_head);
 }

@@ -59,7 +59,11 @@ class ShardedModel {
   const std::vector<sharding::UnitState>& units() const;
   sharding::ParameterGather& parameters();
   sharding::GradientReduction& gradients();
-  model::Transformer& transformer();
+  model::Transformer& transformer();  ///< of a rank that computes
+  /// Whether this rank computes; an owner (sharding/mesh/mesh.h) only updates.
+  bool computes() const;
+  /// The part of the model that this rank computes, or whose state it owns.
+  const model::ModelShape& shape() const;
   /// Frozen parameters, where there are any: engine/train/units/frozen_weights.h.
   FrozenWeights& frozen() const;
 
@@ -80,6 +84,7 @@ class ShardedModel {
   void plan(std::vector<int> uses);
   /// Slices of a unit have been updated: ParameterGather::publish.
   void publish(int unit, bool rounded = false);
+  void publish_kept(int unit, bool refresh);  ///< ParameterGather::publish_kept
 
   /// For a model that is no longer trained, on a CPU that holds all parameters: interleaves its
   /// matrices in place, the fastest layout for a decoding step (kernels/interleaved.h). Results

@@ -121,11 +121,22 @@ sharding::Traffic TrainingStep::traffic(const TrainingOptions& options, const sh
                                         int rank, DeviceKind device) {
   const sharding::ShardingPlan plan = sharding_plan(options, mesh, rank);
   const RankPipeline pipeline = rank_pipeline(options, mesh, rank);
-  sharding::Traffic traffic = parameter_traffic(options, pipeline, plan);
-  traffic.add(traffic_inside(options, pipeline, mesh, rank, device));
-  traffic.add(sharding::gradient_traffic(plan.units, options.num_micro_steps));
-  traffic.add(optim::descriptor_of(options.optimizer.type).traffic(options.optimizer, plan, rank));
-  traffic.add(Pipeline::traffic(options, pipeline, mesh, rank));
+  sharding::Traffic traffic;
+  if (!mesh.is_owner(rank)) {
+    traffic.add(parameter_traffic(options, pipeline, plan));
+    traffic.add(traffic_inside(options, pipeline, mesh, rank, device));
+    traffic.add(Pipeline::traffic(options, pipeline, mesh, rank));
+  }
+  if (mesh.num_owners() > 0) {
+    traffic.add(sharding::pull_traffic(plan.units, mesh, rank));
+    traffic.add(sharding::push_traffic(plan.units, mesh, rank, options.num_micro_steps));
+  } else {
+    traffic.add(sharding::gradient_traffic(plan.units, options.num_micro_steps));
+  }
+  if (mesh.num_owners() == 0 || mesh.is_owner(rank)) {
+    traffic.add(
+        optim::descriptor_of(options.optimizer.type).traffic(options.optimizer, plan, rank));
+  }
   traffic.add(sharding::Agreement<RankStats>::traffic(kStepStats, mesh));
   if (options.num_loss_sources > 0) {
     traffic.add(sharding::exchange_traffic(kSourceLosses,

@@ -50,9 +50,11 @@ std::vector<BufferSpec> TrainingStep::buffers(const TrainingOptions& options,
                                               const sharding::ShardingPlan& plan, int rank) {
   const int world_size = plan.mesh.world_size();
   const optim::NormBuffers norm = optim::gradient_norm_buffers(plan.units);
-  std::vector<BufferSpec> buffers =
-      optim::descriptor_of(options.optimizer.type).buffers(options.optimizer, plan, rank);
-  std::ranges::move(copies_buffers(options, plan), std::back_inserter(buffers));
+  std::vector<BufferSpec> buffers;
+  if (updates(plan.mesh, rank)) {
+    buffers = optim::descriptor_of(options.optimizer.type).buffers(options.optimizer, plan, rank);
+    std::ranges::move(copies_buffers(options, plan), std::back_inserter(buffers));
+  }
   buffers.insert(buffers.end(), {norm.sums, norm.workspace,
                                  sharding::Agreement<RankStats>::buffer(kStepStats, world_size),
                                  Diagnosis::Reports::buffer("diagnosis", world_size)});
@@ -88,6 +90,7 @@ StepResult TrainingStep::run(std::int64_t step, const NextBatch& next_batch,
   StepResult result = stats.result;
   result.lr = optim::learning_rate(options_.lr_schedule, step);
   result.loss_scale = scaler_.scale();
+  const std::int64_t updates_before = num_updates_;
   if (stats.finite && result.num_targets == 0) {
     ++num_without_targets_;
   } else if (!(scaler_.active() && !stats.finite) && is_bad(result)) {
@@ -99,6 +102,10 @@ StepResult TrainingStep::run(std::int64_t step, const NextBatch& next_batch,
     skip(result);
   } else {
     explain_non_finite(step, next_batch, stats);
+  }
+  if (num_updates_ == updates_before && options_.placement.published_late) {
+    if (before_update) before_update();
+    publish_kept(true);
   }
   if (outer_) synchronise_replicas(step + 1);
   end_own_time();
@@ -324,6 +331,7 @@ void TrainingStep::end_own_time() {
 
 void TrainingStep::update(std::int64_t step, float gradient_scale, StepResult& result) {
   if (before_update) before_update();
+  publish_kept(true);
   TraceSpan span(rank_.compute(), "update");
   const optim::UpdateStep how{
       .lr = static_cast<float>(optim::learning_rate(options_.lr_schedule, step)),
@@ -338,7 +346,7 @@ void TrainingStep::update(std::int64_t step, float gradient_scale, StepResult& r
     if (experts) model_.correct_router(static_cast<int>(unit), *experts);
     const bool clipped =
         result.clipped_heads > 0 && model_.clip_heads(static_cast<int>(unit), *result.stability);
-    if (update_copies(static_cast<int>(unit), step)) continue;
+    if (update_copies(static_cast<int>(unit), step) || options_.placement.published_late) continue;
     model_.publish(static_cast<int>(unit), optimizer_->rounds_parameters() && !clipped);
   }
 }

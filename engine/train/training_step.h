@@ -73,6 +73,9 @@ struct StepResult {
   std::shared_ptr<const PreferenceReport> preference{};  ///< of a loss on answers
 };
 
+/// Whether the rank has an optimizer: with owners, they have.
+bool updates(const sharding::Mesh& mesh, int rank);
+
 /// A rank's micro-batch, i32 [T] each.
 struct TokenBatch {
   ConstTensor inputs, targets;
@@ -163,9 +166,13 @@ class TrainingStep {
   void begin_average();
   /// Null without TrainingOptions::local_updates.
   const optim::OuterUpdate* outer_update() const { return outer_.get(); }
-  /// With local updates: exchanges each replica's parameters and the global weights, and publishes;
-  /// twice: as before, bit for bit. Nothing without them. A collective.
+  /// With local updates: exchanges each replica's parameters and the global weights, and publishes.
+  /// With late publishing: publishes the newest parameters. Twice: as before, bit for bit. Nothing
+  /// without them. A collective.
   void exchange_global_weights();
+  /// With late publishing: publishes what is kept. `refresh`: the newest parameters, which are kept
+  /// from then on. Nothing without it.
+  void publish_kept(bool refresh);
   /// What is in flight between replicas has arrived when this returns.
   void settle();
 
@@ -205,6 +212,7 @@ class TrainingStep {
   /// After a unit's update. Returns whether it is published later, after an exchange.
   bool update_copies(int unit, std::int64_t step);
   void synchronise_replicas(std::int64_t steps_done);
+  void exchange_published();
   std::chrono::nanoseconds exchange_cpu_time() const;
   void accumulate_gradients(std::int64_t step, const NextBatch& next_batch);
   RankStats own_stats(const StepRequests& asked);
@@ -226,6 +234,7 @@ class TrainingStep {
   std::unique_ptr<optim::Optimizer> optimizer_;
   std::unique_ptr<optim::WeightAverage> average_;
   std::unique_ptr<optim::OuterUpdate> outer_;
+  bool shows_newest_ = false;  // of parameters that are published late
   optim::GradientNorm norm_;
   sharding::Agreement<RankStats> stats_;
   std::optional<sharding::Exchange> source_sums_;

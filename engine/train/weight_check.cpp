@@ -159,7 +159,7 @@ int WeightCheck::replica_of(const Entry& entry, int rank) const {
 
 std::string WeightCheck::name_of(double what) const {
   const auto index = static_cast<std::uint32_t>(what / 4.0);
-  for (const UnitSpec& unit : model::parameter_table(model_.transformer().shape())) {
+  for (const UnitSpec& unit : model::parameter_table(model_.shape())) {
     for (const ParameterSpec& parameter : unit.parameters) {
       if (parameter.index == index) return parameter.name;
     }

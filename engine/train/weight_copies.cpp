@@ -8,14 +8,35 @@
 #include "engine/train/training_step.h"
 #include "optim/average.h"
 #include "optim/outer_update.h"
+#include "sharding/zero/parameter_gather.h"
 
 namespace sherd::engine {
+namespace {
+
+/// Of a worker that has owners.
+class NoOptimizer final : public optim::Optimizer {
+ public:
+  void update(Stream&, int, const optim::UpdateStep&) override {}
+  std::vector<optim::MomentPiece> moment_pieces() const override { return {}; }
+};
+
+std::unique_ptr<optim::Optimizer> optimizer_of(const TrainingOptions& options,
+                                               const ShardedModel& model) {
+  if (!updates(model.rank().mesh, model.rank().rank)) return std::make_unique<NoOptimizer>();
+  return optim::make_optimizer(options.optimizer, model.rank(), model.units());
+}
+
+}  // namespace
+
+bool updates(const sharding::Mesh& mesh, int rank) {
+  return mesh.num_owners() == 0 || mesh.is_owner(rank);
+}
 
 TrainingStep::TrainingStep(const TrainingOptions& options, ShardedModel& model)
     : options_(options),
       model_(model),
       rank_(model.rank()),
-      optimizer_(optim::make_optimizer(options.optimizer, rank_, model.units())),
+      optimizer_(optimizer_of(options, model)),
       norm_(rank_, model.units()),
       stats_(rank_, kStepStats),
       diagnosis_reports_(rank_, "diagnosis"),
@@ -41,6 +62,7 @@ std::vector<BufferSpec> TrainingStep::copies_buffers(const TrainingOptions& opti
 
 void TrainingStep::make_copies() {
   const std::vector<sharding::UnitState>& units = model_.units();
+  if (!updates(rank_.mesh, rank_.rank)) return;
   if (options_.average.active()) {
     average_ =
         std::make_unique<optim::WeightAverage>(options_.average, options_.optimizer, rank_, units);
@@ -78,10 +100,11 @@ void TrainingStep::synchronise_replicas(std::int64_t steps_done) {
 }
 
 void TrainingStep::exchange_average() {
-  SHERD_CHECK(average_, "no average is kept");
+  SHERD_CHECK(options_.average.active(), "no average is kept");
   if (before_update) before_update();
+  if (!model_.computes()) model_.parameters().settle();
   for (std::size_t unit = 0; unit < model_.units().size(); ++unit) {
-    average_->exchange(rank_.compute(), static_cast<int>(unit));
+    if (average_) average_->exchange(rank_.compute(), static_cast<int>(unit));
     model_.publish(static_cast<int>(unit));
   }
 }
@@ -91,7 +114,21 @@ void TrainingStep::begin_average() {
   if (outer_) outer_->begin();
 }
 
+void TrainingStep::publish_kept(bool refresh) {
+  if (!options_.placement.published_late) return;
+  for (int unit = 0; unit < std::ssize(model_.units()); ++unit) model_.publish_kept(unit, refresh);
+}
+
+// Of parameters that are published late, the newest.
+void TrainingStep::exchange_published() {
+  if (!options_.placement.published_late) return;
+  shows_newest_ = !shows_newest_;
+  if (!shows_newest_) return publish_kept(false);
+  for (int unit = 0; unit < std::ssize(model_.units()); ++unit) model_.publish(unit);
+}
+
 void TrainingStep::exchange_global_weights() {
+  exchange_published();
   if (!outer_) return;
   if (before_update) before_update();
   outer_->settle();

@@ -45,11 +45,13 @@ Trainer::Trainer(const TrainerOptions& options, const sharding::Rank& rank)
                   options_.batches->shape().global_batch_size()),
       checkpointing_(options_.training, options_.checkpoints, model_, training_step_,
                      options_.on_message),
-      saver_(checkpointing_, options_.on_save),
-      feed_(options_.training, rank,
-            [this](std::int64_t step, std::int64_t micro_step, const data::Batch& batch) {
-              fill(step, micro_step, batch);
-            }) {
+      saver_(checkpointing_, options_.on_save) {
+  if (model_.computes()) {
+    feed_.emplace(options_.training, rank,
+                  [this](std::int64_t step, std::int64_t micro_step, const data::Batch& batch) {
+                    fill(step, micro_step, batch);
+                  });
+  }
   training_step_.weight_hash_interval = options_.weight_hash_interval;
   training_step_.num_targets = [this](std::int64_t step) {
     const data::Batcher& batches = *options_.batches;
@@ -84,7 +86,7 @@ void Trainer::load() {
   if (options_.training.preference.has_reference()) prepare_reference();
   evaluation_.set_reference(reference_);
   if (options_.teacher) check_teacher();
-  feed_.start(steps_done_);
+  if (feed_) feed_->start(steps_done_);
   loaded_ = true;
 }
 
@@ -164,7 +166,7 @@ StepResult Trainer::step() {
   }
   const StepResult result = training_step_.run(
       steps_done_,
-      [this](std::int64_t step, std::int64_t micro_step) { return feed_.next(step, micro_step); },
+      [this](std::int64_t step, std::int64_t micro_step) { return feed_->next(step, micro_step); },
       {.stop = options_.asked_to_stop ? options_.asked_to_stop() : StopRequest::kNone,
        .save = options_.asked_to_save && options_.asked_to_save()});
   ++steps_done_;
@@ -238,9 +240,12 @@ void Trainer::finish() {
 std::vector<std::int32_t> Trainer::sample(const std::vector<std::int32_t>& prompt,
                                           const SamplingOptions& options,
                                           const std::function<void()>& before_token) {
-  Decoder decoder(model_, evaluation_.inputs());
   training_step_.exchange_global_weights();
-  std::vector<std::int32_t> tokens = engine::sample(decoder, prompt, options, {}, before_token);
+  std::vector<std::int32_t> tokens;
+  if (model_.computes()) {
+    Decoder decoder(model_, evaluation_.inputs());
+    tokens = engine::sample(decoder, prompt, options, {}, before_token);
+  }
   training_step_.exchange_global_weights();
   return tokens;
 }

@@ -164,7 +164,7 @@ class Trainer {
   Evaluation evaluation_;
   Checkpointing checkpointing_;
   Saver saver_;
-  TokenFeed feed_;
+  std::optional<TokenFeed> feed_;  // none on an owner
   bool loaded_ = false;
   StopRequest reference_stop_ = StopRequest::kNone;
   std::int64_t steps_done_ = 0;

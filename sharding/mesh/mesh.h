@@ -16,6 +16,14 @@
 /// the same axes divide the world into equal parts. Names that the mesh doesn't have are axes of
 /// degree 1, so code may name every axis whether or not a run uses it.
 ///
+/// *Owners* are further ranks after those of the grid, the *workers* (docs/parameter_server.md). The
+/// axis `owner` names them, in no other way than these:
+///
+///   group along         of a worker            of an owner
+///   grid axes           as above               itself
+///   owner               itself                 all owners
+///   owner and others    the whole world        the whole world
+///
 /// Errors   a rank outside of the world, a degree below 1, a name twice: our bug (SHERD_CHECK).
 #pragma once
 
@@ -32,6 +40,7 @@ inline constexpr std::string_view kExpertAxis = "expert";
 inline constexpr std::string_view kShardAxis = "shard";
 inline constexpr std::string_view kContextAxis = "context";
 inline constexpr std::string_view kTensorAxis = "tensor";
+inline constexpr std::string_view kOwnerAxis = "owner";
 
 using AxisSet = std::set<std::string, std::less<>>;
 
@@ -53,18 +62,21 @@ class Mesh {
  public:
   /// A world of one rank.
   Mesh() = default;
-  explicit Mesh(std::vector<MeshAxis> axes);
+  explicit Mesh(std::vector<MeshAxis> axes, int num_owners = 0);
   /// Data parallelism over `world_size` ranks that share the ZeRO state.
   static Mesh sharded(int world_size);
 
   int world_size() const { return world_size_; }
-  const std::vector<MeshAxis>& axes() const { return axes_; }
-  AxisSet all_axes() const;
-  /// Every axis except these.
+  int num_workers() const { return world_size_ - num_owners_; }
+  int num_owners() const { return num_owners_; }
+  bool is_owner(int rank) const { return rank >= num_workers(); }
+  const std::vector<MeshAxis>& axes() const { return axes_; }  ///< of the grid
+  AxisSet all_axes() const;                                    ///< and that of owners
+  /// Every axis of the grid except these.
   AxisSet other_axes(const AxisSet& axes) const;
 
   int degree(std::string_view axis) const;
-  /// Number of ranks in a group along `axes`.
+  /// Number of ranks in a group along `axes`: one that isn't a rank itself.
   int degree(const AxisSet& axes) const;
   int coordinate(int rank, std::string_view axis) const;
 
@@ -82,8 +94,10 @@ class Mesh {
 
  private:
   int stride(std::size_t axis) const;
+  bool reaches_owners(const AxisSet& axes) const;
 
   std::vector<MeshAxis> axes_;
+  int num_owners_ = 0;
   int world_size_ = 1;
 };
 

@@ -24,6 +24,9 @@ Group group_of(const Mesh& mesh, int rank, const AxisSet& axes, Purpose purpose)
     if (axis.degree == 1 || !axes.contains(axis.name)) continue;
     names += fmt::format("{}{}", names.empty() ? "" : " x ", axis.name);
   }
+  if (mesh.num_owners() > 0 && axes.contains(kOwnerAxis)) {
+    names += axes.size() > 1 ? " and owners" : "owners";
+  }
   group.name = fmt::format("{}, {}, from rank {}", name_of(purpose),
                            names.empty() ? "alone" : names, group.ranks.front());
   return group;

@@ -27,6 +27,7 @@ struct Rank {
   /// Whether this rank contributes to sums over tokens. Among ranks with the same tokens and the
   /// same part of the pipeline, one does. Along the pipeline, it is the one that has the losses.
   bool contributes_tokens() const {
+    if (mesh.is_owner(rank)) return false;
     AxisSet axes = mesh.other_axes(token_axes());
     axes.erase(std::string(kPipelineAxis));
     return mesh.is_first(rank, axes);

@@ -79,6 +79,14 @@ void Traffic::add_silent(const std::string& label, Collective collective, DType 
   line(label, collective, dtype, callers).calls += calls;
 }
 
+void Traffic::add_elements(const std::string& label, Collective collective, DType dtype,
+                           std::int64_t numel, const Callers& callers, std::int64_t calls) {
+  Sent& sent = line(label, collective, dtype, callers);
+  sent.calls += calls;
+  const Wide each = narrowed(static_cast<Wide>(numel) * static_cast<Wide>(size_of(dtype)));
+  sent.bytes = narrowed(sent.bytes + each * calls);
+}
+
 void Traffic::add(const Traffic& other) {
   for (const Sent& sent : other.sent_) {
     Sent& mine = line(sent.label, sent.collective, sent.dtype, sent.callers);

@@ -63,6 +63,9 @@ class Traffic {
   /// contributions.
   void add_silent(const std::string& label, Collective collective, DType dtype,
                   const Callers& callers, std::int64_t calls = 1);
+  /// Calls in each of which this rank sends `numel` elements, whatever the others send.
+  void add_elements(const std::string& label, Collective collective, DType dtype,
+                    std::int64_t numel, const Callers& callers, std::int64_t calls);
   void add(const Traffic& other);
 
   const std::vector<Sent>& sent() const { return sent_; }

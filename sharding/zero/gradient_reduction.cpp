@@ -21,6 +21,7 @@ GradientReduction::GradientReduction(const Rank& rank, const std::vector<UnitSta
       units_(&units),
       num_micro_steps_(num_micro_steps),
       coded_(rank, units, num_micro_steps),
+      owners_(rank, units, num_micro_steps),
       reduced_(rank.make_event()),
       zero_waits_(wait_kind(rank.mesh, zero_axes())),
       marks_(std::make_unique<Marks>()) {
@@ -206,6 +207,10 @@ void GradientReduction::close(int unit, UnitEnd end) {
   const int at = place_of(unit, end);
   const UnitState& state = state_at(at);
   if (!state.trains()) return;
+  if (state.plan().is_owners()) {
+    if (!at_boundary(state.plan()) || last(at)) add_ranks(at, {}, own_part_at(at), onto_sum(at));
+    return;
+  }
   SHERD_CHECK(open_slot_[at] != kClosed, "close of {} without an open", state.name());
   const int index = open_slot_[at];
   open_slot_[at] = kClosed;
@@ -240,11 +245,19 @@ void GradientReduction::add_ranks(int at, const Tensor& full, const Tensor& sum,
                                   const Addends& addends) {
   const UnitState& state = state_at(at);
   Stream& stream = rank_->reduce();
+  if (state.plan().has_owners()) {
+    return owners_.push(stream, unit_at(at), full, sum, addends.onto_out);
+  }
   if (!state.plan().reduces_blocks()) {
     return communicators_[at]->reduce_scatter(stream, state.name(), full, sum, addends);
   }
   if (addends.first_rank == 0) coded_.exchange(stream, *communicators_[at], unit_at(at), full);
   coded_.add(stream, unit_at(at), sum, addends);
+}
+
+// At the boundary workers push once.
+Addends GradientReduction::onto_sum(int at) const {
+  return {.onto_out = !first(at) && !at_boundary(state_at(at).plan())};
 }
 
 // A group of the batch is complete. The first one is the sum itself.
@@ -260,7 +273,7 @@ void GradientReduction::reduce_slot(int at, Slot& slot) {
   const UnitState& state = state_at(at);
   Stream& stream = rank_->reduce();
   const Tensor full = slot.buffer.tensor().part(0, state.layout().numel());
-  const Tensor sum = own_part_at(at);
+  const Tensor sum = state.plan().is_workers() ? Tensor() : own_part_at(at);
   rank_->compute().record(*slot.written);
   stream.wait(*slot.written);
   const int tree = state.plan().tree_of_ranks;

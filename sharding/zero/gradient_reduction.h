@@ -31,6 +31,9 @@
 /// sum of a replica, or of a group of the batch, is rounded again before it is added to others. Stage
 /// 0 then has no all_reduce: the sums are gathered as they are.
 ///
+/// With owners, a worker's reduction is a push to them (sharding/zero/owner_exchange.h), from its slot
+/// or its full accumulator. An owner only closes units, in the workers' order, and adds what comes.
+///
 /// With kEveryMicroStep, blocks have two slots: the backward of unit i writes one while the
 /// reduction of unit i + 1 empties the other. With kBoundary they have one, because the compute
 /// stream itself empties it. The edges have one; a tied matrix waits there between the head's
@@ -47,6 +50,7 @@
 
 #include "sharding/mesh/traffic.h"
 #include "sharding/zero/coded_reduction.h"
+#include "sharding/zero/owner_exchange.h"
 #include "sharding/zero/unit.h"
 
 namespace sherd::sharding {
@@ -91,7 +95,8 @@ class GradientReduction {
   /// Whether the backward must add to the gradients that may be added (UnitPlan::may_add), in this
   /// micro-step.
   bool adds(int unit) const;
-  /// The compute stream has written the gradient: accumulate it, and reduce it when it is time.
+  /// The compute stream has written the gradient: accumulate it, and reduce it when it is time. An
+  /// owner opens nothing.
   void close(int unit, UnitEnd end = UnitEnd::kUnit);
   /// After the last micro-step: the compute stream waits until every slice has its gradient.
   void finish();
@@ -124,6 +129,7 @@ class GradientReduction {
   void reduce(int at, int index, const Tensor& full, bool added);
   void reduce_slot(int at, Slot& slot);
   void add_ranks(int at, const Tensor& full, const Tensor& sum, const Addends& addends);
+  Addends onto_sum(int at) const;
   void add_group(int at, const Tensor& group, const Tensor& sum);
   void add_replicas(int at);
   void reduce_in_place(int at);
@@ -144,6 +150,7 @@ class GradientReduction {
   const std::vector<UnitState>* units_;
   int num_micro_steps_;
   CodedReduction coded_;
+  OwnerPush owners_;
   int micro_step_ = 0;
   std::vector<Slot> slots_;
   int apart_ = -1;   // the unit whose ends are apart; -1: none

@@ -44,6 +44,7 @@ Traffic parameter_traffic(const std::vector<UnitPlan>& units, const GatherOption
                   unit.num_parts * unit.quantised_slice_bytes(), unit.group(), gathers[i]);
     }
     if (!unit.placement.optimizer_sharded() || !unit.trains()) continue;
+    if (unit.has_owners() && !unit.placement.parameters_sharded()) continue;  // pull_traffic
     if (unit.divides_parts()) {
       traffic.add("parameters of replicas", Collective::kAllGather, unit.precision.parameters,
                   unit.part_numel(), unit.replicas());
@@ -67,6 +68,7 @@ ParameterGather::ParameterGather(const Rank& rank, const std::vector<UnitState>&
       units_(&units),
       schedule_(plans_of(units), options),
       coded_(rank, units),
+      owners_(rank, units),
       began_(rank.make_event()) {
   const std::size_t waits = wait_kind(rank.mesh, zero_axes());
   for (std::size_t i = 0; i < units.size(); ++i) {
@@ -167,8 +169,8 @@ void ParameterGather::gather_into(Slot& slot, int unit) {
   stream.wait(*updated_[unit]);
   if (sharded(unit) && state.trains()) {
     const Tensor full = slot.buffer.tensor().part(0, state.layout().numel());
-    const Tensor own =
-        replicas_[unit] ? state.resident_part() : state.fp32_slice(state.own_slice());
+    const bool has_part = replicas_[unit] != nullptr || state.plan().is_workers();
+    const Tensor own = has_part ? state.resident_part() : state.fp32_slice(state.own_slice());
     if (state.plan().gathers_blocks()) {
       coded_.gather(stream, *communicators_[unit], unit, own, full);
     } else {
@@ -234,10 +236,17 @@ void ParameterGather::publish(int unit, bool rounded) {
   const UnitState& state = (*units_)[unit];
   if (sharded(unit)) schedule_.forget_unit(unit);
   if (state.trains() && state.plan().gathers_blocks()) return publish_blocks(unit);
+  const bool owns = state.plan().is_owners();
   for (const int slice_index : state.updated_slices()) {
     const Tensor resident = state.rounded_slice(slice_index);
     if (!resident || rounded) continue;
     cast_into(rank_->compute(), state.fp32_slice(slice_index), resident);
+  }
+  if (state.plan().has_owners()) {
+    const Tensor rounded = owns ? state.rounded_slice(state.own_slice()) : Tensor();
+    return pull(unit, !owns     ? state.resident_parameters()
+                      : rounded ? rounded
+                                : state.fp32_slice(state.own_slice()));
   }
   rank_->compute().record(*updated_[unit]);
   if (!state.placement().optimizer_sharded() || !state.trains()) return;
@@ -252,6 +261,32 @@ void ParameterGather::publish(int unit, bool rounded) {
     communicators_[unit]->all_gather(stream, state.name(), state.resident_parameters());
   }
   stream.record(*published_[unit]);
+}
+
+// A unit without trained parameters is nobody's.
+void ParameterGather::pull(int unit, const Tensor& own) {
+  rank_->compute().record(*updated_[unit]);
+  if (!(*units_)[unit].trains()) return;
+  Stream& stream = rank_->gather();
+  stream.wait(*updated_[unit]);
+  owners_.pull(stream, unit, own);
+  stream.record(*published_[unit]);
+}
+
+void ParameterGather::publish_kept(int unit, bool refresh) {
+  const UnitState& state = (*units_)[unit];
+  if (sharded(unit)) schedule_.forget_unit(unit);
+  if (!state.plan().is_owners() || !state.trains()) return pull(unit, state.resident_parameters());
+  if (refresh) {
+    kernels::cast(rank_->compute(), state.fp32_slice(state.own_slice()), state.published());
+  }
+  pull(unit, state.published());
+}
+
+void ParameterGather::settle() {
+  for (std::size_t unit = 0; unit < units_->size(); ++unit) {
+    if ((*units_)[unit].trains()) rank_->compute().wait(*published_[unit]);
+  }
 }
 
 void ParameterGather::publish_blocks(int unit) {

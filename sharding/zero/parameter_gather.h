@@ -18,6 +18,10 @@
 /// forward are gathered once). Otherwise the slot whose content is needed latest is overwritten,
 /// according to the plan. Every rank makes the same choices, so collectives match by construction.
 ///
+/// With owners, a publish is their `pull` (sharding/zero/owner_exchange.h): a worker receives what
+/// it keeps. At stage 3, workers gather that among themselves. Late publishing keeps what is
+/// published, and `publish_kept` sends it; `publish` still sends the newest values.
+///
 /// Frozen parameters (sharding/zero/unit.h) are gathered with the trained ones, in a separate
 /// buffer and collective; they are never published. Quantised parameters are gathered as bytes
 /// where they are sharded. They are decoded into a slot at every stage.
@@ -35,6 +39,7 @@
 
 #include "sharding/mesh/traffic.h"
 #include "sharding/zero/coded_gather.h"
+#include "sharding/zero/owner_exchange.h"
 #include "sharding/zero/slot_schedule.h"
 #include "sharding/zero/unit.h"
 
@@ -62,6 +67,10 @@ class ParameterGather {
   /// 3 the next gather does it. `rounded`: the update has already rounded them into the resident
   /// parameters.
   void publish(int unit, bool rounded = false);
+  /// With owners that publish late. `refresh`: what is kept becomes the newest values first.
+  void publish_kept(int unit, bool refresh);
+  /// The compute stream waits until what an owner has published is sent.
+  void settle();
   /// Drops the rest of the plan (after an error, or a step that ends early).
   void abandon();
 
@@ -81,6 +90,7 @@ class ParameterGather {
   void prefetch();
   void gather_into(Slot& slot, int unit);
   void publish_blocks(int unit);
+  void pull(int unit, const Tensor& own);
   void gather_frozen_into(const Slot& slot, int unit);
   void decode_into(const Slot& slot, int unit);
   void cast_into(Stream& stream, const Tensor& from, const Tensor& to);
@@ -92,6 +102,7 @@ class ParameterGather {
   std::unique_ptr<Stream> at_once_;  // does its work on the calling thread; where state is on disk
   Buffer quantised_;                 // bytes of all slices of a unit
   CodedGather coded_;
+  OwnerPull owners_;
   // By unit: its ZeRO group, and the replicas that divide its parts, if any.
   std::vector<Communicator*> communicators_, replicas_;
   std::vector<std::unique_ptr<Event>> updated_;    // by unit: the slice holds its new values

@@ -22,7 +22,24 @@ Placement placement_of(int stage) {
   return placement_of(stage, stage >= 2 ? GradSync::kEveryMicroStep : GradSync::kBoundary);
 }
 
+Placement placement_of_rank(const Placement& placement, const Mesh& mesh, int rank) {
+  Placement own = placement;
+  if (mesh.num_owners() == 0) return own;
+  SHERD_CHECK(placement.optimizer == placement.group && placement.boxes.empty(),
+              "owners of state that isn't sharded, or of boxes");
+  own.role = mesh.is_owner(rank) ? Role::kOwner : Role::kWorker;
+  own.keeps_slices = placement.parameters_sharded();
+  if (own.role == Role::kOwner) {
+    own.group = own.gradients = own.optimizer = {std::string(kOwnerAxis)};
+    own.parameters = {};
+  } else {
+    own.gradients = own.grad_sync == GradSync::kEveryMicroStep ? own.group : AxisSet();
+  }
+  return own;
+}
+
 AxisSet replica_axes(const Placement& placement) {
+  if (placement.role == Role::kOwner) return {};
   AxisSet axes = token_axes();
   for (const AxisSet* others : {&placement.group, &placement.boxes}) {
     for (const std::string& axis : *others) axes.erase(axis);
@@ -45,6 +62,7 @@ int slice_of(const Mesh& mesh, int rank, const Placement& placement) {
 }
 
 AxisSet copy_axes(const Mesh& mesh, const Placement& placement) {
+  if (placement.role == Role::kOwner) return {};
   AxisSet axes = mesh.other_axes(slice_axes(placement));
   axes.erase(std::string(kPipelineAxis));
   axes.erase(std::string(kTensorAxis));

@@ -37,6 +37,16 @@
 /// A placement names, for each kind of state, the mesh axes over which it is sharded; along every
 /// other axis ranks hold copies, or other boxes. Units of experts have one of their own.
 ///
+/// With owners (sharding/mesh/mesh.h), the optimizer's state and its update are theirs alone. Workers
+/// send them gradients and get parameters (sharding/zero/owner_exchange.h). A rank's role decides:
+///
+///                   parameters                          gradients               optimizer
+///   stage 0-3       as above                            as above                as above
+///   worker, 1-2     whole, in the compute type          a micro-step's; at the  -
+///   worker, 3       a slice among workers, in that        boundary, whole sums  -
+///                     type, filled once per step
+///   owner           its slice among owners, rounded     its slice               its slice
+///
 /// A flat buffer is divided into one *slice* for each rank along `slice_axes`. If replicas divide
 /// the optimizer states, a *part* consists of their slices, in order. A rank of the ZeRO group
 /// gathers and reduces a part as one. Otherwise a part is a slice.
@@ -49,6 +59,8 @@
 namespace sherd::sharding {
 
 enum class GradSync { kEveryMicroStep, kBoundary };
+/// What a rank does for a unit. Without owners: everything.
+enum class Role { kAll, kWorker, kOwner };
 
 struct Placement {
   /// The ZeRO group is a group along these axes. Its ranks reduce gradients together at every
@@ -69,6 +81,11 @@ struct Placement {
   /// no gradient is summed over them (optim/outer_update.h).
   bool replicas_apart = false;
   bool has_gradients = true;  ///< false: the model is used, not trained
+  Role role = Role::kAll;
+  /// With owners: workers compute a step with the parameters before the previous step's update.
+  bool published_late = false;
+  /// With owners: each worker keeps a slice of the parameters; otherwise it keeps all of them.
+  bool keeps_slices = false;
 
   bool parameters_sharded() const { return !parameters.empty(); }
   bool gradients_sharded() const { return !gradients.empty(); }
@@ -96,6 +113,9 @@ Placement placement_of(int stage, GradSync grad_sync, Replicas replicas = Replic
 /// The same with the stage's usual sync: at the boundary at stages 0 and 1, in every micro-step
 /// above.
 Placement placement_of(int stage);
+
+/// The placement of a rank that is a worker or an owner, if the mesh has owners; otherwise the same.
+Placement placement_of_rank(const Placement& placement, const Mesh& mesh, int rank);
 
 /// Along these axes, ranks hold copies of a slice. Along the pipeline axis they hold other units.
 /// Along the tensor axis they hold other parts of the same parameters, some of which are copies

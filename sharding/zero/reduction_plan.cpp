@@ -119,7 +119,7 @@ Traffic gradient_traffic(const std::vector<UnitPlan>& all_units, int num_micro_s
   Traffic traffic;
   for (const UnitPlan* end : ends) {
     const UnitPlan& unit = *end;
-    if (!unit.trains()) continue;
+    if (!unit.trains() || unit.has_owners()) continue;  // push_traffic
     const std::int64_t numel = unit.layout.numel();
     const int ranks = unit.num_parts;
     const Precision& precision = unit.precision;

@@ -21,7 +21,7 @@ inline bool in_groups(const UnitPlan& unit) {
 }
 // Otherwise the only micro-step writes the unsharded accumulator.
 inline bool needs_slot(const UnitPlan& unit, int num_micro_steps) {
-  return unit.placement.has_gradients && unit.trains() &&
+  return unit.placement.has_gradients && unit.trains() && !unit.is_owners() &&
          (unit.placement.gradients_sharded() || num_reductions(unit, num_micro_steps) > 1 ||
           !same_type(unit) || in_groups(unit));
 }

@@ -16,7 +16,10 @@ FlatLayout layout_of(const std::vector<ParameterSpec>& parameters, const Placeme
 }
 
 // Replicas with the same slice, which add it, or what has changed in it, in this many equal parts.
+// Owners and workers cut the same buffer into different slices.
 int copies_of_slices(const Placement& placement, const Mesh& mesh) {
+  if (placement.role == Role::kOwner) return mesh.num_workers();
+  if (placement.role == Role::kWorker) return mesh.num_owners();
   if (placement.replicas_apart) return mesh.degree(kReplicateAxis);
   return mesh.degree(replica_axes(placement)) * mesh.degree(placement.group) /
          mesh.degree(slice_axes(placement));
@@ -103,6 +106,35 @@ std::int64_t UnitPlan::first_range(int parameter) const {
   return first;
 }
 
+namespace {
+
+// A worker's resident parameters are what owners publish; an owner's, what it publishes.
+UnitBuffers with_owners(const UnitPlan& unit, UnitBuffers buffers) {
+  const std::string& name = unit.spec.name;
+  const Placement& placement = unit.placement;
+  if (unit.is_workers() || unit.rounds_parameters()) {
+    const bool whole = unit.is_workers() && !placement.parameters_sharded();
+    buffers.resident = {name + ".parameters", Category::kParameters, unit.precision.parameters,
+                        whole ? unit.layout.numel() : unit.part_numel()};
+  }
+  if (unit.is_owners() && placement.published_late) {
+    buffers.published = {name + ".published", Category::kParameters, unit.precision.parameters,
+                         unit.part_numel()};
+  }
+  if (unit.is_owners()) {
+    buffers.fp32_parameters = {
+        name + ".master", unit.rounds_parameters() ? Category::kMaster : Category::kParameters,
+        DType::kF32, unit.updated_numel()};
+  }
+  if (placement.has_gradients && (unit.is_owners() || !placement.gradients_sharded())) {
+    buffers.gradients = {name + ".gradients", Category::kGradients, unit.precision.accumulate,
+                         unit.is_owners() ? unit.part_numel() : unit.layout.numel()};
+  }
+  return buffers;
+}
+
+}  // namespace
+
 UnitBuffers unit_buffers(const UnitPlan& unit) {
   const std::string& name = unit.spec.name;
   const bool rounds = unit.rounds_parameters();
@@ -120,6 +152,7 @@ UnitBuffers unit_buffers(const UnitPlan& unit) {
                       unit.first_range(static_cast<int>(unit.quantised.size()))};
   }
   if (!unit.trains()) return buffers;
+  if (unit.has_owners()) return with_owners(unit, std::move(buffers));
   if (!unit.placement.parameters_sharded() || unit.divides_parts()) {
     buffers.resident = {
         name + ".parameters", Category::kParameters, unit.precision.parameters,
@@ -142,7 +175,8 @@ UnitBuffers unit_buffers(const UnitPlan& unit) {
 }
 
 std::vector<BufferSpec> UnitBuffers::list() const {
-  return present({&resident, &fp32_parameters, &gradients, &frozen, &quantised, &ranges});
+  return present(
+      {&resident, &fp32_parameters, &published, &gradients, &frozen, &quantised, &ranges});
 }
 
 UnitState::UnitState(UnitPlan plan, const Rank& rank)
@@ -165,7 +199,9 @@ UnitState::UnitState(UnitPlan plan, const Rank& rank)
   const int num_slices = rank.mesh.degree(slice_axes(plan_.placement));
   SHERD_CHECK(plan_.layout.num_slices() == num_slices, "a unit planned for {} ranks, not {}",
               plan_.layout.num_slices(), num_slices);
-  if (placement().optimizer_sharded() && trains()) {
+  if (plan_.is_workers()) {
+    updated_slices_ = {};
+  } else if (placement().optimizer_sharded() && trains()) {
     updated_slices_ = {own_slice_};
   } else if (trains()) {
     for (int slice_index = 0; slice_index < num_slices; ++slice_index)
@@ -174,6 +210,7 @@ UnitState::UnitState(UnitPlan plan, const Rank& rank)
   const UnitBuffers buffers = unit_buffers(plan_);
   resident_ = rank.acquire(buffers.resident);
   fp32_parameters_ = rank.acquire(buffers.fp32_parameters);
+  published_ = rank.acquire(buffers.published);
   gradients_ = rank.acquire(buffers.gradients);
   frozen_ = rank.acquire(buffers.frozen);
   quantised_ = rank.acquire(buffers.quantised);

@@ -15,6 +15,12 @@
 /// type, like the full buffer at stage 2, and gradients take 4/N. In total this is 4/N + 4/N in
 /// f32, and 2/N + 4/NR + 4/N in 16 bits.
 ///
+/// With owners (placement.h), W workers hold no FP32 slices, and N owners hold nothing else but
+/// slices. In 16-bit compute, with gradients reduced in every micro-step:
+///
+///                     worker, stages 1-2   worker, stage 3   owner
+///   16-bit            2                    2/W               2/N + 4/N + 4/N
+///
 /// A unit may have frozen parameters as well as trained ones (all of the above). They lie in a
 /// separate flat buffer, in the compute type: whole at stages 0-2, sliced at stage 3. They have no
 /// gradients, FP32 slices or moments. Reductions, optimizers, norms and checkpoints follow `spec`
@@ -112,6 +118,9 @@ struct UnitPlan {
   Callers replicas() const { return {.count = num_replicas, .axes = replica_axes(placement)}; }
 
   bool trains() const { return !spec.parameters.empty(); }
+  bool is_workers() const { return placement.role == Role::kWorker; }
+  bool is_owners() const { return placement.role == Role::kOwner; }
+  bool has_owners() const { return placement.role != Role::kAll; }
   bool gathers_blocks() const { return precision.gather_blocks != kernels::BlockFormat::kF32; }
   bool reduces_blocks() const { return precision.reduce_blocks != kernels::BlockFormat::kF32; }
   /// Whether computation uses a rounded copy of the FP32 parameters.
@@ -135,8 +144,10 @@ struct UnitPlan {
   /// `parameter` is the number of parameters, this is the number of ranges.
   std::int64_t first_range(int parameter) const;
 
-  /// Elements of the slices that one rank updates: all of them at stage 0, its own otherwise.
+  /// Elements of the slices that one rank updates: all of them at stage 0, its own otherwise; none
+  /// if there are owners and it isn't one.
   std::int64_t updated_numel() const {
+    if (is_workers()) return 0;
     return placement.optimizer_sharded() ? layout.slice_numel() : layout.numel();
   }
 };
@@ -150,6 +161,7 @@ struct UnitBuffers {
   std::optional<BufferSpec> resident;  ///< stages 0-2: full; a divided part at stage 3
   /// 16-bit compute, gathers in blocks, and where nothing is resident.
   std::optional<BufferSpec> fp32_parameters;
+  std::optional<BufferSpec> published;  ///< an owner's, if it publishes late
   std::optional<BufferSpec> gradients;
   std::optional<BufferSpec> frozen;
   std::optional<BufferSpec> quantised, ranges;
@@ -184,7 +196,9 @@ class UnitState {
     return full.part(own_part() * plan_.part_numel(), plan_.part_numel());
   }
   /// Whether sums over all ranks take the slice from this rank; others may hold copies.
-  bool contributes_slice() const { return first_of_copies_ && !is_second_end(); }
+  bool contributes_slice() const {
+    return first_of_copies_ && !is_second_end() && !plan_.is_workers();
+  }
   /// The same for sums over the ranks at one position of the pipeline.
   bool first_of_copies() const { return first_of_copies_; }
   /// The parts of the slice that count in sums over all ranks, ascending, if `contributes_slice`:
@@ -192,7 +206,8 @@ class UnitState {
   const std::vector<SliceRange>& counted_ranges() const { return counted_ranges_; }
   /// The range of the slice that this rank writes to a checkpoint.
   const SliceRange& saved_range() const { return saved_range_; }
-  /// The slices that this rank updates: all of them at stage 0, its own otherwise.
+  /// The slices that this rank updates: all of them at stage 0, its own otherwise. A worker that has
+  /// owners updates none.
   const std::vector<int>& updated_slices() const { return updated_slices_; }
   /// The FP32 parameters of slice `slice_index` (one of `updated_slices`).
   Tensor fp32_slice(int slice_index) const;
@@ -221,6 +236,10 @@ class UnitState {
   /// The ranges of one quantised parameter, f32; the mean comes first.
   Tensor ranges(int parameter) const;
 
+  /// What an owner has published, if it does so late: its slice in the compute type, which workers
+  /// have. Otherwise empty.
+  Tensor published() const { return published_ ? published_.tensor() : Tensor{}; }
+
   /// Slice `slice_index` of the resident parameters, if they are a separate buffer: the rounded
   /// FP32 parameters. Otherwise empty.
   Tensor rounded_slice(int slice_index) const;
@@ -239,6 +258,7 @@ class UnitState {
   std::vector<int> updated_slices_;
   Buffer resident_;
   Buffer fp32_parameters_;
+  Buffer published_;
   Buffer gradients_;
   Buffer frozen_;
   Buffer quantised_, ranges_;

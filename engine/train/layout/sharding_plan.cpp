@@ -176,7 +176,12 @@ sharding::ShardingPlan sharding_plan(const TrainingOptions& options, const shard
       return true;
     });
     if (options.optimizer.moment_type.in_8_bits) optim::check_blocks(spec);
-    const PartSharding how = options.sharding_of(id);
+    PartSharding how = options.sharding_of(id);
+    how.placement = sharding::placement_of_rank(how.placement, mesh, rank);
+    if (how.placement.role == sharding::Role::kOwner) {  // workers keep them
+      frozen.clear();
+      quantised.clear();
+    }
     check_blocks(spec, how.precision);
     plan.units.emplace_back(std::move(spec), how.placement, how.precision, mesh, std::move(frozen),
                             std::move(quantised));

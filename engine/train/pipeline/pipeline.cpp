@@ -98,6 +98,7 @@ std::optional<BufferSpec> logits_buffer(const TrainingOptions& options,
 std::vector<BufferSpec> Pipeline::buffers(const TrainingOptions& options,
                                           const RankPipeline& pipeline, const sharding::Mesh& mesh,
                                           int rank) {
+  if (mesh.is_owner(rank)) return {};
   std::vector<BufferSpec> buffers =
       channel_buffers(channel_ends(pipeline, mesh, rank), rank_model(options, mesh, rank));
   for (BufferSpec& buffer : token_buffers(options, pipeline)) buffers.push_back(buffer);
@@ -116,6 +117,7 @@ Pipeline::Pipeline(const TrainingOptions& options, RankPipeline pipeline, UnitRu
   const sharding::Rank& rank = runner.rank();
   channels_ =
       std::make_unique<Channels>(pipeline_, rank_model(options, rank.mesh, rank.rank), rank);
+  if (!runner.computes()) return;
   for (const BufferSpec& buffer : token_buffers(options, pipeline_)) {
     tokens_.push_back(rank.acquire(buffer));
   }
@@ -125,8 +127,22 @@ Pipeline::Pipeline(const TrainingOptions& options, RankPipeline pipeline, UnitRu
 Pipeline::~Pipeline() = default;
 
 void Pipeline::train(const std::function<model::Pass(int)>& pass_of) {
-  pipeline_.whole() ? train_whole(pass_of) : train_part(pass_of);
+  if (!runner_.computes()) {
+    receive();
+  } else {
+    pipeline_.whole() ? train_whole(pass_of) : train_part(pass_of);
+  }
   runner_.gradients().finish();
+}
+
+// An owner's step. What it has published is sent by now: workers computed with it.
+void Pipeline::receive() {
+  runner_.parameters().settle();
+  for (int micro_batch = 0; micro_batch < options_.num_micro_steps; ++micro_batch) {
+    for (const Phase phase : {kForward, kLoss, kBackward}) runner_.rank().memory->enter(phase);
+    runner_.gradients().begin_micro_step(micro_batch);
+    runner_.receive_gradients(pipeline_.chunks.front());
+  }
 }
 
 // All blocks have a place of their own, and nothing is sent.

@@ -63,6 +63,7 @@ class Pipeline {
  private:
   using Action = schedule::Action;
   void train_whole(const std::function<model::Pass(int)>& pass_of);
+  void receive();
   void train_part(const std::function<model::Pass(int)>& pass_of);
   void run_passes(int num_passes, Phase phase, const std::function<void(int)>& after_blocks);
   void run(const Action& action, Phase phase);

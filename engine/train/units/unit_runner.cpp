@@ -67,7 +67,11 @@ std::vector<BufferSpec> UnitRunner::buffers(const TrainingOptions& options,
   append(buffers, frozen_weight_buffers(plan.units, model::has_frozen(options.model),
                                         plan.mesh.world_size()));
   append(buffers, reduction_buffers(plan.units, options.num_micro_steps).list());
+  if (auto pushed = pushed_buffer(plan.units, plan.mesh, options.num_micro_steps)) {
+    buffers.push_back(std::move(*pushed));
+  }
   append(buffers, LossSums::buffers(options));
+  if (plan.mesh.is_owner(rank)) return buffers;
   if (pipeline.has_head()) append(buffers, AnswerLosses::buffers(options));
   const model::ModelShape shape = rank_model(options, plan.mesh, rank);
   const std::optional<model::ModelPart> part = model_part(pipeline, options);
@@ -82,8 +86,9 @@ UnitRunner::UnitRunner(const TrainingOptions& options, const sharding::Rank& ran
                        const RankPipeline& pipeline)
     : options_(options),
       rank_(rank),
+      shape_(rank_model(options, rank.mesh, rank.rank)),
       tied_(options.model.tied),
-      has_head_(pipeline.has_head()),
+      has_head_(pipeline.has_head() && !rank.mesh.is_owner(rank.rank)),
       has_whole_model_(pipeline.whole()),
       units_(make_units(options, rank)),
       frozen_(std::make_unique<FrozenWeights>(rank, units_, model::has_frozen(options.model))),
@@ -93,8 +98,9 @@ UnitRunner::UnitRunner(const TrainingOptions& options, const sharding::Rank& ran
   for (const sharding::UnitState& unit : units_) {
     places_.emplace(unit.spec().id, static_cast<int>(places_.size()));
   }
+  if (rank.mesh.is_owner(rank.rank)) return;
   const std::optional<model::ModelPart> part = model_part(pipeline, options);
-  const model::ModelShape shape = rank_model(options, rank.mesh, rank.rank);
+  const model::ModelShape& shape = shape_;
   if (shape.part.is_cut() || shape.context.is_cut() || shape.expert.is_cut()) {
     collectives_ = std::make_unique<ModelCollectives>(shape, rank);
   }
@@ -121,8 +127,13 @@ void UnitRunner::fill_initial_values() {
     if (options_.draws_weights) {
       engine::fill_initial_values(units_[unit], rank_, options_.seed);
     }
-    parameters_.publish(static_cast<int>(unit));
+    publish_first(static_cast<int>(unit));
   }
+}
+
+void UnitRunner::publish_first(int unit) {
+  if (options_.placement.published_late) return parameters_.publish_kept(unit, true);
+  parameters_.publish(unit);
 }
 
 std::vector<int> UnitRunner::places(const std::vector<UnitId>& uses) const {
@@ -222,6 +233,14 @@ void UnitRunner::backward(const Chunk& chunk, const model::Pass& pass, bool inpu
     block_backward(block, pass, input_alone);
   }
   if (chunk.embedding) embedding_backward(pass, joined);
+}
+
+// A tied matrix is closed once, after all blocks.
+void UnitRunner::receive_gradients(const Chunk& chunk) {
+  if (!tied_) gradients_.close(head_place());
+  const int first = first_backward(chunk, options_.model);
+  for (int block = chunk.end_block() - 1; block >= first; --block) close(layer(block));
+  gradients_.close(place(embedding_unit()));
 }
 
 void UnitRunner::head_backward(const model::Pass& pass, bool joined) {

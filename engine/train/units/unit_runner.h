@@ -80,6 +80,10 @@ class UnitRunner {
   int block_place(int layer) const { return place({UnitRole::kLayer, layer, 0}); }
   int head_place() const { return place(head_unit(options_.model)); }
   bool has_head() const { return has_head_; }  ///< whether it computes losses
+  /// Whether this rank computes; an owner (sharding/mesh/mesh.h) only updates.
+  bool computes() const { return transformer_ != nullptr; }
+  /// The part of the model that this rank computes, or whose state it owns.
+  const model::ModelShape& shape() const { return shape_; }
   /// Whether the gradients of a tied matrix's two uses, both on this rank, are summed separately.
   bool ends_apart() const;
 
@@ -90,6 +94,9 @@ class UnitRunner {
   /// complete.
   void backward(const Chunk& chunk, const model::Pass& pass, bool input_alone = false);
   void weight_gradients(const Chunk& chunk);
+  /// An owner's part of a backward: receives the gradients of each unit, in the order in which
+  /// workers close them.
+  void receive_gradients(const Chunk& chunk);
   /// Head and loss without gradients. Nothing on a rank without the head.
   void evaluate_head(const model::Pass& pass);
   /// Logits of the last pass's tokens [first, first + count), over the whole vocabulary and counted
@@ -136,6 +143,7 @@ class UnitRunner {
     std::vector<int> places;
     std::vector<Views> parameters, gradients;
   };
+  void publish_first(int unit);
   Layer layer(int block) const;
   void get(Layer& layer);
   void open(Layer& layer);
@@ -158,6 +166,7 @@ class UnitRunner {
 
   const TrainingOptions& options_;
   const sharding::Rank& rank_;
+  const model::ModelShape shape_;
   bool tied_, has_head_, has_whole_model_;
   std::vector<sharding::UnitState> units_;
   std::map<UnitId, int> places_;
@@ -166,7 +175,7 @@ class UnitRunner {
   sharding::GradientReduction gradients_;
   std::unique_ptr<ModelCollectives> collectives_;
   Buffer logits_;
-  std::unique_ptr<model::Transformer> transformer_;
+  std::unique_ptr<model::Transformer> transformer_;  // null: an owner's
   std::unique_ptr<KeptInputs> inputs_;  // null: all of them are in memory
   LossSums loss_sums_;
   std::unique_ptr<AnswerLosses> answers_;

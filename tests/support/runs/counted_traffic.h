@@ -52,7 +52,7 @@ class Counting final : public sharding::Communicator {
     for (std::size_t r = 0; r < sends.size(); ++r) {
       if (static_cast<int>(r) != rank()) numel += sends[r].count;
     }
-    count("all_to_all_v", from.dtype, from.part(0, numel).bytes());
+    count("all_to_all_v", from.dtype, numel * static_cast<std::int64_t>(size_of(from.dtype)));
     inner_->all_to_all_v(stream, label, from, sends, to, receives);
   }
   void broadcast(Stream& stream, const std::string& label, Tensor data, int root) override {

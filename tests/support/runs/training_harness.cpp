@@ -40,9 +40,9 @@ std::string name_of(const RunShape& setup) {
   constexpr const char* kPlaces[] = {"", ", apart", ", apart and deferred", ", on a GPU",
                                      ", on a GPU each"};
   return fmt::format(
-      "stage {}{} world {} micro-steps {} {} prefetch {} {} threads {} delays {}{}{}{}",
+      "stage {}{} world {} + {} micro-steps {} {} prefetch {} {} threads {} delays {}{}{}{}",
       setup.stage, setup.divides_optimizer ? " over replicas" : "", setup.world_size,
-      setup.num_micro_steps,
+      setup.owners, setup.num_micro_steps,
       setup.grad_sync == sharding::GradSync::kBoundary ? "boundary" : "every", setup.prefetch_depth,
       setup.reshard_after_forward ? "reshard" : "keep", setup.threads_per_rank, setup.delay_seed,
       kPlaces[static_cast<int>(setup.place)], setup.late_stream.empty() ? "" : ", late ",
@@ -139,6 +139,7 @@ engine::TrainingOptions applied(engine::TrainingOptions options, const RunShape&
     options.placement.batch_groups = 1;
     options.local_updates.num_replicas = mesh_of(setup).degree(sharding::kReplicateAxis);
   }
+  options.placement.published_late = setup.publishes_late;
   options.gather = {setup.prefetch_depth, setup.reshard_after_forward};
   options.num_micro_steps = setup.num_micro_steps;
   if (mesh_of(setup).degree(sharding::kExpertAxis) > 1) options.divide_experts();
@@ -146,8 +147,9 @@ engine::TrainingOptions applied(engine::TrainingOptions options, const RunShape&
 }
 
 sharding::Mesh mesh_of(const RunShape& setup) {
-  return setup.axes.empty() ? sharding::Mesh::sharded(setup.world_size)
-                            : sharding::Mesh(setup.axes);
+  const std::vector<sharding::MeshAxis> sharded = {
+      {std::string(sharding::kShardAxis), setup.world_size}};
+  return sharding::Mesh(setup.axes.empty() ? sharded : setup.axes, setup.owners);
 }
 
 engine::LaunchOptions launch_options(const RunShape& setup) {

@@ -21,6 +21,8 @@ struct RunShape {
   /// Other axes in place of `world_size` ranks that shard the ZeRO state; their product is the
   /// world size.
   std::vector<sharding::MeshAxis> axes{};
+  int owners = 0;               ///< further ranks that hold the state of all others
+  bool publishes_late = false;  ///< they do
   int num_micro_steps = 1;
   int stage = 0;
   sharding::GradSync grad_sync = sharding::GradSync::kEveryMicroStep;
