@@ -151,6 +151,8 @@ TrainedModel model_of_checkpoint(const Checkpoint& checkpoint, const TrainedMode
   recipe.sets.emplace_back("parallelism.sequence_parallel=false");
   recipe.sets.emplace_back("parallelism.context_parallel_degree=1");
   recipe.sets.emplace_back("parallelism.expert_parallel_degree=1");
+  recipe.sets.emplace_back("parallelism.parameter_servers=0");
+  recipe.sets.emplace_back("parallelism.publish_delay=0");
   if (request.ranks) {
     // No step is taken, so the batch of one follows from the number of ranks.
     recipe.ranks = request.ranks;

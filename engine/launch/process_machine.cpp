@@ -157,6 +157,13 @@ std::shared_ptr<const Machine> process_machine(std::shared_ptr<sharding::Process
   }
   if (world_size % count != 0) {
     const std::int64_t others = replicas * recipe.model_ranks();
+    const std::int64_t servers = recipe.parallelism.parameter_servers;
+    if (servers > 0) {
+      throw UsageError(
+          "mpirun started {} processes, and the recipe has {} ranks, {} of them parameter servers: "
+          "each process has as many ranks as the others. Start {} processes.",
+          count, world_size, servers, world_size);
+    }
     const std::int64_t fitting = count / std::gcd(std::int64_t{count}, others);
     throw UsageError(
         "mpirun started {} processes, and the recipe has {} rank{}: each process has as many ranks "

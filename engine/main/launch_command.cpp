@@ -237,7 +237,7 @@ class LaunchCommand {
   World without_lost_hosts(const World& world) const;
   std::vector<std::string> mpirun_arguments(const World& world) const;
 
-  int num_processes_ = 0, num_restarts_ = 0, min_processes_ = 0;
+  int num_processes_ = 0, num_servers_ = 0, num_restarts_ = 0, min_processes_ = 0;
   std::string hosts_;
   std::vector<std::string> words_;
 };
@@ -247,6 +247,11 @@ LaunchCommand::LaunchCommand(CLI::App& command) {
       ->type_name("N")
       ->check(CLI::Range(1, 65536))
       ->required();
+  command
+      .add_option("--servers", num_servers_,
+                  "The last N of them are parameter servers (parallelism.parameter_servers)")
+      ->type_name("N")
+      ->check(CLI::Range(1, 65535));
   command.add_option("--hosts", hosts_, "Machines and processes on each: node1:4,node2:4")
       ->type_name("LIST");
   command
@@ -267,6 +272,11 @@ LaunchCommand::LaunchCommand(CLI::App& command) {
 }
 
 LaunchCommand::World LaunchCommand::first_world() const {
+  if (num_servers_ >= num_processes_) {
+    throw UsageError(
+        "--servers is {}, of {} processes (-n); at least one must be left to compute.", num_servers_,
+        num_processes_);
+  }
   World world{num_processes_, {}};
   std::istringstream list(hosts_);
   for (std::string host; std::getline(list, host, ',');) {
@@ -351,6 +361,10 @@ std::vector<std::string> LaunchCommand::mpirun_arguments(const World& world) con
   }
   words.push_back(own_path());
   words.insert(words.end(), words_.begin(), words_.end());
+  if (num_servers_ > 0) {
+    words.insert(words.end(),
+                 {"--set", fmt::format("parallelism.parameter_servers={}", num_servers_)});
+  }
   return words;
 }
 

@@ -27,7 +27,7 @@ class PlanCommand {
 
  private:
   engine::RecipeRequest request_;
-  std::optional<std::string> device_memory_;
+  std::optional<std::string> device_memory_, server_memory_;
   std::string html_;
   int ranks_per_machine_ = 0;
   bool json_ = false, parameters_ = false, ledger_ = false, paper_convention_ = false;
@@ -40,6 +40,10 @@ PlanCommand::PlanCommand(CLI::App& command) {
       .add_option(
           "--device-memory", device_memory_,
           "Memory of one rank's device, e.g. 80GiB (default: the recipe's, or this machine's)")
+      ->type_name("SIZE");
+  command
+      .add_option("--server-memory", server_memory_,
+                  "Memory of one parameter server (default: the recipe's, or --device-memory)")
       ->type_name("SIZE");
   command
       .add_option("--ranks-per-machine", ranks_per_machine_,
@@ -71,6 +75,7 @@ engine::DiskRates rates_of(const engine::Recipe& recipe) {
 void PlanCommand::run() const {
   engine::RecipeRequest request = request_;
   request.reads_data = false;
+  if (server_memory_) request.sets.push_back("memory.server_memory=" + *server_memory_);
   const engine::LargestSegment largest = engine::largest_segment(engine::resolve_recipe(request));
   const engine::ResolvedRecipe& recipe = largest.recipe;
   if (ledger_) {

@@ -70,7 +70,8 @@ engine::ResolvedRecipe recipe_for(const engine::RecipeRequest& request, int num_
   if (degree.kind != engine::Origin::Kind::kDefault) return recipe;
   engine::RecipeRequest with_ranks = request;
   const std::int64_t replicas = recipe.values.parallelism.data_parallel_replicate_degree;
-  with_ranks.ranks = std::max<std::int64_t>(num_processes / replicas, 1);
+  const std::int64_t workers = num_processes - recipe.values.parallelism.parameter_servers;
+  with_ranks.ranks = std::max<std::int64_t>(workers / replicas, 1);
   return engine::resolve_recipe(with_ranks);
 }
 

@@ -48,7 +48,11 @@ class Variants {
     std::optional<PlannedRecipe> planned;
     const std::int64_t bytes = counted([&] {
       planned.emplace(variant->recipe.values);
-      return needed_bytes(plan_world(*planned), limit_);
+      const WorldPlan plan = plan_world(*planned);
+      if (server_problem(variant->recipe.values, plan, limit_)) {
+        return std::numeric_limits<std::int64_t>::max();
+      }
+      return needed_bytes(plan, limit_);
     });
     if (bytes > limit_.bytes) return std::nullopt;
     return change(std::move(*variant), *planned, bytes);

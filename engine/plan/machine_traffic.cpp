@@ -215,6 +215,11 @@ MachineTraffic machine_traffic(const PlannedRecipe& planned, int ranks_per_machi
     throw UsageError(
         "--ranks-per-machine is for CPUs: between GPUs NCCL chooses the routes. Leave it out.");
   }
+  if (recipe.parallelism.parameter_servers > 0) {
+    throw UsageError(
+        "--ranks-per-machine: of parameter servers, `sherd plan` shows what each rank sends; leave "
+        "it out.");
+  }
   MachineTraffic traffic{
       .ranks_per_machine = ranks_per_machine,
       .passed_on = recipe.parallelism.hierarchical != HierarchicalChoice::kOff,

@@ -69,8 +69,9 @@ std::vector<MemoryRow> memory_rows(const MemoryPlan& plan) {
   return rows;
 }
 
-std::string memory_table(const WorldPlan& world) {
-  const MemoryPlan& plan = world.worst();
+namespace {
+
+std::string table_of(const MemoryPlan& plan, const std::string& title) {
   const ByteUnit unit = unit_for(plan.arena_bytes());
   std::vector<Cells> rows = {{std::string(unit.name)}};
   for (const std::string& column : memory_columns()) rows[0].push_back(column);
@@ -78,11 +79,24 @@ std::string memory_table(const WorldPlan& world) {
     Cells& cells = rows.emplace_back(Cells{row.name});
     for (const auto& bytes : row.bytes) cells.push_back(bytes ? unit.text(*bytes) : "");
   }
-  const std::string table = worst_rank_text(world) + "\n" + aligned(rows);
+  const std::string table = title + "\n" + aligned(rows);
   return table + fmt::format("peak: {} in {}; gaps {}; arena {}\n", human_bytes(plan.peak_bytes()),
                              name_of(plan.peak_phase()),
                              human_bytes(plan.arena_bytes() - plan.peak_bytes()),
                              human_bytes(plan.arena_bytes()));
+}
+
+std::string title_of(const WorldPlan& world, int rank, const char* kind) {
+  return fmt::format("{} {} of {} ranks, the one that needs most", kind, rank, world.world_size());
+}
+
+}  // namespace
+
+std::string memory_table(const WorldPlan& world) {
+  if (world.worst_server() < 0) return table_of(world.worst(), worst_rank_text(world));
+  const int worker = world.worst_worker(), server = world.worst_server();
+  return table_of(world.of(worker), title_of(world, worker, "workers: rank")) + "\n" +
+         table_of(world.of(server), title_of(world, server, "parameter servers: rank"));
 }
 
 std::string readable_name(Category category) {
@@ -156,9 +170,15 @@ std::vector<int> further_groups_of(const Recipe& recipe) {
 }  // namespace
 
 DeviceLimit device_limit(const Recipe& recipe, std::optional<std::int64_t> device_memory) {
-  if (device_memory) return {*device_memory, false, "--device-memory"};
+  const std::string& of_server = recipe.memory.server_memory;
+  const std::int64_t server_bytes = of_server.empty() ? 0 : parse_bytes(of_server);
+  const auto each = [&](std::int64_t bytes, const char* origin) {
+    return DeviceLimit{
+        .bytes = bytes, .shared = false, .origin = origin, .server_bytes = server_bytes};
+  };
+  if (device_memory) return each(*device_memory, "--device-memory");
   const std::string& size = recipe.memory.device_memory;
-  if (!size.empty()) return {parse_bytes(size), false, "memory.device_memory"};
+  if (!size.empty()) return each(parse_bytes(size), "memory.device_memory");
   if (device_traits(recipe).kind == DeviceKind::kCpu)
     return {usable_memory_bytes(), true, "this machine"};
   const CudaSystem system = cuda_system();
@@ -183,15 +203,46 @@ DeviceLimit device_limit(const Recipe& recipe, std::optional<std::int64_t> devic
                       human_bytes(reserve), share ? ", for each of the ranks that share it" : "")};
 }
 
+namespace {
+
+// The rank whose memory must fit into `limit.bytes`.
+const MemoryPlan& judged(const WorldPlan& plan, const DeviceLimit& limit) {
+  const bool apart = limit.shared ? limit.num_ranks > 0 : limit.server_bytes > 0;
+  if (!apart || plan.worst_server() < 0) return plan.worst();
+  return plan.of(plan.is_server(limit.first_rank) ? plan.worst_server() : plan.worst_worker());
+}
+
+bool servers_fit(const WorldPlan& plan, const DeviceLimit& limit) {
+  return limit.shared || limit.server_bytes == 0 || plan.worst_server() < 0 ||
+         plan.of(plan.worst_server()).arena_bytes() <= limit.server_bytes;
+}
+
+}  // namespace
+
 std::int64_t needed_bytes(const WorldPlan& plan, const DeviceLimit& limit) {
-  const std::int64_t worst = plan.worst().arena_bytes();
+  const std::int64_t worst = judged(plan, limit).arena_bytes();
   if (!limit.shared) return worst;
   const bool whole_world = limit.num_ranks == 0 || limit.num_ranks == plan.world_size();
   return whole_world ? plan.all_arenas_bytes() : worst * limit.num_ranks;
 }
 
+bool fits(const WorldPlan& plan, const DeviceLimit& limit) {
+  return needed_bytes(plan, limit) <= limit.bytes && servers_fit(plan, limit);
+}
+
+std::optional<std::string> server_problem(const Recipe& recipe, const WorldPlan& plan,
+                                          const DeviceLimit& limit) {
+  if (servers_fit(plan, limit)) return std::nullopt;
+  const std::int64_t needed = plan.of(plan.worst_server()).arena_bytes();
+  return fmt::format(
+      "a parameter server, of {}, needs {}; memory.server_memory is {}, {} too little. Use more "
+      "parallelism.parameter_servers.",
+      recipe.parallelism.parameter_servers, human_bytes(needed), human_bytes(limit.server_bytes),
+      human_bytes(needed - limit.server_bytes));
+}
+
 std::string need_sentence(const Recipe& recipe, const WorldPlan& world, const DeviceLimit& limit) {
-  const MemoryPlan& plan = world.worst();
+  const MemoryPlan& plan = judged(world, limit);
   const ByteUnit unit = unit_for(plan.arena_bytes());
   const BytesByCategory& peak = plan.by_phase()[phase_index(plan.peak_phase())];
   std::string parts;
@@ -212,6 +263,10 @@ std::string need_sentence(const Recipe& recipe, const WorldPlan& world, const De
 
 std::optional<std::string> check_fits(const ResolvedRecipe& recipe, const WorldPlan& plan,
                                       const DeviceLimit& limit) {
+  if (auto problem = server_problem(recipe.values, plan, limit)) {
+    if (recipe.values.memory.on_exceed == OnExceed::kWarn) return problem;
+    throw UsageError("{}", *problem);
+  }
   const std::int64_t needed = needed_bytes(plan, limit);
   if (needed <= limit.bytes) return std::nullopt;
   std::string sentence =

@@ -43,6 +43,9 @@ struct DeviceLimit {
   bool shared = false;  ///< by all ranks of the process; otherwise each rank has as much
   std::string origin;   ///< "--device-memory", "memory.device_memory", "this machine"
   int num_ranks = 0;    ///< that share it; 0: all ranks
+  /// Of a rank that is a parameter server, if each rank has its own memory; 0: as the others.
+  std::int64_t server_bytes = 0;
+  int first_rank = 0;  ///< of those that share it, if they aren't all
 };
 /// `device_memory` (from --device-memory), else the recipe's memory.device_memory; both are per
 /// rank. Else the memory of this machine or its control group, shared by all ranks, or the free
@@ -57,8 +60,16 @@ DeviceLimit device_limit(const Recipe& recipe, std::optional<std::int64_t> devic
 std::int64_t library_reserve_bytes(int zero_ranks, bool share_device,
                                    const std::vector<int>& further = {});
 
-/// The bytes that must fit into `limit`: the largest arena of a rank, or the sum over all ranks.
+/// The bytes that must fit into `limit.bytes`: the largest arena of a rank, or the sum over all
+/// ranks. Without parameter servers if they have a limit of their own.
 std::int64_t needed_bytes(const WorldPlan& plan, const DeviceLimit& limit);
+
+/// Whether all ranks fit: `needed_bytes`, and parameter servers that have a limit of their own.
+bool fits(const WorldPlan& plan, const DeviceLimit& limit);
+
+/// What parameter servers lack, in a sentence; none if they fit.
+std::optional<std::string> server_problem(const Recipe& recipe, const WorldPlan& plan,
+                                          const DeviceLimit& limit);
 
 /// "stage 3 on 8 ranks needs 11.2 GiB per rank (parameters 0.6, gradients 0.6, ...)", with the sum
 /// over ranks if the limit is shared.

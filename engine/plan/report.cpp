@@ -28,7 +28,8 @@ sharding::Traffic most_traffic(const TrainingOptions& options, const sharding::M
   sharding::Traffic most = TrainingStep::traffic(options, mesh, first_rank, device);
   if (!optimizer_differs(options)) return most;
   const int ranks = mesh.world_size() / mesh.degree(sharding::kPipelineAxis);
-  for (int rank = first_rank + 1; rank < first_rank + ranks; ++rank) {
+  const int end = std::min(first_rank + ranks, mesh.world_size());
+  for (int rank = first_rank + 1; rank < end; ++rank) {
     sharding::Traffic traffic = TrainingStep::traffic(options, mesh, rank, device);
     const bool owns = std::any_of(traffic.sent().begin(), traffic.sent().end(), [](const auto& s) {
       return s.collective == sharding::Collective::kBroadcast && !s.callers.peer && s.bytes > 0;
@@ -43,7 +44,7 @@ sharding::Traffic most_traffic(const PlannedRecipe& planned) {
   const sharding::Mesh& mesh = planned.mesh;
   sharding::Traffic most;
   const int ranks = mesh.world_size() / mesh.degree(sharding::kPipelineAxis);
-  for (int first = 0; first < mesh.world_size(); first += ranks) {
+  for (int first = 0; first < mesh.num_workers(); first += ranks) {
     sharding::Traffic traffic = most_traffic(planned.options, mesh, first, planned.device.kind);
     if (first == 0 || traffic.total_bytes() > most.total_bytes()) most = std::move(traffic);
   }
@@ -104,6 +105,10 @@ std::string fits_text(const PlanReport& report) {
           ? fmt::format("{} has {}", report.limit.origin, human_bytes(report.limit.bytes))
           : fmt::format("the device has {} ({})", human_bytes(report.limit.bytes),
                         report.limit.origin);
+  const Recipe& recipe = report.planned.recipe;
+  if (const auto problem = server_problem(recipe, report.plan, report.limit)) {
+    return fmt::format("doesn't fit: {}\n", *problem);
+  }
   std::string text =
       fmt::format("{}: {}; {}", report.fits() ? "fits" : "doesn't fit",
                   need_sentence(report.planned.recipe, report.plan, report.limit), has);
@@ -126,16 +131,28 @@ std::string extreme_text(std::string_view label, const std::optional<ValueLimit>
   return fmt::format("{}: {}, {}\n", label, extreme->value, change_text(extreme->change));
 }
 
-std::string sent_text(const PlanReport& report) {
-  const ByteUnit unit = unit_for(report.sent_bytes);
-  std::string text = fmt::format("sent in a step by {}\n{:<24}{:>14}{:>8}{:>12}{:>14}\n",
-                                 sender_text(report), "", "collective", "type", "calls", unit.name);
-  for (const sharding::Sent& sent : report.sent) {
+std::string sent_text(const std::vector<sharding::Sent>& all, std::int64_t bytes,
+                      std::string_view sender) {
+  const ByteUnit unit = unit_for(bytes);
+  std::string text = fmt::format("sent in a step by {}\n{:<24}{:>14}{:>8}{:>12}{:>14}\n", sender, "",
+                                 "collective", "type", "calls", unit.name);
+  for (const sharding::Sent& sent : all) {
     text += fmt::format("{:<24}{:>14}{:>8}{:>12}{:>14}\n", sent.label,
                         sharding::name_of(sent.collective), name_of(sent.dtype), sent.calls,
                         unit.text(sent.bytes));
   }
-  return text + fmt::format("{:<24}{:>48}\n", "sum", unit.text(report.sent_bytes));
+  return text + fmt::format("{:<24}{:>48}\n", "sum", unit.text(bytes));
+}
+
+std::string sent_text(const PlanReport& report) {
+  std::string text = sent_text(report.sent, report.sent_bytes, sender_text(report));
+  const sharding::Traffic& of_server = report.sent_by_server;
+  if (report.planned.mesh.num_owners() == 0) return text;
+  return text + "\n" +
+         sent_text(of_server.sent(), of_server.total_bytes(),
+                   optimizer_differs(report.planned.options)
+                       ? "the parameter server that sends most"
+                       : "each parameter server");
 }
 
 }  // namespace
@@ -159,17 +176,23 @@ PlanReport plan_report(const ResolvedRecipe& recipe, const DeviceLimit& limit,
       .smallest_world = smallest_world(recipe, limit),
       .sent = traffic.sent(),
       .sent_bytes = traffic.total_bytes(),
+      .sent_by_server = {},
       .experts = expert_plan(planned.options, planned.mesh, traffic.sent()),
       .exchanges = exchange_plan(planned.options, planned.mesh),
       .disk = {},
       .machines = {},
   };
+  if (planned.mesh.num_owners() > 0) {
+    report.sent_by_server = most_traffic(planned.options, planned.mesh, planned.mesh.num_workers(),
+                                         planned.device.kind);
+  }
   report.disk = disk_plan(planned, report.plan, rates);
   if (ranks_per_machine > 0) report.machines = machine_traffic(planned, ranks_per_machine);
   for (const auto& [stage, variant] : at_every_stage(recipe)) {
     const PlannedRecipe at_stage = variant.values;
     WorldPlan of_stage = plan_world(at_stage);
-    const std::int64_t bytes = needed_bytes(of_stage, limit);
+    std::int64_t bytes = needed_bytes(of_stage, limit);
+    if (!engine::fits(of_stage, limit)) bytes = std::max(bytes, limit.bytes + 1);
     report.stages.push_back(
         {stage, std::move(of_stage), bytes, most_traffic(at_stage).total_bytes()});
   }
@@ -205,6 +228,7 @@ std::string epochs_text(const Recipe& recipe) {
 
 std::string sender_text(const PlanReport& report) {
   if (report.planned.recipe.world_size() == 1) return "the only rank";
+  if (report.planned.mesh.num_owners() > 0) return "each worker";
   if (ranks_differ(report.planned)) return "the rank that sends most";
   return "each rank";
 }

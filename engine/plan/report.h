@@ -37,12 +37,13 @@ struct PlanReport {
   std::optional<ValueLimit> largest_micro_batch, smallest_world;
   std::vector<sharding::Sent> sent;  ///< in a step, by the rank that sends most
   std::int64_t sent_bytes = 0;
+  sharding::Traffic sent_by_server;        ///< if there are parameter servers; `sent`: by a worker
   std::optional<ExpertPlan> experts;       ///< if ranks divide experts
   std::optional<ExchangePlan> exchanges;   ///< if replicas train apart; not in `sent`
   std::optional<DiskPlan> disk;            ///< if some state is on disk
   std::optional<MachineTraffic> machines;  ///< if the ranks per machine are known
 
-  bool fits() const { return needed_bytes <= limit.bytes; }
+  bool fits() const { return engine::fits(plan, limit); }
 };
 
 /// `ranks_per_machine`: 0 if unknown. `rates`: of the drive with state on disk, if known.

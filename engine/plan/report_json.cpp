@@ -25,10 +25,10 @@ Json by_phase(const BytesByPhase& phases) {
   return json;
 }
 
-Json plan_of_rank(const WorldPlan& world) {
-  const MemoryPlan& plan = world.worst();
+Json plan_of_rank(const WorldPlan& world, int rank) {
+  const MemoryPlan& plan = world.of(rank);
   Json json;
-  json["worst_rank"] = world.worst_rank();
+  json["worst_rank"] = rank;
   json["at_rest"] = by_category(plan.at_rest());
   json["by_phase"] = by_phase(plan.by_phase());
   json["peak_phase"] = name_of(plan.peak_phase());
@@ -37,6 +37,10 @@ Json plan_of_rank(const WorldPlan& world) {
   json["gap_bytes"] = plan.arena_bytes() - plan.peak_bytes();
   json["all_ranks_arena_bytes"] = world.all_arenas_bytes();
   return json;
+}
+
+Json plan_of_rank(const WorldPlan& world) {
+  return plan_of_rank(world, world.worst_rank());
 }
 
 Json change_json(const Change& change) {
@@ -79,9 +83,9 @@ Json machines_json(const MachineTraffic& traffic) {
             {"to_other_machines_bytes", traffic.all.across}}}};
 }
 
-Json sent_json(const PlanReport& report) {
+Json sent_json(const std::vector<sharding::Sent>& all) {
   Json lines = Json::array();
-  for (const sharding::Sent& sent : report.sent) {
+  for (const sharding::Sent& sent : all) {
     lines.push_back({{"what", sent.label},
                      {"collective", sharding::name_of(sent.collective)},
                      {"dtype", name_of(sent.dtype)},
@@ -164,8 +168,16 @@ std::string plan_json(const PlanReport& report) {
   for (const Change& change : report.changes) json["changes"].push_back(change_json(change));
   json["largest_micro_batch"] = extreme_json(report.largest_micro_batch);
   json["smallest_world"] = extreme_json(report.smallest_world);
-  json["sent"] = sent_json(report);
+  json["sent"] = sent_json(report.sent);
   json["sent_bytes"] = report.sent_bytes;
+  if (report.plan.worst_server() >= 0) {
+    json["parameter_servers"] = {
+        {"worker_plan", plan_of_rank(report.plan, report.plan.worst_worker())},
+        {"server_plan", plan_of_rank(report.plan, report.plan.worst_server())},
+        {"server_memory_bytes", report.limit.server_bytes},
+        {"sent", sent_json(report.sent_by_server.sent())},
+        {"sent_bytes", report.sent_by_server.total_bytes()}};
+  }
   if (report.exchanges) json["local_updates"] = exchanges_json(*report.exchanges);
   if (report.disk) json["disk"] = disk_json(*report.disk);
   if (report.experts) json["experts"] = experts_json(*report.experts);

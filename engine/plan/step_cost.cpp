@@ -32,9 +32,13 @@ StepCost step_cost(const PlannedRecipe& planned) {
   const auto& [recipe, options, mesh, traits] = planned;
   const int ranks = mesh.world_size();
   // Of all ranks; those of one place in a pipeline are nearly alike.
-  const int places = mesh.degree(sharding::kPipelineAxis), alike = ranks / places;
+  const int places = mesh.degree(sharding::kPipelineAxis), alike = mesh.num_workers() / places;
   double sent_bytes = 0.0, gathered = 0.0, disk_bytes = 0.0;
-  for (int first = 0; first < ranks; first += alike) {
+  for (int rank = mesh.num_workers(); rank < ranks; ++rank) {
+    sent_bytes += static_cast<double>(
+        TrainingStep::traffic(options, mesh, rank, traits.kind).total_bytes());
+  }
+  for (int first = 0; first < mesh.num_workers(); first += alike) {
     const sharding::Traffic traffic = TrainingStep::traffic(options, mesh, first, traits.kind);
     sent_bytes += static_cast<double>(traffic.total_bytes()) * alike;
     for (int fragment = 0; fragment < options.local_updates.num_fragments; ++fragment) {

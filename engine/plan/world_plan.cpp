@@ -10,10 +10,11 @@ namespace sherd::engine {
 namespace {
 
 /// What of a rank's plan isn't the same on all ranks: its place in the pipeline and among tensor
-/// ranks, and what the optimizer holds unevenly, of the units of a model with one layer of each
+/// ranks, whether it owns others' state, and what the optimizer holds unevenly, of the units of a model with one layer of each
 /// kind, or of all layers if some are updated differently.
 struct Peculiarity {
   int place = 0, tensor_rank = 0;
+  bool owns = false;
   std::vector<std::int64_t> uneven{};
   auto operator<=>(const Peculiarity&) const = default;
 };
@@ -21,7 +22,7 @@ struct Peculiarity {
 sharding::Mesh without_pipeline(const sharding::Mesh& mesh) {
   std::vector<sharding::MeshAxis> axes = mesh.axes();
   std::erase_if(axes, [](const auto& axis) { return axis.name == sharding::kPipelineAxis; });
-  return sharding::Mesh(axes);
+  return sharding::Mesh(axes, mesh.num_owners());
 }
 
 std::vector<Peculiarity> peculiarities(const TrainingOptions& options, const sharding::Mesh& mesh) {
@@ -29,6 +30,7 @@ std::vector<Peculiarity> peculiarities(const TrainingOptions& options, const sha
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
     ranks[rank].place = mesh.coordinate(static_cast<int>(rank), sharding::kPipelineAxis);
     ranks[rank].tensor_rank = mesh.coordinate(static_cast<int>(rank), sharding::kTensorAxis);
+    ranks[rank].owns = mesh.is_owner(static_cast<int>(rank));
   }
   if (!optim::descriptor_of(options.optimizer.type).uneven_numels) return ranks;
   TrainingOptions one_of_each = options;
@@ -39,12 +41,15 @@ std::vector<Peculiarity> peculiarities(const TrainingOptions& options, const sha
   }
   // Tensor is the innermost axis: its ranks are the first ones.
   for (int tensor_rank = 0; tensor_rank < mesh.degree(sharding::kTensorAxis); ++tensor_rank) {
-    const auto units = sharding_plan(one_of_each, without_pipeline(mesh), tensor_rank).units;
+    const bool has_owners = mesh.num_owners() > 0;
+    const auto units = sharding_plan(one_of_each, without_pipeline(mesh),
+                                     has_owners ? mesh.num_workers() : tensor_rank)
+                           .units;
     for (std::size_t unit = 0; unit < units.size(); ++unit) {
       const std::vector<std::int64_t> numels = optim::descriptor_of(options.optimizer.type)
                                                    .uneven_numels(options.optimizer, units[unit]);
       for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
-        if (ranks[rank].tensor_rank != tensor_rank) continue;
+        if (ranks[rank].tensor_rank != tensor_rank || ranks[rank].owns != has_owners) continue;
         const int slice = sharding::slice_of(mesh, static_cast<int>(rank), units[unit].placement);
         ranks[rank].uneven.push_back(numels[static_cast<std::size_t>(slice)]);
       }
@@ -57,9 +62,10 @@ std::vector<Peculiarity> peculiarities(const TrainingOptions& options, const sha
 
 WorldPlan::WorldPlan(const TrainingOptions& options, MemoryRequest request) {
   const int world_size = request.mesh.world_size();
+  num_workers_ = request.mesh.num_workers();
   const bool uneven = optim::descriptor_of(options.optimizer.type).uneven_numels &&
                       options.placement.optimizer_sharded() && world_size > 1;
-  const bool ranks_differ = uneven || request.mesh.degree(sharding::kPipelineAxis) > 1 ||
+  const bool ranks_differ = uneven || request.mesh.num_owners() > 0 || request.mesh.degree(sharding::kPipelineAxis) > 1 ||
                             request.mesh.degree(sharding::kTensorAxis) > 1;
   const auto rows =
       ranks_differ ? peculiarities(options, request.mesh) : std::vector<Peculiarity>(1);
@@ -81,6 +87,8 @@ WorldPlan::WorldPlan(const TrainingOptions& options, MemoryRequest request) {
     ++equal_ranks_[kind_of_rank_.back()].num_ranks;
     const std::int64_t bytes = of(rank).arena_bytes();
     if (bytes > worst().arena_bytes()) worst_rank_ = rank;
+    int& worst_alike = request.mesh.is_owner(rank) ? worst_server_ : worst_worker_;
+    if (worst_alike < 0 || bytes > of(worst_alike).arena_bytes()) worst_alike = rank;
     if (__builtin_add_overflow(all_arenas_bytes_, bytes, &all_arenas_bytes_)) {
       throw UsageError("{} ranks together need more bytes than 64 bits can count.", world_size);
     }

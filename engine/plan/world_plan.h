@@ -32,6 +32,10 @@ class WorldPlan {
   const MemoryPlan& disk_of(int rank) const { return equal_ranks_[kind_of_rank_[rank]].disk; }
   /// The rank that needs most, the first of several.
   int worst_rank() const { return worst_rank_; }
+  /// The same of parameter servers, and of the others; -1: there are none.
+  int worst_server() const { return worst_server_; }
+  bool is_server(int rank) const { return rank >= num_workers_; }
+  int worst_worker() const { return worst_worker_; }
   const MemoryPlan& worst() const { return of(worst_rank_); }
   /// The memory of all ranks together.
   std::int64_t all_arenas_bytes() const { return all_arenas_bytes_; }
@@ -39,7 +43,8 @@ class WorldPlan {
  private:
   std::vector<EqualRanks> equal_ranks_;
   std::vector<std::size_t> kind_of_rank_;
-  int worst_rank_ = 0;
+  int num_workers_ = 0;
+  int worst_rank_ = 0, worst_worker_ = -1, worst_server_ = -1;
   std::int64_t all_arenas_bytes_ = 0;
 };
 

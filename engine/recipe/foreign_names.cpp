@@ -219,6 +219,8 @@ constexpr ForeignKey kKeys[] = {
     {"diloco_outer_momentum outer_nesterov", "diloco.outer_momentum", "the momentum is Nesterov's."},
     {"fragment_sync_every num_diloco_fragments", "diloco.num_fragments"},
     {"should_quantize", "diloco.quantize", "it is none, int8_block64 or int4_block64."},
+    {"num_servers num_ps ps_num parameter_server ps_count dmlc_num_server num_parameter_servers", "parallelism.parameter_servers", "it counts ranks that have no batch."},
+    {"staleness ssp_staleness max_staleness optimizer_delay delayed_param_update dpu", "parallelism.publish_delay", "it is 0 or 1 steps, by schedule."},
     {"ema swa use_ema", "averages.type"},
     {"ema_decay ema_beta smoothing", "averages.decay"},
     {"ema_start ema_start_step", "averages.start_step"},

@@ -190,6 +190,8 @@ struct Recipe {
     std::int64_t pipeline_chunks_per_rank = 0;
     std::vector<double> pipeline_layers_per_chunk;  ///< empty: divided by estimated time
     HierarchicalChoice hierarchical = HierarchicalChoice::kAuto;
+    std::int64_t parameter_servers = 0;
+    std::int64_t publish_delay = 0;  ///< steps
   } parallelism;
 
   struct ZeroOptimization {
@@ -296,6 +298,7 @@ struct Recipe {
   struct Memory {
     /// A size (engine/report/byte_size.h). Empty: this machine's memory.
     std::string device_memory;
+    std::string server_memory;  ///< of a parameter server. Empty: device_memory
     OnExceed on_exceed = OnExceed::kAbort;
   } memory;
 
@@ -324,7 +327,9 @@ struct Recipe {
            parallelism.context_parallel_degree;
   }
   std::int64_t tokens_per_step() const { return training.global_batch_size * training.seq_length; }
-  std::int64_t world_size() const { return data_degree() * model_ranks(); }
+  /// Ranks that compute; parameter servers don't.
+  std::int64_t num_workers() const { return data_degree() * model_ranks(); }
+  std::int64_t world_size() const { return num_workers() + parallelism.parameter_servers; }
   optim::LrSchedule lr_schedule() const {
     return {.type = lr_scheduler.type,
             .lr = optimizer.lr,

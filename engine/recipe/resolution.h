@@ -120,6 +120,8 @@ void check_distillation(Resolution& recipe);
 /// Part of check_training: replicas that train apart (rules_diloco.cpp).
 void check_diloco(Resolution& recipe);
 void check_latent_attention(Resolution& recipe);
+/// Part of check_training: parameter servers (rules_servers.cpp).
+void check_servers(Resolution& recipe);
 /// Part of check_training: steps at which the learning rate changes, and traced steps.
 void check_steps(Resolution& recipe);
 void check_pipeline(Resolution& recipe);

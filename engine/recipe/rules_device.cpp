@@ -62,6 +62,13 @@ std::vector<Refusal> refusals_of_gpus(const Recipe& recipe) {
                                       "on CPUs only; set run.device: cpu.",
                                       recipe.model.kv_lora_rank));
   }
+  if (degrees.parameter_servers > 0) {
+    refusals.emplace_back("parallelism.parameter_servers",
+                          fmt::format("parallelism.parameter_servers is {}, but parameter servers "
+                                      "and their workers are CPU ranks only; use 0, or set "
+                                      "run.device: cpu.",
+                                      degrees.parameter_servers));
+  }
   if (recipe.diloco.active()) {
     refusals.emplace_back("diloco.sync_every",
                           fmt::format("diloco.sync_every is {}, but replicas train apart on CPUs "

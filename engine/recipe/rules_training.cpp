@@ -120,7 +120,7 @@ void check_weight_hashes(Resolution& recipe) {
   const std::int64_t replicas = degrees.data_parallel_replicate_degree;
   const std::int64_t alike = values.diloco.active() ? 1 : replicas;
   const bool has_copies = values.zero_optimization.stage < 3
-                              ? values.world_size() / replicas * alike > 1
+                              ? values.num_workers() / replicas * alike > 1
                               : alike > 1 || has_tied_ends || degrees.tensor_parallel_degree > 1 ||
                                     degrees.expert_parallel_degree > 1;
   if (has_copies) return;
@@ -128,8 +128,8 @@ void check_weight_hashes(Resolution& recipe) {
       {"training.weight_hash_interval", "zero_optimization.stage"},
       "training.weight_hash_interval is {}, but with {} rank{} at stage {} each weight is "
       "held once, so nothing can be compared. Use 0.",
-      values.training.weight_hash_interval, values.world_size(),
-      values.world_size() == 1 ? "" : "s", values.zero_optimization.stage);
+      values.training.weight_hash_interval, values.num_workers(),
+      values.num_workers() == 1 ? "" : "s", values.zero_optimization.stage);
 }
 
 void check_checkpoints(Resolution& recipe) {
@@ -220,11 +220,16 @@ void check_texts(Resolution& recipe) {
     if (!text.value.empty()) continue;
     recipe.refuse({text.key}, "{} is \"\"; expected {}.", text.key, text.expected);
   }
-  if (values.memory.device_memory.empty()) return;
-  try {
-    parse_bytes(values.memory.device_memory);
-  } catch (const UsageError& error) {
-    recipe.refuse({"memory.device_memory"}, "memory.device_memory: {}", error.what());
+  for (const auto& [key, size] :
+       {std::pair<std::string_view, const std::string&>("memory.device_memory",
+                                                        values.memory.device_memory),
+        {"memory.server_memory", values.memory.server_memory}}) {
+    if (size.empty()) continue;
+    try {
+      parse_bytes(size);
+    } catch (const UsageError& error) {
+      recipe.refuse({key}, "{}: {}", key, error.what());
+    }
   }
 }
 
@@ -273,6 +278,7 @@ void check_training(Resolution& recipe) {
   check_preference(recipe);
   check_distillation(recipe);
   check_diloco(recipe);
+  check_servers(recipe);
   check_checkpoints(recipe);
   check_rewinds(recipe);
   check_data(recipe);

@@ -120,6 +120,9 @@ bool changes_batch_size(R r) {
 bool saves(R r) {
   return r.checkpoint.saves();
 }
+bool has_servers(R r) {
+  return r.parallelism.parameter_servers > 0;
+}
 template <OptimizerType... types>
 bool updates_by(R r) {
   return ((r.optimizer.type == types) || ...);
@@ -132,7 +135,7 @@ constexpr std::string_view kOnGpus = "on GPUs", kWithExperts = "with num_experts
                            kWithPipeline = "with pipeline_parallel_degree",
                            kAtStage3 = "at stage 3",
                            kWithOffload = "with offload_optimizer or offload_param: nvme",
-                           kDynamic = "with mode: dynamic",
+                           kWithServers = "with parameter_servers", kDynamic = "with mode: dynamic",
                            kDecays = "with every type but constant",
                            kByAStep = "with every type but constant and inverse_sqrt",
                            kWsd = "with type: wsd",
@@ -319,6 +322,8 @@ const Use kUses[] = {
      [](R r) { return r.preference.loss == PreferenceLoss::kSimpo; }},
     {"preference.desirable_weight", "with loss: kto", judges_answers},
     {"preference.undesirable_weight", "with loss: kto", judges_answers},
+    {"parallelism.publish_delay", kWithServers, has_servers},
+    {"memory.server_memory", kWithServers, has_servers},
     {"diloco.outer_lr", "with sync_every", active<&Recipe::diloco>},
     {"diloco.outer_momentum", "with sync_every", active<&Recipe::diloco>},
     {"diloco.num_fragments", "with sync_every", active<&Recipe::diloco>},

@@ -100,7 +100,9 @@ void check_first_weights(checkpoint::Disk& disk, const Recipe& recipe,
 std::optional<std::string> check_memory(const ResolvedRecipe& recipe, const WorldPlan& plan,
                                         const Machine& machine) {
   DeviceLimit limit = device_limit(recipe.values);
-  limit.num_ranks = machine.ranks_here(plan.world_size()).on_host;
+  const RanksHere here = machine.ranks_here(plan.world_size());
+  limit.num_ranks = here.on_host;
+  limit.first_rank = here.first;
   return check_fits(recipe, plan, limit);
 }
 

@@ -172,6 +172,9 @@ void Resuming::begin_with(const std::string& init_from) {
 }
 
 void Resuming::publish() {
+  if (options_.placement.published_late) {
+    return shared_.training_step().publish_kept(/*refresh=*/!start_.from_checkpoint);
+  }
   for (std::size_t unit = 0; unit < model_.units().size(); ++unit) {
     model_.publish(static_cast<int>(unit));
   }

@@ -15,6 +15,7 @@ namespace sherd::engine {
 namespace {
 
 constexpr const char* kParam = "param";
+constexpr const char* kPublished = "published";  // by owners that publish late
 
 // What only replica `replica` has of a parameter; of replica 0 under the parameter's own name.
 std::string name_in_replica(const std::string& parameter, int replica) {
@@ -143,6 +144,22 @@ void add_frozen(const TrainingOptions& options, const ShardedModel& model, const
   }
 }
 
+// What workers have of an owner's slice.
+void add_published(const ShardedModel& model, const Index& index,
+                   std::vector<sharding::StatePiece>& pieces) {
+  for (const sharding::UnitState& unit : model.units()) {
+    const Tensor slice = unit.published();
+    if (!slice) continue;
+    for (const sharding::Piece& piece : unit.layout().pieces(unit.own_slice())) {
+      const ParameterSpec& parameter = unit.spec().parameters[piece.parameter];
+      const Elements elements = {piece.first_element, piece.count,
+                                 slice.part(piece.position, piece.count)};
+      add_pieces(parameter, index.at({parameter.index, kPublished}), elements, Pieces::kOwned,
+                 pieces);
+    }
+  }
+}
+
 }  // namespace
 
 bool saves_frozen(const TrainingOptions& options) {
@@ -171,6 +188,10 @@ std::vector<sharding::StateTensor> state_tensors(const TrainingOptions& options,
           tensors.push_back({name, kind, optim::shape_of_kind(kind, type, parameter.shape),
                              optim::form_of(kind, type).dtype});
         }
+      }
+      if (trained && options.placement.published_late) {
+        tensors.push_back({parameter.name, kPublished, parameter.shape,
+                           options.sharding_of(unit.id).precision.parameters});
       }
       if (options.average.active()) {
         tensors.push_back({parameter.name, optim::kAverageKind, parameter.shape, DType::kF32});
@@ -235,6 +256,7 @@ sharding::State run_state(const TrainingOptions& options, const ShardedModel& mo
   add_weights(model, has_local ? own : shared, has_local ? optim::kLocalKind : kParam, pieces,
               state.pieces);
   if (pieces == Pieces::kOwned) add_frozen(options, model, shared, state.pieces);
+  add_published(model, shared, state.pieces);
   add_moments(options, model, training_step.optimizer().moment_pieces(), own, pieces, state.pieces);
   if (const optim::WeightAverage* const average = training_step.average()) {
     add_moments(options, model, average->pieces(), shared, pieces, state.pieces);

@@ -11,6 +11,8 @@ namespace sherd::engine {
 /// are state too, so that a checkpoint holds the whole model: their values, of 16 bits as f32, and,
 /// if there is an average, the same values again. An adapter's frozen base isn't state.
 ///
+/// Owners that publish late also save what workers have: "published", in the compute type.
+///
 /// If replicas train apart, "param" is the global weights, whose outer momentum is state, too. Each
 /// of the `replicas` (0: the options') has its own weights ("local") and moments: of replica 0
 /// under the parameter's name, of replica r under "replica.r.NAME".

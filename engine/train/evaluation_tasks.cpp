@@ -85,15 +85,18 @@ std::vector<ExactSum> Evaluation::add_up(const std::vector<ExactSum>& own,
 EvaluationResult::Task Evaluation::score(const data::Task& task, const AskedToStop& asked,
                                          StopRequest& stop) {
   const sharding::Rank& rank = model_.rank();
-  model::Transformer& transformer = model_.transformer();
+  const model::ModelShape& shape = model_.shape();
   const bool shares = options_.separate_documents;
   const std::int64_t seq_length = options_.model.seq_length;
-  const std::int64_t parts = parts_of_row(transformer.shape());
+  const std::int64_t parts = parts_of_row(shape);
   const TaskRows rows(task, shares ? seq_length : row_length(task, seq_length, parts), shares);
   TrainingOptions options = options_;
   options.model.seq_length = rows.seq_length();
   const OwnPositions positions(options, rank);
-  const PassLength shorter(transformer, rows.seq_length() / transformer.shape().context.degree);
+  std::optional<PassLength> shorter;
+  if (model_.computes()) {
+    shorter.emplace(model_.transformer(), rows.seq_length() / shape.context.degree);
+  }
   const std::vector<std::int64_t> in_row = positions.in_row();
 
   const auto rows_of = [&](std::int64_t pass, int data_index) {

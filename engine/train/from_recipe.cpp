@@ -58,6 +58,7 @@ TrainingOptions training_options(const Recipe& recipe) {
                                                  ? sharding::Replicas::kDivideOptimizer
                                                  : sharding::Replicas::kHoldCopies);
   options.placement.batch_groups = static_cast<int>(recipe.parallelism.batch_groups);
+  options.placement.published_late = recipe.parallelism.publish_delay > 0;
   if (recipe.diloco.active()) {
     options.local_updates =
         recipe.diloco.options(recipe.parallelism.data_parallel_replicate_degree);
@@ -147,7 +148,8 @@ sharding::Mesh mesh_of(const Recipe& recipe) {
        {std::string(sharding::kShardAxis),
         static_cast<int>(degrees.data_parallel_shard_degree / degrees.expert_parallel_degree)},
        {std::string(sharding::kContextAxis), static_cast<int>(degrees.context_parallel_degree)},
-       {std::string(sharding::kTensorAxis), static_cast<int>(degrees.tensor_parallel_degree)}});
+       {std::string(sharding::kTensorAxis), static_cast<int>(degrees.tensor_parallel_degree)}},
+      static_cast<int>(degrees.parameter_servers));
 }
 
 data::DataOptions data_options(const Recipe& recipe) {

@@ -343,6 +343,8 @@ const std::map<std::string, Change> kChanges = {
     {"distillation.weight", {{"distillation.weight=1"}, {}, {"distillation.weight"}}},
     {"distillation.temperature",
      {{"distillation.temperature=2"}, {}, {"distillation.temperature"}}},
+    {"parallelism.publish_delay",
+     {{"parallelism.publish_delay=1"}, {"parallelism.publish_delay"}, {}}},
     {"diloco.sync_every", {{"diloco.sync_every=6"}, {"diloco.sync_every"}, {}}},
     {"diloco.outer_lr", {{"diloco.outer_lr=0.5"}, {"diloco.outer_lr"}, {}}},
     {"diloco.outer_momentum", {{"diloco.outer_momentum=0.5"}, {"diloco.outer_momentum"}, {}}},

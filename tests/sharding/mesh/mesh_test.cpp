@@ -123,6 +123,43 @@ TEST(ProcessGroups, MembersOfAGroupCallItTheSameAndNoOtherGroupHasItsName) {
   }
 }
 
+TEST(Owners, AreTheLastRanksInGroupsOfTheirOwnAndOfTheWorld) {
+  const Mesh mesh({{"replicate", 1}, {"shard", 3}}, 2);
+  EXPECT_EQ(mesh.world_size(), 5);
+  EXPECT_EQ(mesh.num_workers(), 3);
+  EXPECT_EQ(mesh.group(1, {"shard"}), (std::vector{0, 1, 2}));
+  EXPECT_EQ(mesh.group(4, {"shard"}), (std::vector{4})) << "it has no place in the grid";
+  EXPECT_EQ(mesh.group(4, {"owner"}), (std::vector{3, 4}));
+  EXPECT_EQ(mesh.group(1, {"owner"}), (std::vector{1}));
+  for (int rank = 0; rank < 5; ++rank) {
+    EXPECT_EQ(mesh.group(rank, mesh.all_axes()), (std::vector{0, 1, 2, 3, 4}));
+    EXPECT_EQ(mesh.index_in_group(rank, mesh.all_axes()), rank);
+    EXPECT_EQ(mesh.is_owner(rank), rank >= 3);
+  }
+  EXPECT_EQ(mesh.index_in_group(4, {"owner"}), 1);
+  EXPECT_EQ(mesh.degree(AxisSet{"owner"}), 2);
+  EXPECT_EQ(mesh.degree(AxisSet{"shard"}), 3);
+  EXPECT_EQ(mesh.degree(mesh.all_axes()), 5);
+  EXPECT_EQ(mesh.other_axes({"shard"}), AxisSet{"replicate"}) << "of the grid";
+  EXPECT_EQ(mesh.text(), "shard 3 + owner 2");
+}
+
+// Also where a grid or the owners are one rank.
+TEST(Owners, ShareNoNameOfAGroupWithWorkers) {
+  for (const auto& [workers, owners] : {std::pair(1, 1), {1, 3}, {3, 1}, {2, 2}}) {
+    const Mesh mesh({{"shard", workers}}, owners);
+    std::map<std::string, std::vector<int>> ranks_by_name;
+    for (int rank = 0; rank < mesh.world_size(); ++rank) {
+      for (const AxisSet& axes : {AxisSet{}, AxisSet{"shard"}, AxisSet{"owner"}, mesh.all_axes()}) {
+        const Group group = group_of(mesh, rank, axes, Purpose::kGather);
+        EXPECT_EQ(group.world_rank(), rank);
+        const auto [at, is_new] = ranks_by_name.emplace(group.name, group.ranks);
+        EXPECT_EQ(at->second, group.ranks) << group.name << " of " << mesh.text();
+      }
+    }
+  }
+}
+
 TEST(ProcessGroups, GroupsOfTheSameRanksAndPurposeAreOneCommunicator) {
   const Mesh mesh({{"replicate", 1}, {"shard", 4}, {"context", 1}});
   EXPECT_EQ(group_of(mesh, 1, {"shard"}, Purpose::kReduce).name,

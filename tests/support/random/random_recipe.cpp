@@ -112,6 +112,7 @@ class LegalRecipe {
     in_blocks();
     if (has_adapter_) adapter();
     train_apart();
+    servers();
     return std::move(settings_);
   }
 
@@ -189,6 +190,31 @@ class LegalRecipe {
     maybe("diloco.quantize", random_.one_of({"none", "int8_block64", "int4_block64"}));
     maybe("diloco.outer_lr", random_.one_of({"0.7", "1"}));
     maybe("diloco.outer_momentum", random_.one_of({"0", "0.9"}));
+  }
+  // Parameter servers, where no other key forbids them.
+  void servers() {
+    for (const char* key : {"parallelism.parameter_servers", "parallelism.publish_delay",
+                            "memory.server_memory"}) {
+      leave(key);
+    }
+    bool refused = has_adapter_ || value_of("zero_optimization.stage", "0") == "0" ||
+                   value_of("moe.num_experts", "0") != "0" ||
+                   value_of("parallelism.sum_order", "rank") != "rank" ||
+                   value_of("mixed_precision.gather_dtype", "param_dtype") != "param_dtype" ||
+                   value_of("mixed_precision.reduce_dtype", "f32").ends_with("_block64");
+    for (const char* axis : {"data_parallel_replicate", "pipeline_parallel", "tensor_parallel",
+                             "context_parallel", "expert_parallel"}) {
+      refused |= value_of(fmt::format("parallelism.{}_degree", axis), "1") != "1";
+    }
+    refused |= value_of("parallelism.batch_groups", "1") != "1";
+    for (const char* key : {"zero_optimization.offload_optimizer", "zero_optimization.offload_param",
+                            "activation_checkpointing.offload", "preference.loss",
+                            "distillation.teacher", "diloco.sync_every"}) {
+      refused |= settings_.contains(key);
+    }
+    if (refused || random_.chance(0.4)) return;
+    set("parallelism.parameter_servers", random_.whole(1, 3));
+    maybe("parallelism.publish_delay", random_.one_of({"0", "1"}));
   }
   // State and the inputs of blocks.
   void on_disk() {

@@ -1,0 +1,83 @@
+// Parameter servers in processes: the bits of threads, and what happens when a server or a worker is
+// lost.
+#include <signal.h>
+
+#include <chrono>
+#include <tuple>
+
+#include "tests/engine/processes/mpi_runs.h"
+#include "tests/where.h"
+
+namespace sherd::testing {
+namespace {
+
+class ServersInProcesses : public ProcessesTest {
+ protected:
+  static TrainingRun run(int stage, const std::string& mesh) {
+    return {.stage = stage,
+            .world = 2,
+            .precision = "mixed_precision: {param_dtype: bf16}",
+            .optimizer = "adamw",
+            .accumulation = "micro_batch_size: 1",
+            .interval = 1,
+            .checkpoint = "keep_last: 100",
+            .mesh = mesh,
+            .zero = "grad_sync: every_micro_step"};
+  }
+  // Two workers and as many servers as make up the processes.
+  std::vector<std::string> words(const std::string& output, int stage, int processes) const {
+    TrainingRun workers = run(stage, "");
+    workers.world = 2;
+    folder_.write(output + ".yaml", recipe_text(folder_, output, workers));
+    return {"launch",    "-n", std::to_string(processes),
+            "--servers", std::to_string(processes - 2),
+            "--",        "train",
+            folder_.file(output + ".yaml")};
+  }
+};
+
+TEST_F(ServersInProcesses, HaveTheBitsOfThreadsAndOfARunWithoutServers) {
+  train_in(folder_, "without", run(1, ""));
+  for (const auto& [stage, servers] : {std::pair(1, 1), {3, 2}}) {
+    const std::string output = fmt::format("served.{}", stage);
+    const auto outcome = test::run_program(SHERD_PROGRAM, words(output, stage, 2 + servers));
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    EXPECT_EQ(numbers_of(folder_, output), numbers_of(folder_, "without"));
+    EXPECT_EQ(final_state(folder_, output), final_state(folder_, "without"));
+  }
+}
+
+TEST_F(ServersInProcesses, EndWithTheNameOfALostRankAndLoseNothing) {
+  train_in(folder_, "whole", run(2, ""));
+  for (const auto& [lost, name] : {std::pair(2, "server"), {1, "worker"}}) {
+    SCOPED_TRACE(name);
+    std::vector<std::string> words = this->words(name, 2, 3);
+    words.insert(words.end(), {"--set", "metrics.log_interval=1", "--set", "run.peer_timeout=5"});
+    bool killed = false;
+    std::chrono::steady_clock::time_point at;
+    const auto outcome =
+        test::run_program(SHERD_PROGRAM, words, [&](pid_t, const std::string& line) {
+          if (killed || !line.starts_with("step 3/")) return;
+          killed = true;
+          ::kill(process_of_world(lost, folder_.file(fmt::format("{}.yaml", name))), SIGKILL);
+          at = std::chrono::steady_clock::now();
+        });
+    EXPECT_TRUE(killed) << outcome.out << outcome.err;
+    EXPECT_NE(outcome.exit_code, 0);
+    EXPECT_NE(outcome.err.find(fmt::format("process {}", lost)), std::string::npos) << outcome.err;
+    const auto again = test::run_program(SHERD_PROGRAM, this->words(name, 2, 3));
+    EXPECT_EQ(again.exit_code, 0) << again.err;
+    EXPECT_EQ(final_state(folder_, name), final_state(folder_, "whole"));
+  }
+}
+
+TEST_F(ServersInProcesses, NeedAProcessThatComputes) {
+  const auto outcome = test::run_program(
+      SHERD_PROGRAM, {"launch", "-n", "2", "--servers", "2", "--", "train", "none.yaml"});
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_EQ(outcome.err,
+            "sherd: --servers is 2, of 2 processes (-n); at least one must be left to compute.\n");
+}
+
+}  // namespace
+}  // namespace sherd::testing
