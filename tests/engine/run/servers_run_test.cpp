@@ -1,6 +1,7 @@
 // Whole runs with parameter servers: the numbers and checkpoints of runs without them, resumed on
 // other numbers of servers and workers, and with late publishing after every step.
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "checkpoint/format/manifest.h"
 #include "engine/inference/evaluate.h"
@@ -101,7 +102,7 @@ TEST_F(ServersRun, IsEvaluatedLikeItsCheckpoint) {
   const auto lines = metrics_of(folder_, "late");
   double last = 0.0;
   for (const auto& line : lines) {
-    if (line.contains("validation_loss")) last = line["validation_loss"].get<double>();
+    if (line.contains("val_loss")) last = line["val_loss"].get<double>();
   }
   EXPECT_EQ(engine::evaluate_checkpoint({.checkpoint = step("late", kSteps), .ranks = {}}).loss,
             last);
