@@ -273,9 +273,8 @@ LaunchCommand::LaunchCommand(CLI::App& command) {
 
 LaunchCommand::World LaunchCommand::first_world() const {
   if (num_servers_ >= num_processes_) {
-    throw UsageError(
-        "--servers is {}, of {} processes (-n); at least one must be left to compute.", num_servers_,
-        num_processes_);
+    throw UsageError("--servers is {}, of {} processes (-n); at least one must be left to compute.",
+                     num_servers_, num_processes_);
   }
   World world{num_processes_, {}};
   std::istringstream list(hosts_);

@@ -134,8 +134,8 @@ std::string extreme_text(std::string_view label, const std::optional<ValueLimit>
 std::string sent_text(const std::vector<sharding::Sent>& all, std::int64_t bytes,
                       std::string_view sender) {
   const ByteUnit unit = unit_for(bytes);
-  std::string text = fmt::format("sent in a step by {}\n{:<24}{:>14}{:>8}{:>12}{:>14}\n", sender, "",
-                                 "collective", "type", "calls", unit.name);
+  std::string text = fmt::format("sent in a step by {}\n{:<24}{:>14}{:>8}{:>12}{:>14}\n", sender,
+                                 "", "collective", "type", "calls", unit.name);
   for (const sharding::Sent& sent : all) {
     text += fmt::format("{:<24}{:>14}{:>8}{:>12}{:>14}\n", sent.label,
                         sharding::name_of(sent.collective), name_of(sent.dtype), sent.calls,

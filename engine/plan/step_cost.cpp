@@ -35,8 +35,8 @@ StepCost step_cost(const PlannedRecipe& planned) {
   const int places = mesh.degree(sharding::kPipelineAxis), alike = mesh.num_workers() / places;
   double sent_bytes = 0.0, gathered = 0.0, disk_bytes = 0.0;
   for (int rank = mesh.num_workers(); rank < ranks; ++rank) {
-    sent_bytes += static_cast<double>(
-        TrainingStep::traffic(options, mesh, rank, traits.kind).total_bytes());
+    sent_bytes +=
+        static_cast<double>(TrainingStep::traffic(options, mesh, rank, traits.kind).total_bytes());
   }
   for (int first = 0; first < mesh.num_workers(); first += alike) {
     const sharding::Traffic traffic = TrainingStep::traffic(options, mesh, first, traits.kind);

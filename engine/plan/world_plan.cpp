@@ -65,7 +65,8 @@ WorldPlan::WorldPlan(const TrainingOptions& options, MemoryRequest request) {
   num_workers_ = request.mesh.num_workers();
   const bool uneven = optim::descriptor_of(options.optimizer.type).uneven_numels &&
                       options.placement.optimizer_sharded() && world_size > 1;
-  const bool ranks_differ = uneven || request.mesh.num_owners() > 0 || request.mesh.degree(sharding::kPipelineAxis) > 1 ||
+  const bool ranks_differ = uneven || request.mesh.num_owners() > 0 ||
+                            request.mesh.degree(sharding::kPipelineAxis) > 1 ||
                             request.mesh.degree(sharding::kTensorAxis) > 1;
   const auto rows =
       ranks_differ ? peculiarities(options, request.mesh) : std::vector<Peculiarity>(1);

@@ -51,8 +51,8 @@ void check_servers(Resolution& recipe) {
   if (values.parallelism.parameter_servers == 0) return;
   if (values.zero_optimization.stage == 0) {
     recipe.refuse({kStage, kServers},
-                  "{} is {}, but at {} 0 every rank holds all state. Use stage 1, 2 or 3.", kServers,
-                  values.parallelism.parameter_servers, kStage);
+                  "{} is {}, but at {} 0 every rank holds all state. Use stage 1, 2 or 3.",
+                  kServers, values.parallelism.parameter_servers, kStage);
   }
   check_others(recipe);
 }

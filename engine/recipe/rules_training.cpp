@@ -220,10 +220,9 @@ void check_texts(Resolution& recipe) {
     if (!text.value.empty()) continue;
     recipe.refuse({text.key}, "{} is \"\"; expected {}.", text.key, text.expected);
   }
-  for (const auto& [key, size] :
-       {std::pair<std::string_view, const std::string&>("memory.device_memory",
-                                                        values.memory.device_memory),
-        {"memory.server_memory", values.memory.server_memory}}) {
+  for (const auto& [key, size] : {std::pair<std::string_view, const std::string&>(
+                                      "memory.device_memory", values.memory.device_memory),
+                                  {"memory.server_memory", values.memory.server_memory}}) {
     if (size.empty()) continue;
     try {
       parse_bytes(size);

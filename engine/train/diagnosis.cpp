@@ -151,8 +151,7 @@ std::string Diagnosis::explain(std::int64_t step, double loss, double norm) {
     text += bad == reports.end()
                 ? ", only its norm is not."
                 : fmt::format("; token losses (unit \"{}\") of rank {} are not.",
-                              model_.shape().tied ? "embedding" : "head",
-                              bad - reports.begin());
+                              model_.shape().tied ? "embedding" : "head", bad - reports.begin());
   }
   return text +
          " The parameters are as before this step. Lower optimizer.lr or "

@@ -122,9 +122,9 @@ UnitBuffers with_owners(const UnitPlan& unit, UnitBuffers buffers) {
                          unit.part_numel()};
   }
   if (unit.is_owners()) {
-    buffers.fp32_parameters = {
-        name + ".master", unit.rounds_parameters() ? Category::kMaster : Category::kParameters,
-        DType::kF32, unit.updated_numel()};
+    buffers.fp32_parameters = {name + ".master",
+                               unit.rounds_parameters() ? Category::kMaster : Category::kParameters,
+                               DType::kF32, unit.updated_numel()};
   }
   if (placement.has_gradients && (unit.is_owners() || !placement.gradients_sharded())) {
     buffers.gradients = {name + ".gradients", Category::kGradients, unit.precision.accumulate,

@@ -31,10 +31,9 @@ const Types kTypes[] = {{"f32", {}},
                         {"bf16", {DType::kBF16, DType::kF32, DType::kF32}},
                         {"f16", {DType::kF16, DType::kF32, DType::kF32}},
                         {"bf16 throughout", {DType::kBF16, DType::kBF16, DType::kBF16}}};
-constexpr OptimizerType kOptimizers[] = {OptimizerType::kAdamW, OptimizerType::kAdam,
-                                         OptimizerType::kSgd,   OptimizerType::kLion,
-                                         OptimizerType::kLamb,  OptimizerType::kLars,
-                                         OptimizerType::kMuon};
+constexpr OptimizerType kOptimizers[] = {
+    OptimizerType::kAdamW, OptimizerType::kAdam, OptimizerType::kSgd, OptimizerType::kLion,
+    OptimizerType::kLamb,  OptimizerType::kLars, OptimizerType::kMuon};
 
 engine::TrainingOptions training(const Types& types, OptimizerType optimizer, bool clips,
                                  bool tied) {
@@ -168,8 +167,8 @@ TEST(Owners, SendTheBytesOfTheirPage) {
   for (const sharding::UnitPlan& unit : plan.units) numel += unit.layout.numel();
   const auto bytes = [&](int rank, const std::string& label) {
     std::int64_t sum = 0;
-    const auto traffic = engine::TrainingStep::traffic(applied(options, setup), mesh, rank,
-                                                       DeviceKind::kCpu);
+    const auto traffic =
+        engine::TrainingStep::traffic(applied(options, setup), mesh, rank, DeviceKind::kCpu);
     for (const sharding::Sent& sent : traffic.sent()) sum += sent.label == label ? sent.bytes : 0;
     return sum;
   };
@@ -231,8 +230,7 @@ TEST(Owners, ThatPublishLateHaveTheBitsOfASequentialProgram) {
     const RunShape one{.world_size = 1, .num_micro_steps = 4};
     const Outcome expected = late_reference(options, one, 5);
     RunShape setup{.publishes_late = true};
-    const Outcome on_time =
-        train(options, {.world_size = 1, .num_micro_steps = 4, .stage = 1}, 5);
+    const Outcome on_time = train(options, {.world_size = 1, .num_micro_steps = 4, .stage = 1}, 5);
     EXPECT_NE(difference(expected, on_time), "");
     for (setup.stage = 1; setup.stage <= 3; ++setup.stage) {
       for (const int workers : {1, 2, 4}) {

@@ -176,7 +176,7 @@ class UnitRunner {
   std::unique_ptr<ModelCollectives> collectives_;
   Buffer logits_;
   std::unique_ptr<model::Transformer> transformer_;  // null: an owner's
-  std::unique_ptr<KeptInputs> inputs_;  // null: all of them are in memory
+  std::unique_ptr<KeptInputs> inputs_;               // null: all of them are in memory
   LossSums loss_sums_;
   std::unique_ptr<AnswerLosses> answers_;
   std::string slots_;

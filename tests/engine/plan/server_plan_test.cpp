@@ -17,8 +17,9 @@ data: {path: nowhere}
 training: {seq_length: 16, global_batch_size: 4, micro_batch_size: 1, max_steps: 1}
 mixed_precision: {param_dtype: bf16}
 )";
-  sets.insert(sets.begin(), {"zero_optimization.stage=2", "parallelism.data_parallel_shard_degree=4",
-                             "parallelism.parameter_servers=2"});
+  sets.insert(sets.begin(),
+              {"zero_optimization.stage=2", "parallelism.data_parallel_shard_degree=4",
+               "parallelism.parameter_servers=2"});
   return resolve_recipe(
       {.path = "served.yaml", .text = kText, .sets = sets, .ranks = {}, .reads_data = false});
 }
@@ -41,9 +42,10 @@ TEST(ServerPlan, CountsTheBytesOfBothKindsOfRank) {
   EXPECT_EQ(bytes_of(report.sent_by_server.sent(), "parameters"), pushed / 2 * 4 / 2);
   EXPECT_EQ(bytes_of(report.sent_by_server.sent(), "gradients"), 0);
   const std::string text = plan_text(report);
-  for (const char* part : {"workers: rank 0 of 6 ranks", "parameter servers: rank 4 of 6 ranks",
-                           "sent in a step by each worker", "sent in a step by each parameter server",
-                           "6 ranks (shard 4 + owner 2)"}) {
+  for (const char* part :
+       {"workers: rank 0 of 6 ranks", "parameter servers: rank 4 of 6 ranks",
+        "sent in a step by each worker", "sent in a step by each parameter server",
+        "6 ranks (shard 4 + owner 2)"}) {
     EXPECT_NE(text.find(part), std::string::npos) << part << " in\n" << text;
   }
 }

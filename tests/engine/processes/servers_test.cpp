@@ -28,9 +28,13 @@ class ServersInProcesses : public ProcessesTest {
     TrainingRun workers = run(stage, "");
     workers.world = 2;
     folder_.write(output + ".yaml", recipe_text(folder_, output, workers));
-    return {"launch",    "-n", std::to_string(processes),
-            "--servers", std::to_string(processes - 2),
-            "--",        "train",
+    return {"launch",
+            "-n",
+            std::to_string(processes),
+            "--servers",
+            std::to_string(processes - 2),
+            "--",
+            "train",
             folder_.file(output + ".yaml")};
   }
 };

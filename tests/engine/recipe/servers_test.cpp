@@ -39,16 +39,15 @@ TEST(RecipeServers, NeedStateThatIsSharded) {
 }
 
 TEST(RecipeServers, RefuseWhatIsntBuiltByName) {
-  for (const auto& [key, value] :
-       {std::pair("parallelism.data_parallel_replicate_degree", "2"),
-        {"parallelism.pipeline_parallel_degree", "2"},
-        {"parallelism.tensor_parallel_degree", "2"},
-        {"parallelism.context_parallel_degree", "2"},
-        {"mixed_precision.gather_dtype", "int8_block64"},
-        {"mixed_precision.reduce_dtype", "int4_block64"},
-        {"zero_optimization.offload_optimizer", "nvme"},
-        {"moe.num_experts", "4"},
-        {"diloco.sync_every", "4"}}) {
+  for (const auto& [key, value] : {std::pair("parallelism.data_parallel_replicate_degree", "2"),
+                                   {"parallelism.pipeline_parallel_degree", "2"},
+                                   {"parallelism.tensor_parallel_degree", "2"},
+                                   {"parallelism.context_parallel_degree", "2"},
+                                   {"mixed_precision.gather_dtype", "int8_block64"},
+                                   {"mixed_precision.reduce_dtype", "int4_block64"},
+                                   {"zero_optimization.offload_optimizer", "nvme"},
+                                   {"moe.num_experts", "4"},
+                                   {"diloco.sync_every", "4"}}) {
     const std::string error =
         refused({"zero_optimization.stage=2", fmt::format("{}={}", key, value)});
     EXPECT_NE(error.find(fmt::format("parallelism.parameter_servers is 2, and {} isn't supported "
@@ -62,9 +61,10 @@ TEST(RecipeServers, RefuseWhatIsntBuiltByName) {
 TEST(RecipeServers, AreForCpus) {
   const std::string error = error_of(kTinyRecipe, {"parallelism.parameter_servers=1",
                                                    "zero_optimization.stage=1", "run.device=cuda"});
-  EXPECT_NE(error.find("parallelism.parameter_servers is 1, but parameter servers and their workers "
-                       "are CPU ranks only; use 0, or set run.device: cpu."),
-            std::string::npos)
+  EXPECT_NE(
+      error.find("parallelism.parameter_servers is 1, but parameter servers and their workers "
+                 "are CPU ranks only; use 0, or set run.device: cpu."),
+      std::string::npos)
       << error;
 }
 

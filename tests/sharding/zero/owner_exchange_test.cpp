@@ -74,8 +74,7 @@ TEST(OwnerPushSmall, AddsKeyByKeyInTheOrderOfWorkersHoweverLateTheyAre) {
             rank.reduce().synchronize();
             continue;
           }
-          const KeyRange keys =
-              keys_of_owner(unit, rank.mesh, rank.rank - rank.mesh.num_workers());
+          const KeyRange keys = keys_of_owner(unit, rank.mesh, rank.rank - rank.mesh.num_workers());
           std::vector<float> sum(static_cast<std::size_t>(keys.count));
           const Tensor to{sum.data(), DType::kF32, keys.count};
           push.push(rank.reduce(), u, {}, to, false);
@@ -133,7 +132,8 @@ TEST(OwnerMemory, IsThatOfTheTable) {
   const Mesh mesh = testing::mesh_of(shape);
   const Precision bf16{DType::kBF16, DType::kF32, DType::kF32};
   const auto bytes = [&](int stage, int rank) {
-    const UnitPlan unit(test::small_units(2, false)[1], placement_at(stage, mesh, rank), bf16, mesh);
+    const UnitPlan unit(test::small_units(2, false)[1], placement_at(stage, mesh, rank), bf16,
+                        mesh);
     std::int64_t sum = 0;
     for (const BufferSpec& buffer : unit_buffers(unit).list()) sum += buffer.bytes();
     return std::pair(sum, unit.layout.numel());

@@ -193,8 +193,8 @@ class LegalRecipe {
   }
   // Parameter servers, where no other key forbids them.
   void servers() {
-    for (const char* key : {"parallelism.parameter_servers", "parallelism.publish_delay",
-                            "memory.server_memory"}) {
+    for (const char* key :
+         {"parallelism.parameter_servers", "parallelism.publish_delay", "memory.server_memory"}) {
       leave(key);
     }
     bool refused = has_adapter_ || value_of("zero_optimization.stage", "0") == "0" ||
@@ -207,9 +207,9 @@ class LegalRecipe {
       refused |= value_of(fmt::format("parallelism.{}_degree", axis), "1") != "1";
     }
     refused |= value_of("parallelism.batch_groups", "1") != "1";
-    for (const char* key : {"zero_optimization.offload_optimizer", "zero_optimization.offload_param",
-                            "activation_checkpointing.offload", "preference.loss",
-                            "distillation.teacher", "diloco.sync_every"}) {
+    for (const char* key : {"zero_optimization.offload_optimizer",
+                            "zero_optimization.offload_param", "activation_checkpointing.offload",
+                            "preference.loss", "distillation.teacher", "diloco.sync_every"}) {
       refused |= settings_.contains(key);
     }
     if (refused || random_.chance(0.4)) return;

@@ -41,8 +41,8 @@ std::string name_of(const RunShape& setup) {
                                      ", on a GPU each"};
   return fmt::format(
       "stage {}{} world {} + {} micro-steps {} {} prefetch {} {} threads {} delays {}{}{}{}",
-      setup.stage, setup.divides_optimizer ? " over replicas" : "", setup.world_size,
-      setup.owners, setup.num_micro_steps,
+      setup.stage, setup.divides_optimizer ? " over replicas" : "", setup.world_size, setup.owners,
+      setup.num_micro_steps,
       setup.grad_sync == sharding::GradSync::kBoundary ? "boundary" : "every", setup.prefetch_depth,
       setup.reshard_after_forward ? "reshard" : "keep", setup.threads_per_rank, setup.delay_seed,
       kPlaces[static_cast<int>(setup.place)], setup.late_stream.empty() ? "" : ", late ",
