@@ -102,6 +102,9 @@ const std::vector<Row> kTable = {
      How::kRun, "a small model, 20 steps",
      kSmall + " --set training.max_steps=20 --set run.name=quickstart_divided"},
     {"./dev sherd plan recipes/quickstart.yaml --ranks 4 --ranks-per-machine 2", How::kRun, ""},
+    {"./dev sherd plan recipes/quickstart.yaml --ranks 4 --set parallelism.parameter_servers=2 "
+     "--set zero_optimization.stage=2 --device-memory 1GiB --server-memory 2GiB",
+     How::kRun, ""},
     {"./dev bundle", How::kShown, "needs the CUDA Toolkit"},
     // docs/parquet.md
     {"./dev deps arrow", How::kShown, "downloads 55 MB"},

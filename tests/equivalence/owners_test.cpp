@@ -5,8 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <map>
-#include <tuple>
+#include <cmath>
 
 #include "engine/train/layout/sharding_plan.h"
 #include "sharding/zero/gradient_reduction.h"
@@ -115,6 +114,24 @@ TEST(OwnersSmall, WaitForWhatTheyReadHoweverLateItIs) {
   }
 }
 
+// The first loss scale overflows: all ranks skip steps, and owners keep what they have.
+engine::TrainingOptions overflowing() {
+  auto options = training(kTypes[2], OptimizerType::kAdamW, false, true);
+  options.loss_scaling.initial_scale_power = 26;
+  return options;
+}
+
+TEST(Owners, SkipTheStepsThatOverflow) {
+  const RunShape without{.world_size = 2, .stage = 1};
+  const Outcome expected = train(overflowing(), without, 6);
+  ASSERT_FALSE(std::isfinite(expected.grad_norms[0])) << "nothing has overflowed";
+  ASSERT_TRUE(std::isfinite(expected.grad_norms[5])) << "nothing has been updated";
+  for (int stage = 1; stage <= 3; ++stage) {
+    const RunShape setup{.world_size = 2, .owners = stage, .stage = stage};
+    EXPECT_EQ(difference(train(overflowing(), setup, 6), expected), "") << name_of(setup);
+  }
+}
+
 // Bytes and calls of each kind of rank.
 void expect_sent_as_planned(engine::TrainingOptions options, const RunShape& setup) {
   options = applied(std::move(options), setup);
@@ -214,7 +231,7 @@ Outcome late_reference(engine::TrainingOptions options, RunShape setup, int num_
         training_step.before_update = [&] { set_values(model, after[step], false); };
         set_values(model, after[std::max(step - 1, 0)], true);
         const engine::StepResult result = training_step.run(step, next_batch);
-        after.push_back(values_of(model));
+        after.push_back(result.skipped ? after.back() : values_of(model));
         outcome.losses.push_back(result.loss);
         outcome.grad_norms.push_back(result.grad_norm);
       }
@@ -225,12 +242,13 @@ Outcome late_reference(engine::TrainingOptions options, RunShape setup, int num_
 }
 
 TEST(Owners, ThatPublishLateHaveTheBitsOfASequentialProgram) {
-  for (const int types : {0, 1}) {
-    const auto options = training(kTypes[types], OptimizerType::kAdamW, true, true);
+  for (const auto& options : {training(kTypes[0], OptimizerType::kAdamW, true, true),
+                              training(kTypes[1], OptimizerType::kLamb, true, false),
+                              overflowing()}) {
     const RunShape one{.world_size = 1, .num_micro_steps = 4};
-    const Outcome expected = late_reference(options, one, 5);
+    const Outcome expected = late_reference(options, one, 6);
     RunShape setup{.publishes_late = true};
-    const Outcome on_time = train(options, {.world_size = 1, .num_micro_steps = 4, .stage = 1}, 5);
+    const Outcome on_time = train(options, {.world_size = 1, .num_micro_steps = 4, .stage = 1}, 6);
     EXPECT_NE(difference(expected, on_time), "");
     for (setup.stage = 1; setup.stage <= 3; ++setup.stage) {
       for (const int workers : {1, 2, 4}) {
@@ -238,7 +256,7 @@ TEST(Owners, ThatPublishLateHaveTheBitsOfASequentialProgram) {
         setup.num_micro_steps = 4 / workers;
         setup.owners = setup.stage;
         setup.delay_seed = static_cast<std::uint64_t>(workers + setup.stage);
-        EXPECT_EQ(difference(train(options, setup, 5), expected), "") << name_of(setup);
+        EXPECT_EQ(difference(train(options, setup, 6), expected), "") << name_of(setup);
       }
     }
   }

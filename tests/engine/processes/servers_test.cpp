@@ -2,7 +2,8 @@
 // lost.
 #include <signal.h>
 
-#include <tuple>
+#include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "tests/engine/processes/mpi_runs.h"
 #include "tests/where.h"
@@ -47,6 +48,36 @@ TEST_F(ServersInProcesses, HaveTheBitsOfThreadsAndOfARunWithoutServers) {
     EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
     EXPECT_EQ(numbers_of(folder_, output), numbers_of(folder_, "without"));
     EXPECT_EQ(final_state(folder_, output), final_state(folder_, "without"));
+  }
+}
+
+// At MPI's door, as `sherd plan` says of both kinds of rank.
+TEST_F(ServersInProcesses, SendWhatIsPlanned) {
+  for (const int stage : {2, 3}) {
+    const std::string output = fmt::format("sent.{}", stage);
+    std::vector<std::string> words = this->words(output, stage, 4);
+    words.insert(words.end(), {"--set", "metrics.log_interval=1", "--set", "checkpoint.interval=0"});
+    const auto plan = test::run_program(
+        SHERD_PROGRAM, {"plan", folder_.file(output + ".yaml"), "--json", "--set",
+                        "parallelism.parameter_servers=2", "--set", "checkpoint.interval=0"});
+    ASSERT_EQ(plan.exit_code, 0) << plan.err;
+    const auto planned = nlohmann::json::parse(plan.out);
+    const std::int64_t all = 2 * planned["sent_bytes"].get<std::int64_t>() +
+                             2 * planned["parameter_servers"]["sent_bytes"].get<std::int64_t>();
+    const auto outcome = test::run_program(SHERD_PROGRAM, words);
+    ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+    std::istringstream lines(folder_.read(output + "/metrics.jsonl"));
+    int steps = 0;
+    for (std::string text; std::getline(lines, text);) {
+      const auto line = nlohmann::json::parse(text);
+      if (!line.contains("sent_bytes") || line["step"] == 1) continue;  // with what begins a run
+      ++steps;
+      EXPECT_EQ(line["sent_bytes"]["within_machines"].get<std::int64_t>() +
+                    line["sent_bytes"]["to_other_machines"].get<std::int64_t>(),
+                all)
+          << text;
+    }
+    EXPECT_EQ(steps, kSteps - 1);
   }
 }
 

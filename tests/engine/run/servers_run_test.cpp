@@ -48,11 +48,28 @@ TEST_F(ServersRun, HasTheNumbersAndCheckpointsOfARunWithoutServers) {
   }
 }
 
-TEST_F(ServersRun, HasThemWithAnAverageThatIsEvaluated) {
-  more_ = "averages: {type: ema, decay: 0.5, evaluate: true}";
-  train_in(folder_, "without", with(2, 0, 1));
-  train_in(folder_, "with", with(2, 2, 2));
-  expect_equal("with", "without");
+// Whatever reads or changes the state between steps.
+TEST_F(ServersRun, HasThemWithWhatElseReadsOrChangesTheState) {
+  int number = 0;
+  for (const auto& [optimizer, keys] :
+       {std::pair("adamw", "averages: {type: ema, decay: 0.5, evaluate: true}"),
+        {"adamw, eight_bit_states: true", "bad_steps: {max_grad_norm: 3}"},
+        {"adamw, qk_clip_threshold: 0.01", ""},
+        {"adamw, groups: [{parameters: [\"block.0.*\", \"embedding.token.*\"], frozen: true}]",
+         "averages: {type: ema, decay: 0.5}"},
+        {"muon", "loss_scaling: {mode: none}"},
+        {"lamb", "metrics: {log_max_attention_logit: true}"}}) {
+    SCOPED_TRACE(fmt::format("{} {}", optimizer, keys));
+    optimizer_ = optimizer;
+    more_ = keys;
+    const std::string without = fmt::format("without.{}", number);
+    const std::string output = fmt::format("with.{}", number++);
+    TrainingRun hashed = with(2, 1 + number % 3, 1 + number % 3);
+    if (hashed.stage < 3) hashed.accumulation += ", weight_hash_interval: 1";
+    train_in(folder_, without, with(2, 0, 1));
+    train_in(folder_, output, hashed);
+    expect_equal(output, without);
+  }
 }
 
 TEST_F(ServersRun, ResumesOnOtherServersAndWorkersAndWithoutServers) {
@@ -77,6 +94,7 @@ TEST_F(ServersRun, ResumesWithServersWhatBeganWithout) {
 
 TEST_F(ServersRun, ThatPublishesLateResumesAfterEveryStep) {
   for (const int stage : {1, 3}) {
+    if (stage == 3) more_ += "\naverages: {type: ema, decay: 0.5, evaluate: true}";
     const TrainingRun run = with(2, 2, stage, 1);
     fs::remove_all(folder_.file("whole"));
     train_in(folder_, "whole", run);
