@@ -101,7 +101,7 @@ std::string parameter_rows(const PlannedRecipe& planned) {
   const Mesh& mesh = planned.mesh;
   std::vector<sharding::MeshAxis> axes = mesh.axes();
   std::erase_if(axes, [](const auto& axis) { return axis.name == sharding::kPipelineAxis; });
-  const Mesh one_place(axes);
+  const Mesh one_place(axes, mesh.num_owners());
   // Tensor is the innermost axis: its ranks are the first ones.
   std::vector<sharding::ShardingPlan> of_rank;
   for (int rank = 0; rank < mesh.degree(sharding::kTensorAxis); ++rank) {
@@ -129,7 +129,9 @@ std::string parameter_rows(const PlannedRecipe& planned) {
       text += fmt::format("{:<36}{:<16}{:<9}{:<26}{:<14}{}\n", name, whole_shape_text(parameter),
                           cut_text(parameter),
                           at_ends ? (over == "-" ? "both ends" : over + ", both ends") : over,
-                          axes_text(mesh, placement.optimizer), counted_by(of_rank, u, p));
+                          units[u].has_owners() ? std::string(sharding::kOwnerAxis)
+                                                : axes_text(mesh, placement.optimizer),
+                          counted_by(of_rank, u, p));
     }
     if (options.model.frozen.empty()) continue;  // of an adapter's base nothing is listed
     for (const ParameterSpec& parameter : units[u].frozen) {

@@ -19,10 +19,11 @@ std::vector<std::int64_t> bytes_by_kind(const TrainingOptions& options,
                                         const sharding::ShardingPlan& plan,
                                         const sharding::OffloadOptions& offload) {
   const optim::OptimizerDescriptor& optimizer = optim::descriptor_of(options.optimizer.type);
-  std::int64_t slices = 0, frozen = 0;
+  std::int64_t slices = 0, frozen = 0, published = 0;
   std::set<std::string> kinds;
   for (const sharding::UnitPlan& unit : plan.units) {
-    slices += unit.layout.slice_numel();
+    if (!unit.is_workers()) slices += unit.layout.slice_numel();
+    if (const auto buffer = sharding::unit_buffers(unit).published) published += buffer->bytes();
     if (saves_frozen(options)) frozen += unit.frozen_layout.slice_numel();
     for (const ParameterSpec& parameter : unit.spec.parameters) {
       for (std::string& kind : optimizer.moment_kinds(options.optimizer, unit.spec, parameter)) {
@@ -38,6 +39,7 @@ std::vector<std::int64_t> bytes_by_kind(const TrainingOptions& options,
     bytes.push_back(slices / form.elements * static_cast<std::int64_t>(size_of(form.dtype)));
   }
   if (options.average.active()) bytes.push_back((slices + frozen) * 4);
+  if (published > 0) bytes.push_back(published);
   return bytes;
 }
 

@@ -10,11 +10,14 @@
 #                                    its link and planned, and tokens/s, measured and predicted (predict.py)
 #   overlap                          ZeRO-3 on 2 nodes, with gathers that take 50 to 80 % as long as the
 #                                    computation at RATE: what a step waits for with prefetch and without
+#   servers                          the last node a parameter server whose link carries FAST (1gbit), the others
+#                                    workers at RATE; then ZeRO-1 on the same nodes, and on the workers alone:
+#                                    bytes sent and time on the link as planned, and tokens/s
 #   failures                         processes on other nodes killed, stopped and cut off: who is named, with
 #                                    which code, and whether a process is left
 #   restarts                         the last node dies after step 3: does the run continue without it?
 #
-# ROUNDS=N: of compare and overlap (3). FORMS='direct free': of compare (all five). SHERD names the program
+# ROUNDS=N: of compare, overlap and servers (3). FORMS='direct free': of compare (all five). SHERD names the program
 # (build/cpu/sherd). Everything is removed at the end.
 set -euo pipefail
 here=$(realpath "$(dirname "${BASH_SOURCE[0]}")")
@@ -28,7 +31,7 @@ while [ $# -gt 0 ]; do
     *) break ;;
   esac
 done
-[ $# -gt 0 ] || { sed -n '2,19s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 2; }
+[ $# -gt 0 ] || { sed -n '2,22s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 2; }
 [ "$(id -u)" -eq 0 ] || { echo "namespaces: needs root, for network namespaces" >&2; exit 2; }
 for tool in ip tc unshare mpirun; do
   command -v "$tool" >/dev/null || { echo "namespaces: there is no $tool" >&2; exit 2; }
@@ -188,6 +191,55 @@ overlap() {
   done
 }
 
+# NAME NODES SERVERS WORDS...: one process on each of the first nodes; a line for each form.
+served() {
+  local name_of=$1 on=$2 servers=$3 folder=$work/$1 hosts='' node
+  shift 3
+  recipe "$folder"
+  local words=("$folder/recipe.yaml" --set zero_optimization.stage=1 --set training.global_batch_size=24
+    --set training.micro_batch_size=4 --set mixed_precision.param_dtype=bf16
+    --set "parallelism.data_parallel_shard_degree=$((on - servers))" "$@")
+  for node in $(seq "$on"); do hosts+=,$net$node:1; done
+  local launched=(-n "$on")
+  [ "$servers" -eq 0 ] || launched+=(--servers "$servers")
+  "$sherd" launch "${launched[@]}" --hosts "${hosts#,}" -- train "${words[@]}" >"$folder/out"
+  "$sherd" plan "${words[@]}" --set "parallelism.parameter_servers=$servers" --json >"$folder/plan.json"
+  python3 - "$folder" "$(bits "$rate")" "$(bits "$fast")" "$((on - servers))" <<'PYTHON'
+import json, statistics, sys
+folder, slow, fast, workers = sys.argv[1], *map(int, sys.argv[2:])
+plan = json.load(open(folder + "/plan.json"))
+rows = [json.loads(line) for line in open(folder + "/run/metrics.jsonl")]
+rows = [row for row in rows if "tokens_per_s" in row][2:]
+speed = statistics.median(row["tokens_per_s"] for row in rows)
+server = plan.get("parameter_servers")
+sent = plan["sent_bytes"]
+text = f"worker sends {sent:,} B"
+if server:  # a push and a pull: each waits for the slower of both links
+    pull = server["sent_bytes"]
+    seconds = 8 * (max(sent / slow, sent * workers / fast) + max(pull / workers / slow, pull / fast))
+    text += f", server {pull:,} B"
+else:
+    seconds = 8 * sent / slow
+print(f"{text}, {1000 * seconds:.0f} ms on links, {1000 * 24 * 128 / speed:.0f} ms a step, {speed:.0f} tokens/s")
+PYTHON
+}
+
+servers() {
+  [ -n "$rate" ] || { echo "namespaces: servers needs --rate" >&2; exit 2; }
+  fast=${FAST:-1gbit}
+  local round
+  limit "$rate"
+  tc qdisc replace dev "$name.$nodes" root tbf rate "$fast" burst 256kb latency 20ms
+  tc -n "$name-$nodes" qdisc replace dev eth0 root tbf rate "$fast" burst 256kb latency 20ms
+  for round in $(seq "${ROUNDS:-3}"); do
+    echo "server:          $(served server "$nodes" 1)"
+    echo "late server:     $(served late "$nodes" 1 --set parallelism.publish_delay=1)"
+    echo "all in ZeRO-1:   $(served all "$nodes" 0)"
+    echo "workers, ZeRO-1: $(served workers "$((nodes - 1))" 0)"
+    rm -rf "$work"/{server,late,all,workers}
+  done
+}
+
 # WHAT NODE: does WHAT to the process on that node after step 2, and prints how the run ends.
 failure() {
   local what=$1 node=$2 folder=$work/$1-$2 code=0 pid started
@@ -253,6 +305,6 @@ command=$1
 shift
 case $command in
   run) launch "$@" ;;
-  compare | overlap | failures | restarts) "$command" ;;
+  compare | overlap | servers | failures | restarts) "$command" ;;
   *) echo "namespaces: there is no command $command" >&2; exit 2 ;;
 esac
