@@ -208,7 +208,7 @@ void GradientReduction::close(int unit, UnitEnd end) {
   const UnitState& state = state_at(at);
   if (!state.trains()) return;
   if (state.plan().is_owners()) {
-    if (!at_boundary(state.plan()) || last(at)) add_ranks(at, {}, own_part_at(at), onto_sum(at));
+    if (last(at) || !at_boundary(state.plan())) add_ranks(at, {}, own_part_at(at), onto_sum(at));
     return;
   }
   SHERD_CHECK(open_slot_[at] != kClosed, "close of {} without an open", state.name());

@@ -285,7 +285,8 @@ void ParameterGather::publish_kept(int unit, bool refresh) {
 
 void ParameterGather::settle() {
   for (std::size_t unit = 0; unit < units_->size(); ++unit) {
-    if ((*units_)[unit].trains()) rank_->compute().wait(*published_[unit]);
+    const Event& sent = *published_[unit];
+    if ((*units_)[unit].trains()) rank_->compute().wait(sent);
   }
 }
 
