@@ -36,10 +36,9 @@ constexpr std::array kMatmulShares = {Point{0.3e-6, 0.1}, Point{3.2e-6, 0.6}, Po
 // a whole one (PARALLELISM.md E.2, recalled). A short matmul over a long depth, as weight gradients
 // are, is cut along it into parts of at least kShortestDepth, and what leaves the multiprocessors
 // busiest is taken: an assumption.
-constexpr double kMultiprocessors = 132.0;
 constexpr std::int64_t kTileRows = 128, kTileColumns = 256, kShortestDepth = 512;
 
-double share_of_waves(const Launch& launch) {
+double share_of_waves(const Launch& launch, double multiprocessors) {
   const auto tiles_of = [](std::int64_t m, std::int64_t n) {
     return static_cast<double>((m + kTileRows - 1) / kTileRows) *
            static_cast<double>((n + kTileColumns - 1) / kTileColumns);
@@ -50,9 +49,8 @@ double share_of_waves(const Launch& launch) {
   double best = 0.0;
   const std::int64_t most = std::max<std::int64_t>(1, launch.k / kShortestDepth);
   for (std::int64_t parts = 1; parts <= std::min<std::int64_t>(most, 64); ++parts) {
-    const double waves = tiles * static_cast<double>(parts) / kMultiprocessors;
-    best =
-        std::max(best, useful * static_cast<double>(parts) / kMultiprocessors / std::ceil(waves));
+    const double waves = tiles * static_cast<double>(parts) / multiprocessors;
+    best = std::max(best, useful * static_cast<double>(parts) / multiprocessors / std::ceil(waves));
   }
   return best;
 }
@@ -63,6 +61,8 @@ double share_of_waves(const Launch& launch) {
 struct AttentionRate {
   double of_64, of_128;
 };
+constexpr double kH100Flops =
+    794.5e12;  // other GPUs: in proportion to their matmuls, an assumption
 constexpr AttentionRate kForward{297e12, 363e12}, kBackward{214e12, 282e12};
 constexpr AttentionRate kDeterministicBackward{186e12, 230e12};
 // Our own attention has no tensor cores: a tenth of what the multiprocessors reach in f32. An
@@ -100,27 +100,28 @@ constexpr std::array kAllReduce = {Point{8, 13e-6},
                                    Point{256 << 20, 1.75 * (256 << 20) / 422e9},
                                    Point{1024.0 * (1 << 20), 1.75 * 1024.0 * (1 << 20) / 466e9},
                                    Point{16384.0 * (1 << 20), 1.75 * 16384.0 * (1 << 20) / 480e9}};
-// What all-gathers and reduce-scatters of eight GPUs reach, whose sums no switch makes (the same
-// table's text).
-constexpr double kMostOneWay = 360e9;
-// A pair of GPUs of one machine (measured on H200), and a network card of 400 Gbit/s.
-constexpr double kPairBytes = 396e9, kCardBytes = 50e9;
-// The share of the card's rate by bytes of a call, on four machines (PARALLELISM.md E.3).
-constexpr std::array kCardShares = {Point{1 << 20, 0.03}, Point{16 << 20, 0.125},
-                                    Point{128 << 20, 0.38}, Point{1024.0 * (1 << 20), 0.70},
-                                    Point{16384.0 * (1 << 20), 0.74}};
+// Rings through several machines take a latency for each rank that a slice passes. An all-reduce of
+// many ranks goes through trees instead. On four machines of eight (PARALLELISM.md E.3) 6 us and
+// 0.74 of the card's rate are within 20 % of what was measured from 1 MiB to 16 GiB.
+constexpr double kRanksOfATree = 8.0;      // steps for each doubling of the ranks: an assumption
 constexpr double kPairShareOfCard = 0.86;  // of 4 MB and more: 80-92 % (PARALLELISM.md E.4)
 
 // Times grow with bytes in proportion where bandwidth decides, so the logarithms are what lies on a
-// line.
-double all_reduce_seconds(double bytes) {
-  if (bytes <= kAllReduce.front().x) return kAllReduce.front().y;
-  std::array<Point, kAllReduce.size()> logs{};
-  for (std::size_t i = 0; i < logs.size(); ++i) {
-    logs[i] = {kAllReduce[i].x, std::log(kAllReduce[i].y)};
+// line. Another machine's bandwidth and latency scale what isn't latency, and what is.
+double all_reduce_seconds(double bytes, const GpuLinks& links) {
+  double seconds = kAllReduce.front().y;
+  if (bytes > kAllReduce.front().x) {
+    static const auto logs = [] {
+      std::array<Point, kAllReduce.size()> made{};
+      for (std::size_t i = 0; i < made.size(); ++i) {
+        made[i] = {kAllReduce[i].x, std::log(kAllReduce[i].y)};
+      }
+      return made;
+    }();
+    seconds = std::exp(interpolated(logs, bytes)) * std::max(1.0, bytes / kAllReduce.back().x);
   }
-  const double beyond = std::max(1.0, bytes / kAllReduce.back().x);
-  return std::exp(interpolated(logs, bytes)) * beyond;
+  return links.latency +
+         (seconds - kAllReduce.front().y) * (GpuLinks{}.all_reduce / links.all_reduce);
 }
 
 }  // namespace
@@ -130,7 +131,7 @@ double GpuRates::seconds(const Launch& launch, bool allow_tf32) const {
   const bool half = size_of(launch.dtype) == 2;
   if (launch.kind == LaunchKind::kMatmul) {
     const double best = half ? matmul_flops : allow_tf32 ? tf32_flops : f32_flops;
-    const double share = matmul_share * std::min(share_of_waves(launch),
+    const double share = matmul_share * std::min(share_of_waves(launch, multiprocessors),
                                                  interpolated(kMatmulShares, launch.flops / best));
     return std::max(launch.flops / (best * share), bytes / (copy_bytes * memory_share)) +
            kSecondsOfALaunch;
@@ -139,8 +140,9 @@ double GpuRates::seconds(const Launch& launch, bool allow_tf32) const {
     const AttentionRate& rate = !launch.backward       ? kForward
                                 : launch.deterministic ? kDeterministicBackward
                                                        : kBackward;
-    const double best =
-        half ? (launch.k > 64 ? rate.of_128 : rate.of_64) : kOwnAttentionShare * f32_flops;
+    const double best = half
+                            ? (launch.k > 64 ? rate.of_128 : rate.of_64) * matmul_flops / kH100Flops
+                            : kOwnAttentionShare * f32_flops;
     return std::max(launch.flops / (best * attention_share), bytes / (copy_bytes * memory_share)) +
            kSecondsOfALaunch;
   }
@@ -154,32 +156,37 @@ double GpuRates::seconds(const Launch& launch, bool allow_tf32) const {
 }
 
 double GpuRates::seconds(const Exchange& exchange, int ranks_per_machine) const {
-  const auto n = static_cast<double>(exchange.ranks.size());
-  const auto bytes = static_cast<double>(exchange.bytes);
   int machines = 0, last = -1;
   for (const int rank : exchange.ranks) {
     if (rank / ranks_per_machine != last) ++machines;
     last = rank / ranks_per_machine;
   }
-  const bool sums = exchange.collective == "all_reduce";
+  return seconds(GroupExchange{exchange.collective, static_cast<double>(exchange.bytes),
+                               static_cast<double>(exchange.ranks.size()),
+                               static_cast<double>(machines)});
+}
+
+double GpuRates::seconds(const GroupExchange& exchange) const {
+  const auto& [collective, bytes, n, machines] = exchange;
+  const bool sums = collective == "all_reduce";
   const double factor = (sums ? 2.0 : 1.0) * (n - 1) / n;
-  const bool pair = exchange.collective == "broadcast" && exchange.ranks.size() == 2;
   double seconds = 0.0;
-  if (pair) {
-    seconds =
-        kAllReduce.front().y + bytes / (machines > 1 ? kPairShareOfCard * kCardBytes : kPairBytes);
+  if (collective == "broadcast" && n == 2.0) {
+    seconds = (machines > 1 ? links.far_latency : links.latency) +
+              bytes / (machines > 1 ? kPairShareOfCard * links.card : links.pair);
   } else {
     // As much on the wire as an all-reduce of eight would have.
     const double on_wire = factor * bytes;
-    if (exchange.ranks.size() > static_cast<std::size_t>(machines)) {
-      seconds = all_reduce_seconds(on_wire / 1.75);
-      if (!sums) seconds = std::max(seconds, on_wire / kMostOneWay);
+    if (n > machines) {
+      seconds = all_reduce_seconds(on_wire / 1.75, links);
+      if (!sums) seconds = std::max(seconds, on_wire / links.one_way);
     }
     // Between machines each carries what is another's for all of its ranks.
     if (machines > 1) {
-      const double rail = interpolated(kCardShares, bytes) * kCardBytes;
-      seconds =
-          std::max(seconds, kAllReduce.front().y + on_wire / (rail * (n - 1) / (machines - 1)));
+      const double steps = sums ? 2.0 * std::min(n - 1, kRanksOfATree * std::log2(n)) : n - 1;
+      const double rail = links.card_share * links.card;
+      seconds = std::max(seconds,
+                         links.far_latency * steps + on_wire / (rail * (n - 1) / (machines - 1)));
     }
   }
   return seconds / exchange_share;
@@ -191,14 +198,29 @@ GpuRates h100_rates() {
           .matmul_flops = 794.5e12,  // ml-engineering, the best shape; 798e12 on ours at 8192 cubed
           .tf32_flops = 0.8 * 494e12,  // the datasheet's, at bf16's share: an assumption
           .f32_flops = 0.8 * 67e12,    // the same
-          .copy_bytes = 2980e9};       // docs/measured/gpu_log.md
+          .copy_bytes = 2980e9,        // docs/measured/gpu_log.md
+          .memory_bytes = std::int64_t{80} << 30};
 }
 
 GpuRates h200_rates() {
   GpuRates rates = h100_rates();
   rates.name = "H200 SXM 141GB";
   rates.copy_bytes = 4300e9;  // PARALLELISM.md E.1, measured for Sherd
+  rates.memory_bytes = std::int64_t{141} * 1'000'000'000;
   return rates;
+}
+
+GpuRates a100_rates() {
+  return {.name = "A100 SXM 80GB",
+          .stated_flops = 312e12,       // NVIDIA's datasheet
+          .matmul_flops = 271.2e12,     // ml-engineering, the best shape
+          .tf32_flops = 0.87 * 156e12,  // the datasheet's, at bf16's share: an assumption
+          .f32_flops = 0.87 * 19.5e12,  // the same
+          .copy_bytes = 0.89 * 2039e9,  // the datasheet's, at the H100's share: an assumption
+          .multiprocessors = 108.0,
+          .memory_bytes = std::int64_t{80} << 30,
+          // nccl-tests' README and ml-engineering (PARALLELISM.md E.3); E.1 for the card
+          .links = {.all_reduce = 235e9, .one_way = 235e9, .pair = 270e9, .card = 25e9}};
 }
 
 }  // namespace sherd::engine

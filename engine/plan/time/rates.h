@@ -1,0 +1,45 @@
+/// How fast a device and its links are. A step's time (step_time.h) asks nothing else.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "core/ledger.h"
+#include "engine/plan/ledger/gpu_rates.h"
+
+namespace sherd::engine {
+
+class StepRates {
+ public:
+  virtual ~StepRates() = default;
+  virtual double seconds(const Launch& launch) const = 0;
+  virtual double seconds(const GroupExchange& exchange) const = 0;
+  virtual double host_seconds_of_a_call() const = 0;
+  /// Share of its rate that computation loses during an exchange.
+  virtual double taken_by_exchanges() const = 0;
+  virtual double disk_bytes() const { return 2e9; }  ///< per second and rank: an assumption
+
+  std::string name;
+  double stated_flops = 0.0;           ///< the reference for MFU; 0: unknown
+  std::vector<std::string> assumed{};  ///< what was never measured, for the report
+};
+
+/// Of GPUs. The shares of gpu_rates.h are for kernels alone; `trained_gpu` has those of whole steps.
+class GpuStepRates final : public StepRates {
+ public:
+  GpuStepRates(GpuRates rates, bool allow_tf32);
+  double seconds(const Launch& launch) const override { return rates_.seconds(launch, tf32_); }
+  double seconds(const GroupExchange& exchange) const override { return rates_.seconds(exchange); }
+  double host_seconds_of_a_call() const override { return kHostSecondsOfACall; }
+  double taken_by_exchanges() const override { return kTakenByExchanges; }
+
+ private:
+  GpuRates rates_;
+  bool tf32_;
+};
+
+/// The same rates with the shares that whole steps reach, when clocks drop under load: fitted to
+/// the tables that tests/engine/plan/time/choose_tables.py gives for tuning, and to no other.
+GpuRates trained_gpu(GpuRates rates);
+
+}  // namespace sherd::engine

@@ -1,0 +1,192 @@
+#include "engine/plan/time/step_time.h"
+
+#include <algorithm>
+
+#include "engine/plan/time/pipeline_time.h"
+
+namespace sherd::engine {
+namespace {
+
+LayerTime mixed(const LayerTime& dense, const LayerTime& mixture, double share) {
+  const auto mix = [share](double a, double b) { return (1.0 - share) * a + share * b; };
+  return {.matmuls_forward = mix(dense.matmuls_forward, mixture.matmuls_forward),
+          .matmuls_input = mix(dense.matmuls_input, mixture.matmuls_input),
+          .matmuls_weight = mix(dense.matmuls_weight, mixture.matmuls_weight),
+          .attention_forward = dense.attention_forward,
+          .attention_backward = dense.attention_backward,
+          .memory_forward = mix(dense.memory_forward, mixture.memory_forward),
+          .memory_backward = mix(dense.memory_backward, mixture.memory_backward),
+          .tensor = dense.tensor,
+          .context = dense.context,
+          .expert = share * mixture.expert,
+          .again = mix(dense.again, mixture.again),
+          .launches = mix(dense.launches, mixture.launches)};
+}
+
+double share_of_mixtures(const ModelSize& model) {
+  return static_cast<double>(model.mixtures) / static_cast<double>(model.layers);
+}
+
+// How often a step gathers each unit's parameters: ahead of every use, or after an update.
+double gathers_of(const Layout& layout) {
+  if (layout.shard * layout.context == 1) return 0.0;
+  if (layout.stage < 3) return layout.stage == 0 ? 0.0 : 1.0;
+  const bool each = layout.pipeline == 1 || layout.reshards;
+  const double uses = each ? static_cast<double>(layout.micro_batches) : 1.0;
+  return uses * (layout.reshards ? 2.0 : 1.0);
+}
+
+}  // namespace
+
+double StepTime::total() const {
+  return matmuls + attention + memory + recompute + tensor + context + expert + bubble + messages +
+         gathers + reductions + slowed + update + disk + host;
+}
+
+std::vector<std::pair<std::string, double>> StepTime::parts() const {
+  std::vector<std::pair<std::string, double>> all = {{"matmuls", matmuls},
+                                                     {"attention", attention},
+                                                     {"element-wise kernels", memory},
+                                                     {"recompute", recompute},
+                                                     {"exchanges of tensor ranks", tensor},
+                                                     {"exchanges of context ranks", context},
+                                                     {"exchanges of expert ranks", expert},
+                                                     {"pipeline bubble", bubble},
+                                                     {"pipeline messages", messages},
+                                                     {"exposed gathers", gathers},
+                                                     {"exposed reductions", reductions},
+                                                     {"slowed by overlapped exchanges", slowed},
+                                                     {"optimizer", update},
+                                                     {"disk", disk},
+                                                     {"launches", host}};
+  std::erase_if(all, [](const auto& part) { return part.second <= 0.0; });
+  std::ranges::stable_sort(all, std::greater<>(), [](const auto& part) { return part.second; });
+  return all;
+}
+
+const LayerTime& StepTimes::known(const StepShape& step, int which) {
+  const Layout& layout = step.layout;
+  const int form = which + 4 * static_cast<int>(layout.again) +
+                   16 * static_cast<int>(layout.context_method) + 64 * layout.sequence_parallel;
+  const std::int64_t spread =
+      which == 1 ? layout.shard / layout.expert * 4096 + layout.expert : layout.expert;
+  const auto [at, is_new] = layers_.try_emplace(
+      Key{layout.tensor, layout.context, spread, layout.sequences, form}, LayerTime{});
+  if (is_new) at->second = which == 2 ? head(step) : layer(step, which == 1);
+  return at->second;
+}
+
+// The exposed part of gathers and reductions. Each hides under its own pass over the layers, apart
+// from the first gather and the last reduction.
+void StepTimes::add_data_exchanges(const StepShape& step, const LayerTime& layer, double layers,
+                                   StepTime& time) const {
+  const Layout& layout = step.layout;
+  const ModelSize& model = step.model;
+  const std::int64_t t = layout.tensor, n = layout.shard * layout.context;
+  const double share = share_of_mixtures(model), experts = static_cast<double>(layout.expert);
+  const double dense =
+      (model.attention_weights() + (1.0 - share) * model.mlp_weights(model.ffn_width) +
+       share * model.mlp_weights(model.shared_width)) /
+      static_cast<double>(t);
+  const double owned =
+      share * static_cast<double>(model.experts) * model.mlp_weights(model.expert_width) / experts;
+  const auto over_shards = [&](std::string_view collective, double bytes) {
+    return exchange(collective, bytes * dense, n, t) +
+           (owned > 0.0 ? exchange(collective, bytes * owned, n / layout.expert, t) : 0.0);
+  };
+  const double gather = over_shards("all_gather", step.gather_bytes);
+  double reduce =
+      over_shards(layout.stage == 0 ? "all_reduce" : "reduce_scatter", step.reduce_bytes);
+  const double slices = layout.stage == 0 ? 1.0 : static_cast<double>(n);
+  reduce +=
+      exchange("all_reduce", step.reduce_bytes * (dense + owned) / slices, layout.replicate, t * n);
+  const double all_gathers = gathers_of(layout) * gather * layers;
+  const double passes =
+      layout.reduces_every_micro_step ? static_cast<double>(layout.micro_batches) : 1.0;
+  const double all_reduces = passes * reduce * layers;
+  const bool hides = step.form.overlaps_reductions;
+  const double uses = std::max(1.0, gathers_of(layout));
+  const bool prefetches = layout.stage < 3 || layout.prefetch_depth > 0;
+  const double under = std::min(layer.forward(), layer.backward());
+  time.gathers =
+      !hides || !prefetches
+          ? all_gathers
+          : std::min(all_gathers, uses * (gather + (layers - 1.0) * std::max(0.0, gather - under)));
+  const double left = std::max(0.0, layer.backward() - (layout.reshards ? gather : 0.0));
+  time.reductions =
+      !hides ? all_reduces
+             : std::min(all_reduces,
+                        passes * (reduce + (layers - 1.0) * std::max(0.0, reduce - left)));
+  time.slowed =
+      rates_.taken_by_exchanges() * (all_gathers + all_reduces - time.gathers - time.reductions);
+}
+
+// State that a rank owns is read and written once, and its gradients are read for the norm.
+void StepTimes::add_update(const StepShape& step, StepTime& time) const {
+  const Layout& layout = step.layout;
+  const double parts = static_cast<double>(layout.tensor * layout.pipeline * layout.expert);
+  const double ranks =
+      layout.stage == 0 ? 1.0 : static_cast<double>(layout.shard * layout.context / layout.expert);
+  const double owned = step.model.weights() / parts / ranks;
+  const auto memory = [&](double bytes, std::string_view kernel) {
+    return rates_.seconds(Launch{.kernel = kernel, .read = static_cast<std::int64_t>(bytes)});
+  };
+  time.update = memory(owned * step.update_bytes, "update") + memory(owned * 4.0, "sum_of_squares");
+  time.disk = owned * step.disk_bytes / rates_.disk_bytes();
+}
+
+StepTime StepTimes::of(const StepShape& step) {
+  const Layout& layout = step.layout;
+  const double share = share_of_mixtures(step.model);
+  LayerTime layer = share < 1.0 ? known(step, 0) : known(step, 1);
+  if (share > 0.0 && share < 1.0) layer = mixed(layer, known(step, 1), share);
+  const LayerTime& end = known(step, 2);
+  const auto m = static_cast<double>(layout.micro_batches);
+  const auto p = static_cast<double>(layout.pipeline);
+  const double layers = static_cast<double>(step.model.layers) / p;
+  const double head = (end.forward() + end.backward()) / (layer.forward() + layer.backward());
+  // The slowest rank decides; its further time is counted as what it does most.
+  const double slowest =
+      slowest_share(step.model.layers, layout.pipeline, layout.chunks, head, step.form.even_layers);
+  const double f = layers * layer.forward() + end.forward() / p;
+  const double b = layers * layer.backward() + end.backward() / p;
+  const double w = layers * layer.matmuls_weight + end.matmuls_weight / p;
+  StepTime time;
+  const auto in_layers = [&](double of_layer, double of_head) {
+    return m * slowest * (layers * of_layer + of_head / p);
+  };
+  time.matmuls = in_layers(layer.matmuls_forward + layer.matmuls_input + layer.matmuls_weight,
+                           end.matmuls_forward + end.matmuls_input + end.matmuls_weight);
+  time.attention = in_layers(layer.attention_forward + layer.attention_backward, 0.0);
+  time.memory = in_layers(layer.memory_forward + layer.memory_backward, end.memory_backward);
+  time.recompute = in_layers(layer.again, 0.0);
+  time.tensor = in_layers(2.0 * layer.tensor, 0.0);
+  time.context = in_layers(2.0 * layer.context, 0.0);
+  time.expert = in_layers(2.0 * layer.expert, 0.0);
+  const double stream = static_cast<double>(size_of(step.dtype) * step.seq_length *
+                                            layout.sequences * step.model.width) /
+                        static_cast<double>(layout.context * layout.tensor);
+  const std::int64_t stride = layout.world() / layout.pipeline;
+  const PipelineTime pipeline = pipeline_time(
+      {.order = layout.order,
+       .ranks = layout.pipeline,
+       .chunks = layout.chunks,
+       .micro_batches = layout.micro_batches,
+       .forward = f,
+       .input_gradient = b - w,
+       .weight_gradient = w,
+       .slowest = slowest * (f + b),
+       .message = layout.pipeline > 1 ? exchange("broadcast", stream, 2, stride) : 0.0,
+       .waits_for_messages = step.form.waits_for_messages});
+  time.bubble = pipeline.bubble;
+  time.messages = pipeline.messages;
+  const double calls = m * (layers * layer.launches + end.launches / p);
+  if (!step.cuda_graphs) {
+    time.host = std::max(0.0, calls * rates_.host_seconds_of_a_call() - m * (f + b));
+  }
+  add_data_exchanges(step, layer, layers, time);
+  add_update(step, time);
+  return time;
+}
+
+}  // namespace sherd::engine
