@@ -41,25 +41,36 @@ struct Parts {
   }
 };
 
+// Our own attention, which takes other ranks' keys, multiplies without tensor cores on GPUs.
+DType attention_type(const StepShape& step) {
+  const bool cut =
+      step.layout.context > 1 && step.layout.context_method != model::ContextMethod::kUlysses;
+  return cut && !step.form.fast_cut_attention ? DType::kF32 : step.dtype;
+}
+
 // Two products forward and five backward (the scores again), of each query and the keys it sees.
 void add_attention(const Parts& of, LayerTime& time) {
   const auto& [model, layout, form, seq] =
       std::tie(of.step.model, of.step.layout, of.step.form, of.step.seq_length);
   const double heads = static_cast<double>(model.query_heads) / static_cast<double>(layout.tensor);
   const auto s = static_cast<double>(seq), c = static_cast<double>(layout.context);
+  // If ranks have successive positions, the last one's queries see the most keys.
+  const bool in_order = layout.context_method == model::ContextMethod::kAllGather;
   const double pairs = static_cast<double>(layout.sequences) * heads * s *
-                       (form.plain_attention ? s : (s + 1.0) / 2.0) / c;
+                       (form.plain_attention ? s : (s + 1.0) / 2.0) / c *
+                       (in_order ? (2.0 * c - 1.0) / c : 1.0);
   const double flops = 4.0 * pairs * static_cast<double>(model.head_width);
   if (!form.plain_attention) {
     Launch launch{.kernel = "attention",
                   .kind = LaunchKind::kAttention,
                   .flops = flops,
-                  .dtype = of.step.dtype,
+                  .dtype = attention_type(of.step),
                   .k = model.head_width,
-                  .deterministic = false};
+                  .deterministic = of.step.deterministic};
     time.attention_forward = of.rates.seconds(launch);
     launch.backward = true;
-    launch.flops = 2.5 * flops;
+    // Ours, for queries and for keys, computes the scores twice.
+    launch.flops = (launch.dtype == of.step.dtype ? 2.5 : 3.5) * flops;
     time.attention_backward = of.rates.seconds(launch);
     time.launches += 2.0;
     return;
@@ -154,8 +165,8 @@ double LayerTime::forward() const {
   return matmuls_forward + attention_forward + memory_forward + tensor + context + expert;
 }
 double LayerTime::backward() const {
-  return matmuls_input + matmuls_weight + attention_backward + memory_backward + tensor + context +
-         expert + again;
+  return matmuls_input + matmuls_weight + attention_backward + memory_backward + tensor +
+         tensor_again + context + expert + again;
 }
 
 double StepTimes::exchange(std::string_view collective, double bytes, std::int64_t ranks,
@@ -199,6 +210,9 @@ void StepTimes::add_exchanges(const StepShape& step, LayerTime& time, bool mixtu
                                                        exchange("reduce_scatter", stream, t, 1)
                                                  : exchange("all_reduce", stream, t, 1);
     time.tensor = 2.0 * once;
+    if (layout.sequence_parallel && !step.form.hides_second_gathers) {
+      time.tensor_again = 2.0 * exchange("all_gather", stream, t, 1);
+    }
   }
   if (c > 1) {
     const double heads =
@@ -209,7 +223,8 @@ void StepTimes::add_exchanges(const StepShape& step, LayerTime& time, bool mixtu
     const double gathered = 1.5 * exchange("all_gather", rows * keys, c, t);
     switch (layout.context_method) {
       case model::ContextMethod::kUlysses:
-        time.context = 2.0 * exchange("all_to_all", rows * heads / 2.0, c, t);
+        time.context = 2.0 * exchange("all_to_all", rows * heads / 2.0, c, t) +
+                       of.memory(4.0 * rows * heads);  // put in order, before and after
         break;
       case model::ContextMethod::kAllGather:
         time.context = gathered;

@@ -36,9 +36,12 @@ struct ProgramForm {
   bool plain_attention = false;  ///< scores are in memory, and all positions are multiplied
   bool whole_recompute = false;  ///< also each block's last matmul and the last block
   bool overlaps_reductions = true;
-  bool waits_for_messages = false;  ///< of every order, not of 1f1b's critical path alone
-  bool even_layers = false;         ///< the head's stage has as many as the others
-  double memory_share = 1.0;        ///< bytes of element-wise kernels / ours
+  bool hides_second_gathers = false;  ///< of sequence parallelism, in the backward
+  bool fast_cut_attention = false;    ///< tensor cores also if context ranks gather or pass keys
+  bool waits_for_messages = false;    ///< of every order, not of 1f1b's critical path alone
+  bool even_layers = false;           ///< the head's stage has as many as the others
+  double accumulate_bytes = 0.0;      ///< of memory for each weight and further micro-batch
+  double memory_share = 1.0;          ///< bytes of element-wise kernels / ours
 };
 
 /// How ranks divide a step. Ranks are ordered as in a mesh: tensor innermost, pipeline outermost.
@@ -70,7 +73,7 @@ struct StepShape {
   double disk_bytes = 0.0;     ///< of each owned weight and step, read and written together
   /// Rows of the fullest expert rank / mean. Published runs are mostly balanced by force.
   double imbalance = 1.0;
-  bool cuda_graphs = false;
+  bool cuda_graphs = false, deterministic = false;
 
   double tokens_per_step() const {
     return static_cast<double>(seq_length * layout.sequences * layout.micro_batches * layout.shard *

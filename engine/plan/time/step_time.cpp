@@ -19,6 +19,7 @@ LayerTime mixed(const LayerTime& dense, const LayerTime& mixture, double share) 
           .tensor = dense.tensor,
           .context = dense.context,
           .expert = share * mixture.expert,
+          .tensor_again = dense.tensor_again,
           .again = mix(dense.again, mixture.again),
           .launches = mix(dense.launches, mixture.launches)};
 }
@@ -40,7 +41,7 @@ double gathers_of(const Layout& layout) {
 
 double StepTime::total() const {
   return matmuls + attention + memory + recompute + tensor + context + expert + bubble + messages +
-         gathers + reductions + slowed + update + disk + host;
+         gathers + reductions + slowed + accumulation + update + disk + host;
 }
 
 std::vector<std::pair<std::string, double>> StepTime::parts() const {
@@ -56,6 +57,7 @@ std::vector<std::pair<std::string, double>> StepTime::parts() const {
                                                      {"exposed gathers", gathers},
                                                      {"exposed reductions", reductions},
                                                      {"slowed by overlapped exchanges", slowed},
+                                                     {"sums of gradients", accumulation},
                                                      {"optimizer", update},
                                                      {"disk", disk},
                                                      {"launches", host}};
@@ -132,6 +134,11 @@ void StepTimes::add_update(const StepShape& step, StepTime& time) const {
     return rates_.seconds(Launch{.kernel = kernel, .read = static_cast<std::int64_t>(bytes)});
   };
   time.update = memory(owned * step.update_bytes, "update") + memory(owned * 4.0, "sum_of_squares");
+  const bool in_slices = layout.stage >= 2 && layout.reduces_every_micro_step;
+  time.accumulation =
+      static_cast<double>(layout.micro_batches - 1) *
+      memory(step.model.weights() / parts / (in_slices ? ranks : 1.0) * step.form.accumulate_bytes,
+             "add");
   time.disk = owned * step.disk_bytes / rates_.disk_bytes();
 }
 
@@ -160,7 +167,7 @@ StepTime StepTimes::of(const StepShape& step) {
   time.attention = in_layers(layer.attention_forward + layer.attention_backward, 0.0);
   time.memory = in_layers(layer.memory_forward + layer.memory_backward, end.memory_backward);
   time.recompute = in_layers(layer.again, 0.0);
-  time.tensor = in_layers(2.0 * layer.tensor, 0.0);
+  time.tensor = in_layers(2.0 * layer.tensor + layer.tensor_again, 0.0);
   time.context = in_layers(2.0 * layer.context, 0.0);
   time.expert = in_layers(2.0 * layer.expert, 0.0);
   const double stream = static_cast<double>(size_of(step.dtype) * step.seq_length *

@@ -29,7 +29,7 @@ struct StepTime {
   double tensor = 0.0, context = 0.0, expert = 0.0;      ///< exchanges inside layers
   double bubble = 0.0, messages = 0.0;                   ///< of pipelines
   double gathers = 0.0, reductions = 0.0, slowed = 0.0;  ///< exposed; and what overlap costs
-  double update = 0.0, disk = 0.0, host = 0.0;
+  double accumulation = 0.0, update = 0.0, disk = 0.0, host = 0.0;
 
   double total() const;
   /// Names and seconds, the longest first, without zeros.
@@ -42,6 +42,7 @@ struct LayerTime {
   double attention_forward = 0.0, attention_backward = 0.0;
   double memory_forward = 0.0, memory_backward = 0.0;
   double tensor = 0.0, context = 0.0, expert = 0.0;  ///< forward; as much backward
+  double tensor_again = 0.0;                         ///< further exchanges of the backward
   double again = 0.0;                                ///< recompute, with its exchanges
   double launches = 0.0;                             ///< forward and backward
 

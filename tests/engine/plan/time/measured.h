@@ -15,7 +15,7 @@ namespace sherd::engine {
 
 struct MeasuredStep {
   std::string table, device;
-  StepShape shape;
+  StepShape shape{};
   double card = 0.0;  ///< bytes per second of a GPU between machines
   std::int64_t gpus = 0;
   double seconds = 0.0;
@@ -28,15 +28,20 @@ inline ProgramForm program_form(const std::string& software) {
     return {.plain_attention = true,
             .whole_recompute = true,
             .overlaps_reductions = software == "zero_2021",
+            .hides_second_gathers = true,
+            .fast_cut_attention = true,
             .waits_for_messages = true,
             .even_layers = true,
             .memory_share = 0.49};
   }
   if (software.starts_with("fsdp")) return {.whole_recompute = true, .memory_share = 1.09};
   if (software == "nemo") {
-    return {.even_layers = true, .memory_share = 0.83};
+    return {.hides_second_gathers = true,
+            .fast_cut_attention = true,
+            .even_layers = true,
+            .memory_share = 0.83};
   }
-  return {.whole_recompute = true};
+  return {.whole_recompute = true, .hides_second_gathers = true, .fast_cut_attention = true};
 }
 
 inline Again again_of(const std::string& text) {

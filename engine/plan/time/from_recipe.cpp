@@ -1,0 +1,145 @@
+#include "engine/plan/time/from_recipe.h"
+
+#include <algorithm>
+
+#include "engine/train/from_recipe.h"
+#include "engine/train/model_shape.h"
+
+namespace sherd::engine {
+namespace {
+
+// Element-wise kernels of ours: additions to the residual stream are part of matmuls.
+constexpr double kOurMemoryShare = 0.8;
+
+Again again_of(Recompute mode) {
+  switch (mode) {
+    case Recompute::kNone:
+      return Again::kNothing;
+    case Recompute::kSelective:
+      return Again::kNormsAndActivations;
+    case Recompute::kFull:
+      break;
+  }
+  return Again::kBlocks;
+}
+
+// Memory that an update reads and writes for each weight: gradients, FP32 weights, moments, and the
+// weights of the compute type.
+double update_bytes(const Recipe& recipe) {
+  const auto moment =
+      static_cast<double>(size_of(dtype_of(recipe.mixed_precision.optimizer_state_dtype)));
+  const bool half = recipe.mixed_precision.param_dtype != FloatType::kF32;
+  double moments = 2.0;
+  if (recipe.optimizer.type == OptimizerType::kSgd) {
+    moments = recipe.optimizer.momentum > 0.0 ? 1.0 : 0.0;
+  } else if (recipe.optimizer.type == OptimizerType::kLion ||
+             recipe.optimizer.type == OptimizerType::kLars ||
+             recipe.optimizer.type == OptimizerType::kMuon) {
+    moments = 1.0;
+  }
+  return 4.0 + 8.0 + 2.0 * moments * moment + (half ? 2.0 : 0.0);
+}
+
+double disk_bytes(const Recipe& recipe) {
+  const auto& zero = recipe.zero_optimization;
+  double bytes = zero.offload_optimizer == OffloadDevice::kNvme ? 16.0 : 0.0;
+  if (zero.offload_param == OffloadDevice::kNvme) bytes += 8.0;
+  return bytes;
+}
+
+}  // namespace
+
+ModelSize model_size(const Recipe& recipe) {
+  const model::ModelShape shape = training_options(recipe).model;
+  return {.layers = shape.num_layers,
+          .width = shape.width,
+          .query_heads = shape.query_heads,
+          .kv_heads = shape.kv_heads,
+          .head_width = shape.head_width(),
+          .ffn_width = shape.ffn_width,
+          .vocab_size = shape.vocab_size,
+          .gated = shape.gated(),
+          .dropout = shape.dropout > 0.0,
+          .tied = shape.tied,
+          .mixtures = shape.moe.active() ? shape.num_mixtures(0, shape.num_layers) : 0,
+          .experts = shape.moe.experts,
+          .per_token = shape.moe.per_token,
+          .expert_width = shape.moe.ffn_width,
+          .shared_width = shape.moe.shared_width};
+}
+
+StepShape step_shape(const Recipe& recipe) {
+  const auto& degrees = recipe.parallelism;
+  const auto& zero = recipe.zero_optimization;
+  const auto& precision = recipe.mixed_precision;
+  StepShape step{.model = model_size(recipe)};
+  step.layout = {.tensor = degrees.tensor_parallel_degree,
+                 .context = degrees.context_parallel_degree,
+                 .pipeline = degrees.pipeline_parallel_degree,
+                 .shard = degrees.data_parallel_shard_degree,
+                 .replicate = degrees.data_parallel_replicate_degree,
+                 .expert = degrees.expert_parallel_degree,
+                 .sequence_parallel = degrees.sequence_parallel,
+                 .context_method = degrees.context_parallel_method,
+                 .order = degrees.pipeline_schedule,
+                 .chunks = degrees.pipeline_parallel_degree > 1 ? degrees.pipeline_chunks_per_rank
+                                                                : std::int64_t{1},
+                 .stage = static_cast<int>(zero.stage),
+                 .reduces_every_micro_step = zero.grad_sync == GradSync::kEveryMicroStep,
+                 .reshards = zero.stage == 3 && zero.reshard_after_forward,
+                 .prefetch_depth = zero.prefetch_depth,
+                 .again = again_of(recipe.activation_checkpointing.mode),
+                 .sequences = recipe.training.micro_batch_size,
+                 .micro_batches = recipe.training.gradient_accumulation_steps};
+  step.form.memory_share = kOurMemoryShare;
+  // A matmul adds to the gradients of earlier micro-steps, where the order of sums is free.
+  step.deterministic = recipe.run.deterministic;
+  step.form.accumulate_bytes = recipe.run.deterministic ? 12.0 : 0.0;
+  step.seq_length = recipe.training.seq_length;
+  step.dtype = dtype_of(precision.param_dtype);
+  const auto blocks = [](double bits, double element) { return bits > 0.0 ? bits / 8.0 : element; };
+  // Blocks of 64 have a scale each.
+  const double gather_bits = precision.gather_dtype == GatherType::kInt8Block64   ? 8.5
+                             : precision.gather_dtype == GatherType::kInt4Block64 ? 4.5
+                                                                                  : 0.0;
+  const double reduce_bits = precision.reduce_dtype == ReduceType::kInt8Block64   ? 8.5
+                             : precision.reduce_dtype == ReduceType::kInt4Block64 ? 4.5
+                                                                                  : 0.0;
+  step.gather_bytes = blocks(gather_bits, static_cast<double>(size_of(step.dtype)));
+  step.reduce_bytes = blocks(
+      reduce_bits, static_cast<double>(size_of(dtype_of(formed_in(precision.reduce_dtype)))));
+  step.update_bytes = update_bytes(recipe);
+  step.disk_bytes = disk_bytes(recipe);
+  step.cuda_graphs = recipe.run.cuda_graphs;
+  return step;
+}
+
+std::unique_ptr<StepRates> gpu_rates_of(const Cluster& cluster, bool allow_tf32) {
+  GpuRates rates = trained_gpu(cluster.device == "A100"   ? a100_rates()
+                               : cluster.device == "H200" ? h200_rates()
+                                                          : h100_rates());
+  std::vector<std::string> assumed;
+  if (cluster.device == "H200") assumed.emplace_back("whole steps: as on an H100");
+  const ClusterLink &within = cluster.within, &between = cluster.between;
+  if (within.bytes > 0.0) {
+    // What eight H100 reach of 450 GB/s, with and without sums in the switch (gpu_rates.h).
+    const double share = within.bytes / 450e9;
+    rates.links.all_reduce = GpuLinks{}.all_reduce * share;
+    rates.links.one_way = GpuLinks{}.one_way * share;
+    rates.links.pair = GpuLinks{}.pair * share;
+  } else {
+    assumed.emplace_back("links within a machine: usual for the device");
+  }
+  if (within.latency > 0.0) rates.links.latency = within.latency;
+  if (cluster.machines > 1 && between.bytes == 0.0) {
+    assumed.push_back(
+        fmt::format("links between machines: {:.0f} GB/s a GPU", rates.links.card / 1e9));
+  }
+  if (between.bytes > 0.0) rates.links.card = between.bytes;
+  if (between.latency > 0.0) rates.links.far_latency = between.latency;
+  auto made = std::make_unique<GpuStepRates>(rates, allow_tf32);
+  made->assumed = std::move(assumed);
+  return made;
+}
+
+}  // namespace sherd::engine

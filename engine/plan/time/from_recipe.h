@@ -1,0 +1,20 @@
+/// A recipe's step as the time model takes it, and the rates of its devices.
+#pragma once
+
+#include <memory>
+
+#include "engine/plan/planned_recipe.h"
+#include "engine/plan/time/rates.h"
+#include "engine/plan/time/step_shape.h"
+#include "engine/recipe/cluster_file.h"
+
+namespace sherd::engine {
+
+StepShape step_shape(const Recipe& recipe);
+/// The parts of a recipe's shape that no search changes, for shapes of other layouts.
+ModelSize model_size(const Recipe& recipe);
+
+/// The GPUs of a cluster, with its links where it gives them; `assumed` names the others.
+std::unique_ptr<StepRates> gpu_rates_of(const Cluster& cluster, bool allow_tf32);
+
+}  // namespace sherd::engine
