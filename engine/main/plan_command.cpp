@@ -14,6 +14,7 @@
 #include "engine/plan/paper_convention.h"
 #include "engine/plan/parameter_table.h"
 #include "engine/plan/report.h"
+#include "engine/plan/search/search.h"
 #include "engine/recipe/recipe.h"
 
 namespace sherd::main {
@@ -31,7 +32,11 @@ class PlanCommand {
   std::string html_;
   int ranks_per_machine_ = 0;
   bool json_ = false, parameters_ = false, ledger_ = false, paper_convention_ = false;
-  bool measure_disk_ = false;
+  bool measure_disk_ = false, search_ = false;
+  engine::SearchRequest wanted_;
+  std::string cluster_;
+
+  void search(const engine::ResolvedRecipe& recipe) const;
 };
 
 PlanCommand::PlanCommand(CLI::App& command) {
@@ -60,6 +65,24 @@ PlanCommand::PlanCommand(CLI::App& command) {
   command.add_flag("--ledger", ledger_,
                    "Print every kernel that a step launches on a GPU instead, with bytes, flops, "
                    "and the predicted time on an H100 and an H200");
+  command.add_flag("--search", search_,
+                   "Print the fastest layouts that fit instead, as --set options with predicted "
+                   "times");
+  command
+      .add_option("--cluster", cluster_,
+                  "The machines to search for: a file with machines, ranks_per_machine, device, "
+                  "and optionally memory and links (default: the recipe's ranks, here)")
+      ->type_name("FILE");
+  command.add_option("--top", wanted_.top, "How many layouts --search prints (default: 3)")
+      ->type_name("N")
+      ->check(CLI::Range(1, 100));
+  command
+      .add_option("--keep", wanted_.keep,
+                  "Keys, or blocks of keys, that --search leaves as they are")
+      ->type_name("KEY");
+  command.add_option("--tokens", wanted_.tokens, "Also say how many days N tokens take, e.g. 1e12")
+      ->type_name("N")
+      ->check(CLI::PositiveNumber);
   command.add_flag("--paper-convention", paper_convention_,
                    "Print model states only, counted as in the ZeRO paper's table 1");
 }
@@ -72,12 +95,40 @@ engine::DiskRates rates_of(const engine::Recipe& recipe) {
   return {disk.read, disk.write};
 }
 
+std::optional<std::int64_t> bytes_of(const std::optional<std::string>& size) {
+  if (!size) return std::nullopt;
+  try {
+    return parse_bytes(*size);
+  } catch (const UsageError& error) {
+    throw UsageError("--device-memory: {}", error.what());
+  }
+}
+
+void PlanCommand::search(const engine::ResolvedRecipe& recipe) const {
+  if (parameters_ || paper_convention_ || ledger_ || !html_.empty() || ranks_per_machine_ > 0 ||
+      measure_disk_) {
+    throw UsageError(
+        "--search can only be combined with --cluster, --top, --keep, --tokens, --device-memory "
+        "and --json.");
+  }
+  engine::SearchRequest request = wanted_;
+  request.device_memory = bytes_of(device_memory_);
+  if (!cluster_.empty()) request.cluster = engine::read_cluster(cluster_);
+  const auto rates = engine::rates_for(recipe.values, request.cluster);
+  const engine::SearchResult result = engine::search_layouts(recipe, request, *rates);
+  fmt::print("{}", json_ ? engine::search_json(result) : engine::search_text(result));
+}
+
 void PlanCommand::run() const {
   engine::RecipeRequest request = request_;
   request.reads_data = false;
   if (server_memory_) request.sets.push_back("memory.server_memory=" + *server_memory_);
   const engine::LargestSegment largest = engine::largest_segment(engine::resolve_recipe(request));
   const engine::ResolvedRecipe& recipe = largest.recipe;
+  if (search_) return search(recipe);
+  if (!cluster_.empty() || !wanted_.keep.empty() || wanted_.tokens > 0.0) {
+    throw UsageError("--cluster, --keep and --tokens belong to --search: add it.");
+  }
   if (ledger_) {
     if (parameters_ || paper_convention_ || !html_.empty() || device_memory_ ||
         ranks_per_machine_ > 0) {
@@ -102,14 +153,7 @@ void PlanCommand::run() const {
     fmt::print("{}", engine::paper_table(recipe.values));
     return;
   }
-  std::optional<std::int64_t> device_memory;
-  if (device_memory_) {
-    try {
-      device_memory = parse_bytes(*device_memory_);
-    } catch (const UsageError& error) {
-      throw UsageError("--device-memory: {}", error.what());
-    }
-  }
+  const std::optional<std::int64_t> device_memory = bytes_of(device_memory_);
   const auto report = engine::plan_report(
       recipe, engine::device_limit(recipe.values, device_memory), ranks_per_machine_,
       measure_disk_ ? std::optional(rates_of(recipe.values)) : std::nullopt);

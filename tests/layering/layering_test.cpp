@@ -189,6 +189,8 @@ const std::vector<Layer> kLayers = {
       "engine/offload",
       "engine/plan",
       "engine/plan/ledger",
+      "engine/plan/search",
+      "engine/plan/time",
       "engine/run",
       "engine/inference",
       "sharding/processes"}},

@@ -142,4 +142,13 @@ std::unique_ptr<StepRates> gpu_rates_of(const Cluster& cluster, bool allow_tf32)
   return made;
 }
 
+std::unique_ptr<StepRates> rates_for(const Recipe& recipe, const std::optional<Cluster>& cluster) {
+  const bool tf32 = recipe.mixed_precision.allow_tf32;
+  if (cluster) return gpu_rates_of(*cluster, tf32);
+  Cluster here{.machines = 1, .ranks_per_machine = recipe.world_size(), .device = "H100"};
+  auto rates = gpu_rates_of(here, tf32);
+  rates->assumed.emplace_back("the GPU: an H100; name another in a --cluster file");
+  return rates;
+}
+
 }  // namespace sherd::engine

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 
 #include "engine/plan/planned_recipe.h"
 #include "engine/plan/time/rates.h"
@@ -16,5 +17,8 @@ ModelSize model_size(const Recipe& recipe);
 
 /// The GPUs of a cluster, with its links where it gives them; `assumed` names the others.
 std::unique_ptr<StepRates> gpu_rates_of(const Cluster& cluster, bool allow_tf32);
+/// Those of `cluster`; without one, of what the recipe would run on here. An H100 stands in for a
+/// GPU that is unknown.
+std::unique_ptr<StepRates> rates_for(const Recipe& recipe, const std::optional<Cluster>& cluster);
 
 }  // namespace sherd::engine

@@ -1,0 +1,380 @@
+#include "engine/plan/search/search.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <tuple>
+
+#include "core/error.h"
+#include "core/human_text.h"
+#include "engine/plan/search/candidates.h"
+#include "engine/plan/world_plan.h"
+#include "engine/recipe/fields.h"
+#include "engine/recipe/suggest.h"
+#include "engine/recipe/values.h"
+
+namespace sherd::engine {
+namespace {
+
+struct Timed {
+  Layout layout;
+  double seconds = 0.0;
+};
+
+// Layouts that are kept for the second part; more wouldn't be looked at.
+constexpr std::size_t kMostKept = 20'000;
+
+const Field& field_of(std::string_view key) {
+  return recipe_fields()[static_cast<std::size_t>(field_index(key))];
+}
+
+std::set<SearchKey> kept_keys(const std::vector<std::string>& keep) {
+  std::set<SearchKey> kept;
+  std::vector<std::string_view> names;
+  for (const SearchKey key : all_search_keys()) names.push_back(key_of(key));
+  for (const std::string& wanted : keep) {
+    const std::size_t before = kept.size();
+    for (const SearchKey key : all_search_keys()) {
+      const std::string_view name = key_of(key);
+      if (name == wanted || name.starts_with(wanted + ".")) kept.insert(key);
+    }
+    if (kept.size() > before) continue;
+    if (std::ranges::find(names, wanted) != names.end()) continue;
+    const std::string_view meant = nearest(wanted, names);
+    throw UsageError("--keep {}: a search doesn't change this key{}", wanted,
+                     meant.empty() ? fmt::format(". It changes {}.", joined(names, ", ", " and "))
+                                   : fmt::format("; did you mean \"{}\"?", meant));
+  }
+  return kept;
+}
+
+Recompute mode_of(Again again) {
+  switch (again) {
+    case Again::kNothing:
+    case Again::kAttention:
+      return Recompute::kNone;
+    case Again::kNormsAndActivations:
+      return Recompute::kSelective;
+    case Again::kBlocks:
+      break;
+  }
+  return Recompute::kFull;
+}
+
+constexpr std::string_view kAccumulation = "training.gradient_accumulation_steps";
+
+// Writes a layout into a recipe's members: calls `visit(key, member, value)` for each.
+template <class Visit>
+void for_each_value(const Layout& layout, bool offload, Recipe& recipe, const Visit& visit) {
+  auto& degrees = recipe.parallelism;
+  auto& zero = recipe.zero_optimization;
+  visit(key_of(SearchKey::kTensor), degrees.tensor_parallel_degree, layout.tensor);
+  visit(key_of(SearchKey::kSequenceParallel), degrees.sequence_parallel, layout.sequence_parallel);
+  visit(key_of(SearchKey::kContext), degrees.context_parallel_degree, layout.context);
+  visit(key_of(SearchKey::kPipeline), degrees.pipeline_parallel_degree, layout.pipeline);
+  if (layout.pipeline > 1) {
+    visit(key_of(SearchKey::kSchedule), degrees.pipeline_schedule, layout.order);
+    visit(key_of(SearchKey::kChunks), degrees.pipeline_chunks_per_rank, layout.chunks);
+  }
+  visit(key_of(SearchKey::kShard), degrees.data_parallel_shard_degree, layout.shard);
+  visit(key_of(SearchKey::kReplicate), degrees.data_parallel_replicate_degree, layout.replicate);
+  visit(key_of(SearchKey::kExpert), degrees.expert_parallel_degree, layout.expert);
+  visit(key_of(SearchKey::kStage), zero.stage, std::int64_t{layout.stage});
+  visit(key_of(SearchKey::kGradSync), zero.grad_sync,
+        layout.reduces_every_micro_step ? GradSync::kEveryMicroStep : GradSync::kBoundary);
+  if (layout.stage == 3) {
+    visit(key_of(SearchKey::kReshard), zero.reshard_after_forward, layout.reshards);
+    visit(key_of(SearchKey::kPrefetchDepth), zero.prefetch_depth, layout.prefetch_depth);
+  }
+  if (offload) {
+    visit(key_of(SearchKey::kOffloadOptimizer), zero.offload_optimizer, OffloadDevice::kNvme);
+  }
+  visit(key_of(SearchKey::kMicroBatch), recipe.training.micro_batch_size, layout.sequences);
+  visit(kAccumulation, recipe.training.gradient_accumulation_steps, layout.micro_batches);
+  visit(key_of(SearchKey::kRecompute), recipe.activation_checkpointing.mode, mode_of(layout.again));
+}
+
+// Those of `keys`, or all.
+void write(const Layout& layout, bool offload, Recipe& recipe,
+           const std::vector<std::string_view>* keys = nullptr) {
+  for_each_value(layout, offload, recipe,
+                 [&](std::string_view key, auto& member, const auto& value) {
+                   if (keys == nullptr || std::ranges::find(*keys, key) != keys->end()) {
+                     member = value;
+                   }
+                 });
+}
+
+std::vector<std::string_view> written_keys() {
+  std::vector<std::string_view> keys;
+  for (const SearchKey key : all_search_keys()) keys.push_back(key_of(key));
+  keys.emplace_back(kAccumulation);
+  return keys;
+}
+
+// The keys in which the recipe differs from what is wanted.
+std::vector<std::string_view> differing(const Recipe& recipe, const Recipe& wanted) {
+  std::vector<std::string_view> keys;
+  for (const std::string_view key : written_keys()) {
+    if (format_value(field_of(key), recipe) != format_value(field_of(key), wanted)) {
+      keys.push_back(key);
+    }
+  }
+  return keys;
+}
+
+// As few settings as possible: keys whose value follows from others' aren't set.
+std::optional<ResolvedRecipe> resolved_layout(
+    const ResolvedRecipe& recipe, const Layout& layout, bool offload,
+    std::vector<std::pair<std::string, std::string>>& settings) {
+  Recipe wanted = recipe.values;
+  write(layout, offload, wanted);
+  std::vector<std::string_view> keys = differing(recipe.values, wanted);
+  // What usually follows from the other keys is set only if it doesn't.
+  std::erase_if(keys, [&](std::string_view key) {
+    return key == kAccumulation ||
+           (!recipe.origin(key).is_given() &&
+            (key == key_of(SearchKey::kGradSync) || key == key_of(SearchKey::kReshard) ||
+             key == key_of(SearchKey::kPrefetchDepth)));
+  });
+  for (int attempt = 0; attempt < 3; ++attempt) {
+    const auto changed =
+        with_changes(recipe, keys, [&](Recipe& values) { write(layout, offload, values, &keys); });
+    if (!changed) {
+      if (attempt > 0) return std::nullopt;
+      // What a file sets may contradict what was left to follow.
+      keys = differing(recipe.values, wanted);
+      continue;
+    }
+    const auto missing = differing(changed->values, wanted);
+    if (missing.empty()) {
+      settings.clear();
+      for (const std::string_view key : keys) {
+        settings.emplace_back(key, format_value(field_of(key), changed->values));
+      }
+      return changed;
+    }
+    keys.insert(keys.end(), missing.begin(), missing.end());
+    std::ranges::sort(keys);
+    keys.erase(std::unique(keys.begin(), keys.end()), keys.end());
+  }
+  return std::nullopt;
+}
+
+// Two layouts that agree here are the same to a reader.
+auto look_of(const Layout& layout) {
+  return std::tuple(layout.tensor, layout.context, layout.pipeline, layout.shard, layout.replicate,
+                    layout.expert, layout.stage, layout.sequences, layout.again);
+}
+
+// Whether `one` needs no less memory than `other`: it keeps more of as many sequences or more.
+bool needs_no_less(const Layout& one, const Layout& other) {
+  const auto frame = [](const Layout& layout) {
+    return std::tuple(layout.tensor, layout.context, layout.pipeline, layout.order, layout.chunks,
+                      layout.shard, layout.replicate, layout.expert, layout.stage);
+  };
+  return frame(one) == frame(other) && one.sequences >= other.sequences &&
+         one.again <= other.again && one.reshards <= other.reshards &&
+         one.sequence_parallel <= other.sequence_parallel &&
+         one.reduces_every_micro_step <= other.reduces_every_micro_step &&
+         std::min(one.micro_batches, one.pipeline) >= std::min(other.micro_batches, other.pipeline);
+}
+
+class Search {
+ public:
+  Search(const ResolvedRecipe& recipe, const SearchRequest& request, const StepRates& rates);
+  SearchResult run();
+
+ private:
+  std::vector<Timed> fastest(bool offload);
+  void take(const std::vector<Timed>& layouts, bool offload);
+  FoundLayout found(const ResolvedRecipe& recipe);
+  std::optional<std::int64_t> planned_bytes(const ResolvedRecipe& recipe) const;
+  std::int64_t share_of_limit() const {
+    return result_.limit.shared ? result_.limit.bytes / result_.ranks : result_.limit.bytes;
+  }
+
+  ResolvedRecipe recipe_;
+  const SearchRequest& request_;
+  const StepRates& rates_;
+  StepTimes times_;
+  SearchSpace space_;
+  SearchResult result_;
+};
+
+std::int64_t ranks_per_machine(const ResolvedRecipe& recipe, const SearchRequest& request) {
+  return request.cluster ? request.cluster->ranks_per_machine : recipe.values.world_size();
+}
+
+ResolvedRecipe on_device(const ResolvedRecipe& recipe, const SearchRequest& request) {
+  if (!request.cluster) return recipe;
+  const DeviceChoice device = request.cluster->on_cpus() ? DeviceChoice::kCpu : DeviceChoice::kCuda;
+  if (recipe.values.run.device == device) return recipe;
+  const std::vector<std::string_view> keys = {"run.device"};
+  auto changed = with_changes(recipe, keys, [&](Recipe& values) { values.run.device = device; });
+  if (!changed) {
+    throw UsageError(
+        "the cluster's device is {}, which the recipe can't use. Run sherd plan with "
+        "--set run.device={} to see why.",
+        request.cluster->device, request.cluster->on_cpus() ? "cpu" : "cuda");
+  }
+  return *changed;
+}
+
+DeviceLimit limit_of(const ResolvedRecipe& recipe, const SearchRequest& request) {
+  if (request.device_memory || !request.cluster) {
+    return device_limit(recipe.values, request.device_memory);
+  }
+  const Cluster& cluster = *request.cluster;
+  if (cluster.on_cpus()) {
+    if (cluster.memory_bytes == 0) {
+      throw UsageError(
+          "the cluster's file gives no memory, and a CPU's isn't known from its name. "
+          "Add memory: 16GiB, of a rank.");
+    }
+    return {cluster.memory_bytes, false, "the cluster's file"};
+  }
+  const std::int64_t bytes = cluster.memory_bytes > 0   ? cluster.memory_bytes
+                             : cluster.device == "H200" ? h200_rates().memory_bytes
+                                                        : h100_rates().memory_bytes;
+  // Groups of data, tensor, context and pipeline ranks, each with a machine's other GPUs.
+  const std::int64_t reserve = library_reserve_bytes(8, false, {8, 8, 8});
+  return {bytes - reserve, false,
+          fmt::format("{} of each {}, less {} for libraries", human_bytes(bytes), cluster.device,
+                      human_bytes(reserve))};
+}
+
+Search::Search(const ResolvedRecipe& recipe, const SearchRequest& request, const StepRates& rates)
+    : recipe_(on_device(recipe, request)),
+      request_(request),
+      rates_(rates),
+      times_(rates, ranks_per_machine(recipe, request)) {
+  space_.own = step_shape(recipe_.values);
+  result_.ranks = request.cluster ? request.cluster->ranks() : recipe.values.world_size();
+  result_.ranks_per_machine = ranks_per_machine(recipe, request);
+  space_.ranks = result_.ranks;
+  space_.per_machine = result_.ranks_per_machine;
+  space_.global_batch = recipe.values.training.global_batch_size;
+  space_.kept = kept_keys(request.keep);
+  result_.limit = limit_of(recipe_, request);
+  result_.rates = rates.name;
+  result_.assumed = rates.assumed;
+  result_.tokens = request.tokens;
+}
+
+FoundLayout Search::found(const ResolvedRecipe& recipe) {
+  FoundLayout layout{.settings = {}, .recipe = recipe, .time = {}};
+  const StepShape step = step_shape(recipe.values);
+  layout.time = times_.of(step);
+  layout.seconds = layout.time.total();
+  layout.tokens_per_s = step.tokens_per_step() / layout.seconds;
+  if (rates_.stated_flops > 0.0) {
+    layout.mfu = layout.tokens_per_s * flops_per_token(PlannedRecipe(recipe.values).options.model) /
+                 (rates_.stated_flops * static_cast<double>(recipe.values.world_size()));
+  }
+  return layout;
+}
+
+std::vector<Timed> Search::fastest(bool offload) {
+  std::vector<Timed> all;
+  StepShape step = space_.own;
+  const bool on_disk = offload || space_.own.disk_bytes > 0.0;
+  if (offload) step.disk_bytes = 16.0;
+  const auto limit = static_cast<double>(share_of_limit());
+  const auto shorten = [&all] {
+    if (all.size() <= kMostKept) return;
+    std::ranges::nth_element(all, all.begin() + kMostKept, {}, &Timed::seconds);
+    all.resize(kMostKept);
+  };
+  for_each_layout(space_, [&](const Layout& layout) {
+    ++result_.layouts;
+    step.layout = layout;
+    if (least_bytes(step, on_disk) > limit) {
+      ++result_.too_large;
+      return;
+    }
+    all.push_back({layout, times_.of(step).total()});
+    if (all.size() > 4 * kMostKept) shorten();
+  });
+  shorten();
+  std::ranges::stable_sort(all, {}, &Timed::seconds);
+  return all;
+}
+
+// Nothing if a part of the model can't be divided so, which only its plan finds out.
+std::optional<std::int64_t> Search::planned_bytes(const ResolvedRecipe& recipe) const {
+  try {
+    return needed_bytes(plan_world(recipe.values), result_.limit);
+  } catch (const UsageError&) {
+    return std::nullopt;
+  }
+}
+
+void Search::take(const std::vector<Timed>& layouts, bool offload) {
+  std::set<decltype(look_of(Layout{}))> taken;
+  std::vector<Layout> too_large;
+  for (const Timed& timed : layouts) {
+    if (std::ssize(result_.best) >= request_.top) return;
+    if (taken.contains(look_of(timed.layout))) continue;
+    const bool is_larger = std::ranges::any_of(
+        too_large, [&](const Layout& other) { return needs_no_less(timed.layout, other); });
+    if (is_larger) continue;
+    if (result_.planned >= kMostPlans) {
+      result_.gave_up = true;
+      return;
+    }
+    std::vector<std::pair<std::string, std::string>> settings;
+    const auto recipe = resolved_layout(recipe_, timed.layout, offload, settings);
+    if (!recipe) {
+      ++result_.refused;
+      continue;
+    }
+    const std::optional<std::int64_t> needed = planned_bytes(*recipe);
+    if (!needed) {
+      ++result_.refused;
+      continue;
+    }
+    ++result_.planned;
+    if (*needed > result_.limit.bytes) {
+      ++result_.planned_too_large;
+      too_large.push_back(timed.layout);
+      continue;
+    }
+    FoundLayout layout = found(*recipe);
+    layout.settings = std::move(settings);
+    layout.needed_bytes = *needed;
+    taken.insert(look_of(timed.layout));
+    result_.best.push_back(std::move(layout));
+  }
+}
+
+SearchResult Search::run() {
+  result_.own = found(recipe_);
+  result_.own.needed_bytes = needed_bytes(plan_world(recipe_.values), result_.limit);
+  result_.own_fits = result_.own.needed_bytes <= result_.limit.bytes;
+  take(fastest(false), false);
+  if (result_.best.empty() && !space_.keeps(SearchKey::kOffloadOptimizer) &&
+      space_.own.disk_bytes == 0.0) {
+    take(fastest(true), true);
+  }
+  return std::move(result_);
+}
+
+}  // namespace
+
+std::string FoundLayout::command() const {
+  std::string text;
+  for (const auto& [key, value] : settings) {
+    text += fmt::format("{}--set {}={}", text.empty() ? "" : " ", key, value);
+  }
+  return text;
+}
+
+SearchResult search_layouts(const ResolvedRecipe& recipe, const SearchRequest& request,
+                            const StepRates& rates) {
+  return Search(recipe, request, rates).run();
+}
+
+}  // namespace sherd::engine

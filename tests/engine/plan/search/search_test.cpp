@@ -1,0 +1,223 @@
+// The search for layouts: what it may change, its order, and that nothing it proposes is refused or too
+// large, for random recipes, which are run.
+
+#include "engine/plan/search/search.h"
+
+#include <fmt/ranges.h>
+
+#include <filesystem>
+
+#include "engine/plan/search/candidates.h"
+#include "engine/recipe/fields.h"
+#include "engine/recipe/values.h"
+#include "engine/run/run.h"
+#include "tests/engine/plan/plan_support.h"
+#include "tests/support/random/random_recipe.h"
+
+namespace sherd::engine {
+namespace {
+
+const GpuStepRates& gpu() {
+  static const GpuStepRates rates(trained_gpu(h100_rates()), false);
+  return rates;
+}
+
+constexpr const char* kRecipe = R"(run: {name: seven, device: cuda}
+model:
+  num_layers: 32
+  hidden_size: 4096
+  num_attention_heads: 32
+  ffn_hidden_size: 11008
+  vocab_size: 32000
+  activation: swiglu
+  norm: rmsnorm
+  positions: rope
+  bias: false
+  tie_embeddings: false
+data: {path: nowhere}
+training: {seq_length: 4096, global_batch_size: 128, micro_batch_size: 1, max_steps: 10}
+parallelism: {data_parallel_shard_degree: 16}
+mixed_precision: {param_dtype: bf16}
+checkpoint: {interval: 0}
+)";
+
+Cluster gpus(std::int64_t machines) {
+  return {.machines = machines, .ranks_per_machine = 8, .device = "H100"};
+}
+
+Strings sets_of(const FoundLayout& layout) {
+  Strings sets;
+  for (const auto& [key, value] : layout.settings) sets.push_back(key + "=" + value);
+  return sets;
+}
+
+// In every key that isn't searched the layout is as before.
+void expect_same_mathematics(const Recipe& own, const Recipe& found) {
+  std::vector<std::string_view> may_change = {"training.gradient_accumulation_steps",
+                                              "parallelism.batch_groups", "run.device"};
+  for (const SearchKey key : all_search_keys()) may_change.push_back(key_of(key));
+  for (const Field& field : recipe_fields()) {
+    if (std::ranges::find(may_change, field.key) != may_change.end()) continue;
+    EXPECT_EQ(format_value(field, own), format_value(field, found)) << field.key;
+  }
+}
+
+TEST(Search, ProposesTheFastestLayoutsThatFit) {
+  const ResolvedRecipe recipe = resolved(kRecipe);
+  const SearchResult result = search_layouts(recipe, {.cluster = gpus(2)}, gpu());
+  EXPECT_FALSE(result.own_fits);  // stage 0: 16 bytes a weight, of 6.7 billion
+  ASSERT_EQ(result.best.size(), 3u);
+  double before = 0.0;
+  for (const FoundLayout& layout : result.best) {
+    EXPECT_GE(layout.seconds, before);
+    before = layout.seconds;
+    const ResolvedRecipe again = resolved(kRecipe, sets_of(layout));
+    EXPECT_EQ(again.values.world_size(), 16);
+    EXPECT_EQ(again.values.training.global_batch_size, 128);
+    EXPECT_EQ(need(again, result.limit), layout.needed_bytes);
+    EXPECT_LE(layout.needed_bytes, result.limit.bytes);
+    expect_same_mathematics(recipe.values, again.values);
+  }
+}
+
+TEST(Search, KeepsWhatItIsAskedToKeep) {
+  const SearchResult result = search_layouts(
+      resolved(kRecipe),
+      {.cluster = gpus(2), .keep = {"parallelism", "training.micro_batch_size"}, .top = 10}, gpu());
+  ASSERT_FALSE(result.best.empty());
+  for (const FoundLayout& layout : result.best) {
+    for (const auto& [key, value] : layout.settings) {
+      EXPECT_FALSE(key.starts_with("parallelism.")) << key;
+      EXPECT_NE(key, "training.micro_batch_size");
+    }
+  }
+}
+
+TEST(Search, NamesTheKeysThatCanBeKept) {
+  EXPECT_EQ(usage_error_of([&] {
+              search_layouts(
+                  resolved(kRecipe),
+                  {.keep = {"zero_optimization.stag"}, .device_memory = std::int64_t{80} << 30},
+                  gpu());
+            }),
+            "--keep zero_optimization.stag: a search doesn't change this key; did you mean "
+            "\"zero_optimization.stage\"?");
+}
+
+TEST(Search, FindsNothingWhereNothingFits) {
+  const SearchResult result = search_layouts(
+      resolved(kRecipe), {.cluster = gpus(2), .device_memory = std::int64_t{1} << 30}, gpu());
+  EXPECT_TRUE(result.best.empty());
+  EXPECT_NE(search_text(result).find("No layout fits"), std::string::npos);
+}
+
+// Twice as many GPUs with the same batch can't be slower than half of them.
+TEST(Search, MoreMachinesAreFaster) {
+  double before = 1e9;
+  for (const std::int64_t machines : {1, 2, 4}) {
+    const SearchResult result =
+        search_layouts(resolved(kRecipe), {.cluster = gpus(machines), .top = 1}, gpu());
+    ASSERT_EQ(result.best.size(), 1u);
+    EXPECT_LT(result.best[0].seconds, before);
+    before = result.best[0].seconds;
+  }
+}
+
+TEST(Search, VisitsEveryLayoutOnce) {
+  SearchSpace space{.own = step_shape(resolved(kRecipe).values),
+                    .ranks = 16,
+                    .per_machine = 8,
+                    .global_batch = 128};
+  std::set<std::string> seen;
+  int count = 0;
+  for_each_layout(space, [&](const Layout& layout) {
+    EXPECT_EQ(layout.world(), 16);
+    EXPECT_EQ(layout.sequences * layout.micro_batches * layout.shard * layout.replicate, 128);
+    ++count;
+    seen.insert(fmt::format(
+        "{} {} {} {} {} {} {} {} {} {} {} {} {} {}", layout.tensor, layout.context, layout.pipeline,
+        layout.shard, layout.replicate, layout.sequence_parallel, static_cast<int>(layout.order),
+        layout.chunks, layout.stage, layout.reduces_every_micro_step, layout.reshards,
+        layout.prefetch_depth, layout.sequences, static_cast<int>(layout.again)));
+  });
+  EXPECT_EQ(std::ssize(seen), count);
+  EXPECT_GT(count, 1000);
+}
+
+// If the bound exceeded the plan, a layout that fits could be dropped.
+TEST(Search, LowerBoundsAreBelowExactPlans) {
+  for (const Strings& sets : std::vector<Strings>{
+           {},
+           {"zero_optimization.stage=1"},
+           {"zero_optimization.stage=2"},
+           {"zero_optimization.stage=3"},
+           {"activation_checkpointing.mode=full"},
+           {"activation_checkpointing.mode=selective", "zero_optimization.stage=3"},
+           {"parallelism.data_parallel_shard_degree=4", "parallelism.tensor_parallel_degree=4",
+            "zero_optimization.stage=1"},
+           {"parallelism.data_parallel_shard_degree=4", "parallelism.pipeline_parallel_degree=4",
+            "zero_optimization.stage=1"},
+           {"parallelism.data_parallel_shard_degree=8", "parallelism.context_parallel_degree=2",
+            "zero_optimization.stage=3"}}) {
+    const ResolvedRecipe recipe = resolved(kRecipe, sets);
+    const double least = least_bytes(step_shape(recipe.values), false);
+    const double exact = static_cast<double>(need(recipe, per_rank(0)));
+    EXPECT_LE(least, exact) << fmt::format("{}", fmt::join(sets, " "));
+    EXPECT_GE(least, 0.4 * exact) << fmt::format("{}", fmt::join(sets, " "));
+  }
+}
+
+// Each takes what a search for its ranks proposes, and trains.
+void try_recipes(int first, int end) {
+  const test::TempFolder folder(test::memory_folder());
+  testing::write_recipe_data(folder);
+  int num_run = 0;
+  for (int number = first; number < end && !::testing::Test::HasFailure(); ++number) {
+    testing::Random random(static_cast<std::uint64_t>(number));
+    const testing::Settings settings = testing::legal_recipe(folder, "first", random);
+    const std::string text = testing::recipe_text(settings);
+    SCOPED_TRACE(fmt::format("recipe {}:\n{}", number, text));
+    const ResolvedRecipe recipe = resolved(text);
+    if (testing::base_recipe(settings, folder) || recipe.values.distillation.active()) continue;
+    const std::int64_t own = need(recipe, per_rank(0));
+    const SearchResult result =
+        search_layouts(recipe,
+                       {.cluster = Cluster{.machines = 1,
+                                           .ranks_per_machine = recipe.values.world_size(),
+                                           .device = "cpu",
+                                           .memory_bytes = own},
+                        .top = 2},
+                       gpu());
+    for (const FoundLayout& layout : result.best) {
+      SCOPED_TRACE(layout.command());
+      std::filesystem::remove_all(folder.file("first"));
+      const ResolvedRecipe again = resolved(text, sets_of(layout));
+      expect_same_mathematics(recipe.values, again.values);
+      EXPECT_LE(need(again, per_rank(0)), own);
+      ::testing::internal::CaptureStdout();
+      std::string failure;
+      try {
+        train(again, cpu_machine());
+      } catch (const TrainingError& error) {
+        if (again.values.loss_scaling.mode == LossScaling::Mode::kNone) failure = error.what();
+      } catch (const std::exception& error) {
+        failure = error.what();
+      }
+      ::testing::internal::GetCapturedStdout();
+      EXPECT_EQ(failure, "");
+      ++num_run;
+    }
+  }
+  EXPECT_GE(num_run, (end - first) / 2);
+}
+
+TEST(SearchOfRandomRecipes, ProposesOnlyWhatTrains) {
+  try_recipes(0, 40);
+}
+
+TEST(SearchOfRandomRecipesSlow, ProposesOnlyWhatTrains) {
+  try_recipes(1000, 1400);
+}
+
+}  // namespace
+}  // namespace sherd::engine
