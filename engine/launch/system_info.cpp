@@ -162,8 +162,7 @@ std::string system_info(const std::string& nccl_log) {
   for (const std::string& text : rdma_report({.nccl_log = nccl_log, .variable = variable})) {
     line("", text);
   }
-  const std::string model = proc_value("/proc/cpuinfo", "model name");
-  line("processor", model.empty() ? "unknown" : model);
+  line("processor", processor_name());
   line("matmuls", isa_text());
   line("cores", fmt::format("{}, usable by this process: {}", std::thread::hardware_concurrency(),
                             num_usable_cores()));
@@ -174,6 +173,11 @@ std::string system_info(const std::string& nccl_log) {
                              gib_of(proc_value("/proc/meminfo", "MemTotal")),
                              gib_of(proc_value("/proc/meminfo", "MemAvailable"))));
   return out;
+}
+
+std::string processor_name() {
+  const std::string model = proc_value("/proc/cpuinfo", "model name");
+  return model.empty() ? "unknown" : model;
 }
 
 }  // namespace sherd::engine

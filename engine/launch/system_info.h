@@ -16,6 +16,9 @@ std::string_view version();
 /// (rounded up, at least one). In a container that sees 64 cores and may use 2, it is 2.
 int num_usable_cores();
 
+/// "AMD EPYC 7B13", as the system names it; "unknown".
+std::string processor_name();
+
 /// The lines of `sherd info` about GPUs: one each, or why there is none.
 std::vector<std::string> gpu_lines(const CudaSystem& system);
 

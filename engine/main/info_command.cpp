@@ -3,6 +3,7 @@
 #include "core/human_text.h"
 #include "core/small_file.h"
 #include "engine/data/arrow/arrow_rows.h"
+#include "engine/launch/cpu_rates.h"
 #include "engine/launch/system_info.h"
 #include "engine/main/command_line.h"
 #include "engine/main/commands.h"
@@ -18,6 +19,9 @@ struct InfoCommand {
   explicit InfoCommand(CLI::App& command) {
     command.add_option("--disk", folder_,
                        "Also measure the drive of this folder, as state on disk would use it");
+    command.add_flag("--rates", rates_,
+                     "Measure the processor again, for predictions of steps on CPUs, and print "
+                     "its rates (two seconds)");
     command
         .add_option("--nccl-log", nccl_log_,
                     "Also say how NCCL reached other machines, from its log (NCCL_DEBUG=INFO, "
@@ -29,6 +33,10 @@ struct InfoCommand {
     if (!nccl_log_.empty()) {
       require_no_folder(nccl_log_, "--nccl-log");
       log = read_small_file(nccl_log_, kMostLogBytes);
+    }
+    if (rates_) {
+      fmt::print("{}", engine::cpu_rates_text(engine::cpu_rates(/*measure_again=*/true)));
+      return;
     }
     fmt::print("{}{:<10} {}\n", engine::system_info(log), "tables", data::arrow_text());
     if (folder_.empty()) return;
@@ -43,6 +51,7 @@ struct InfoCommand {
 
  private:
   std::string folder_, nccl_log_;
+  bool rates_ = false;
 };
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "engine/launch/device.h"
 #include "engine/train/from_recipe.h"
 #include "engine/train/model_shape.h"
 
@@ -144,8 +145,24 @@ std::unique_ptr<StepRates> gpu_rates_of(const Cluster& cluster, bool allow_tf32)
 
 std::unique_ptr<StepRates> rates_for(const Recipe& recipe, const std::optional<Cluster>& cluster) {
   const bool tf32 = recipe.mixed_precision.allow_tf32;
+  const bool on_cpus =
+      cluster ? cluster->on_cpus() : device_traits(recipe).kind == DeviceKind::kCpu;
+  if (on_cpus) {
+    const std::int64_t here = cluster ? cluster->ranks_per_machine : recipe.world_size();
+    const CpuRates rates = cpu_rates();
+    const std::int64_t given = recipe.run.num_threads;
+    const std::int64_t threads = given > 0 ? given : std::max<std::int64_t>(1, rates.cores / here);
+    auto made = std::make_unique<CpuStepRates>(
+        rates, CpuStepRates::Ranks{static_cast<int>(here), static_cast<int>(threads)},
+        cluster ? cluster->between : ClusterLink{});
+    if (cluster) made->assumed.emplace_back("the machines: as this one, whose rates were measured");
+    if (cluster && cluster->machines > 1 && cluster->between.bytes == 0.0) {
+      made->assumed.emplace_back("links between machines: 1.25 GB/s a rank");
+    }
+    return made;
+  }
   if (cluster) return gpu_rates_of(*cluster, tf32);
-  Cluster here{.machines = 1, .ranks_per_machine = recipe.world_size(), .device = "H100"};
+  const Cluster here{.machines = 1, .ranks_per_machine = recipe.world_size(), .device = "H100"};
   auto rates = gpu_rates_of(here, tf32);
   rates->assumed.emplace_back("the GPU: an H100; name another in a --cluster file");
   return rates;

@@ -1,5 +1,7 @@
 #include "engine/plan/time/rates.h"
 
+#include <algorithm>
+#include <cmath>
 #include <utility>
 
 namespace sherd::engine {
@@ -8,6 +10,83 @@ GpuStepRates::GpuStepRates(GpuRates rates, bool allow_tf32)
     : rates_(std::move(rates)), tf32_(allow_tf32) {
   name = rates_.name;
   stated_flops = rates_.stated_flops;
+}
+
+namespace {
+
+// A network card of a machine without GPUs, 10 Gbit/s: an assumption, as is its latency.
+constexpr ClusterLink kUsualCard{.bytes = 1.25e9, .latency = 50e-6};
+// What a step takes in addition to kernels that are timed alone, in warm caches: fitted to one
+// recipe, recipes/quickstart.yaml on one thread (docs/benchmarks.md has the others).
+constexpr double kWholeStep = 1.08;
+// Of a barrier between threads: an assumption.
+constexpr double kSecondsOfABarrier = 5e-6;
+
+// Over the logarithm of a matmul's flops; beyond the measured sizes as the nearest.
+double matmul_rate(const CpuKernelRates& rates, double flops) {
+  const auto flops_of = [](std::size_t i) {
+    const double n = kCpuMatmulSizes[i];
+    return 2.0 * n * n * n;
+  };
+  if (flops <= flops_of(0)) return rates.matmul.front();
+  for (std::size_t i = 1; i < kCpuMatmulSizes.size(); ++i) {
+    if (flops > flops_of(i)) continue;
+    const double part = std::log(flops / flops_of(i - 1)) / std::log(flops_of(i) / flops_of(i - 1));
+    return rates.matmul[i - 1] + part * (rates.matmul[i] - rates.matmul[i - 1]);
+  }
+  return rates.matmul.back();
+}
+
+}  // namespace
+
+CpuStepRates::CpuStepRates(CpuRates rates, Ranks ranks, const ClusterLink& between)
+    : rates_(std::move(rates)), between_(between) {
+  name = fmt::format("{}, {}, {} cores, measured here", rates_.processor, rates_.isa, rates_.cores);
+  const double cores = rates_.cores;
+  const double busy = std::min(cores, static_cast<double>(ranks.here * ranks.threads));
+  cores_ = busy / ranks.here;
+  // One core scales by 1, all of them as measured.
+  const auto of_busy = [&](double all) {
+    return cores > 1.0 ? std::pow(all, std::log(busy) / std::log(cores)) : 1.0;
+  };
+  scaling_ = of_busy(rates_.scaling);
+  memory_scaling_ = of_busy(rates_.memory_scaling);
+}
+
+double CpuStepRates::seconds(const Launch& launch) const {
+  const CpuKernelRates& of = size_of(launch.dtype) == 2 ? rates_.bf16 : rates_.f32;
+  if (launch.kind == LaunchKind::kMatmul) {
+    return kWholeStep * launch.flops / (cores_ * scaling_ * matmul_rate(of, launch.flops)) +
+           rates_.call;
+  }
+  if (launch.kind == LaunchKind::kAttention) {
+    const double rate = launch.backward ? of.attention_backward : of.attention_forward;
+    return kWholeStep * launch.flops / (cores_ * scaling_ * rate) + rates_.call;
+  }
+  const auto bytes = static_cast<double>(launch.read + launch.written);
+  const double rate = launch.kernel == "norm_backward" ? of.norm_backward
+                      : launch.kernel == "update"      ? rates_.update
+                      : launch.kernel == "add"         ? rates_.add
+                                                       : of.elements;
+  return kWholeStep * bytes / (cores_ * memory_scaling_ * rate) + rates_.call;
+}
+
+double CpuStepRates::seconds(const GroupExchange& exchange) const {
+  const auto& [collective, bytes, n, machines] = exchange;
+  const double on_wire = (collective == "all_reduce" ? 2.0 : 1.0) * bytes *
+                         (collective == "broadcast" ? 1.0 : (n - 1.0) / n);
+  double seconds = kSecondsOfABarrier + on_wire / rates_.exchange;
+  if (machines > 1.0) {
+    const double rate = between_.bytes > 0.0 ? between_.bytes : kUsualCard.bytes;
+    const double latency = between_.latency > 0.0 ? between_.latency : kUsualCard.latency;
+    seconds = std::max(seconds, latency * (n - 1.0) + on_wire / rate);
+  }
+  return seconds;
+}
+
+// Copies between threads take a core's time, which another thread of the rank would use.
+double CpuStepRates::taken_by_exchanges() const {
+  return 0.5;
 }
 
 GpuRates trained_gpu(GpuRates rates) {

@@ -5,7 +5,9 @@
 #include <vector>
 
 #include "core/ledger.h"
+#include "engine/launch/cpu_rates.h"
 #include "engine/plan/ledger/gpu_rates.h"
+#include "engine/recipe/cluster_file.h"
 
 namespace sherd::engine {
 
@@ -36,6 +38,27 @@ class GpuStepRates final : public StepRates {
  private:
   GpuRates rates_;
   bool tf32_;
+};
+
+/// Of a rank on CPUs. Exchanges are those between threads of a process; between machines, those of
+/// `link` if it is given, else an assumption.
+class CpuStepRates final : public StepRates {
+ public:
+  struct Ranks {
+    int here = 1;     ///< that share the cores
+    int threads = 1;  ///< of each
+  };
+  CpuStepRates(CpuRates rates, Ranks ranks, const ClusterLink& between = {});
+  double seconds(const Launch& launch) const override;
+  double seconds(const GroupExchange& exchange) const override;
+  double host_seconds_of_a_call() const override { return 0.0; }  ///< part of each kernel's time
+  double taken_by_exchanges() const override;
+
+ private:
+  CpuRates rates_;
+  double cores_ = 1.0;                           ///< that a rank has
+  double scaling_ = 1.0, memory_scaling_ = 1.0;  ///< of them together, with the other ranks'
+  ClusterLink between_;
 };
 
 /// The same rates with the shares that whole steps reach, when clocks drop under load: fitted to
