@@ -7,6 +7,7 @@
 #pragma once
 
 #include <array>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -48,5 +49,7 @@ bool read_cpu_rates(const std::string& json, CpuRates& rates);
 /// names the file; otherwise it is in $XDG_CACHE_HOME/sherd or ~/.cache/sherd. A file that can't be
 /// read or written is no error: rates are measured again.
 CpuRates cpu_rates(bool measure_again = false);
+/// Those of the file; nothing if there is none for this processor.
+std::optional<CpuRates> known_cpu_rates();
 
 }  // namespace sherd::engine

@@ -58,6 +58,12 @@ std::string path_of_rates(const std::string& name) {
   return home == nullptr || *home == 0 ? "" : fmt::format("{}/.cache/sherd/{}", home, name);
 }
 
+CpuRates this_processor() {
+  return {.processor = processor_name(),
+          .isa = std::string(kernels::name_of(kernels::isa())),
+          .cores = num_usable_cores()};
+}
+
 // Readable, and different for different processors.
 std::string file_name(const CpuRates& of) {
   std::string name = fmt::format("rates-{}-{}-{}.json", of.processor, of.isa, of.cores);
@@ -124,21 +130,26 @@ bool read_cpu_rates(const std::string& text, CpuRates& rates) {
   }
 }
 
-CpuRates cpu_rates(bool measure_again) {
-  CpuRates here{.processor = processor_name(),
-                .isa = std::string(kernels::name_of(kernels::isa())),
-                .cores = num_usable_cores()};
+std::optional<CpuRates> known_cpu_rates() {
+  const CpuRates here = this_processor();
   const std::string path = path_of_rates(file_name(here));
+  if (path.empty()) return std::nullopt;
   std::string problem;
-  if (!measure_again && !path.empty()) {
-    const auto text = read_small_file(path, kMostBytes, problem);
-    CpuRates known;
-    if (text && read_cpu_rates(*text, known) && known.processor == here.processor &&
-        known.isa == here.isa && known.cores == here.cores) {
-      return known;
-    }
+  const auto text = read_small_file(path, kMostBytes, problem);
+  CpuRates known;
+  if (!text || !read_cpu_rates(*text, known) || known.processor != here.processor ||
+      known.isa != here.isa || known.cores != here.cores) {
+    return std::nullopt;
+  }
+  return known;
+}
+
+CpuRates cpu_rates(bool measure_again) {
+  if (!measure_again) {
+    if (auto known = known_cpu_rates()) return *std::move(known);
   }
   CpuRates measured = measure_cpu_rates();
+  const std::string path = path_of_rates(file_name(measured));
   if (!path.empty()) write_rates(path, measured);
   return measured;
 }

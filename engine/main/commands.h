@@ -23,6 +23,7 @@ Command train_command(CLI::App& program);  ///< in one process, or as one of sev
 Command sweep_command(CLI::App& program);
 Command recipe_command(CLI::App& program);
 Command plan_command(CLI::App& program);
+Command tune_command(CLI::App& program);
 Command data_command(CLI::App& program);
 Command inspect_command(CLI::App& program);
 Command verify_command(CLI::App& program);

@@ -15,6 +15,7 @@
 #include "engine/plan/parameter_table.h"
 #include "engine/plan/report.h"
 #include "engine/plan/search/search.h"
+#include "engine/plan/time/step_comparison.h"
 #include "engine/recipe/recipe.h"
 
 namespace sherd::main {
@@ -160,6 +161,10 @@ void PlanCommand::run() const {
   if (!html_.empty()) write_html(html_, engine::plan_page(report));
   if (!largest.text.empty() && !json_) fmt::print("{}\n", largest.text);
   fmt::print("{}", json_ ? engine::plan_json(report) : engine::plan_text(report));
+  if (json_) return;
+  if (const auto step = engine::predicted_step(recipe.values)) {
+    fmt::print("\n{}", engine::predicted_step_text(*step));
+  }
 }
 
 }  // namespace

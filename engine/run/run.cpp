@@ -14,9 +14,11 @@
 #include "engine/launch/stop_signals.h"
 #include "engine/model/parameters.h"
 #include "engine/plan/memory_report.h"
+#include "engine/plan/time/step_comparison.h"
 #include "engine/recipe/written_family.h"
 #include "engine/report/output_folder.h"
 #include "engine/report/progress.h"
+#include "engine/report/run_history.h"
 #include "engine/run/agreement.h"
 #include "engine/run/epochs.h"
 #include "engine/run/groups_text.h"
@@ -196,6 +198,16 @@ struct MeasuredSegment {
   std::vector<MeasuredMemory> ranks{};
 };
 
+// Of runs with stages of other shapes no step is typical.
+void report_step_time(const OutputFolder& output, Progress& progress, const Recipe& recipe) {
+  if (!recipe.data.stages.empty()) return;
+  const auto median_rate = median(read_history(recipe.run.output_dir).tokens_per_s);
+  const auto compared = compared_step(recipe, median_rate.value_or(0.0));
+  if (!compared) return;
+  output.replace("time.json", compared->json());
+  progress.message(compared->text());
+}
+
 void report_end(const OutputFolder& output, Progress& progress, const PreparedRun& run,
                 const MeasuredSegment& measured, std::int64_t resident_bytes, Trace& trace) {
   const WorldPlan& plan = run.prepared[measured.segment].plan;
@@ -310,6 +322,8 @@ void train_in(const OutputFolder& output, const PreparedRun& run,
     std::int64_t resident_bytes = peak_resident_bytes();
     measured.ranks = of_all_processes(processes, here, std::move(measured.ranks), resident_bytes);
     if (first) report_end(output, progress, run, measured, resident_bytes, trace);
+    // Ranks of other processes may be on other machines, whose rates this one doesn't know.
+    if (!processes) report_step_time(output, progress, recipe);
   });
 }
 

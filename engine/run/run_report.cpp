@@ -11,6 +11,8 @@
 #include "checkpoint/store/disk.h"
 #include "core/error.h"
 #include "core/human_text.h"
+#include "core/small_file.h"
+#include "engine/plan/time/step_comparison.h"
 #include "engine/recipe/stored.h"
 #include "engine/report/chart.h"
 #include "engine/report/page.h"
@@ -106,6 +108,16 @@ constexpr std::array kPictures = {
     Picture{"Memory of rank 0", &RunHistory::memory, bytes_text, true, true},
 };
 
+// What the run has compared with a prediction; "": nothing.
+std::string step_time_text(const ReportedRun& run) {
+  constexpr std::int64_t kMostBytes = 1 << 16;
+  std::string problem;
+  const auto json = read_small_file(run.summary.folder + "/time.json", kMostBytes, problem);
+  if (!json) return {};
+  const auto compared = StepComparison::from_json(*json);
+  return compared ? compared->text() : "";
+}
+
 // Remarks below the table, about problems in the runs' files.
 std::vector<std::string> remarks(const std::vector<ReportedRun>& runs) {
   std::vector<std::string> lines;
@@ -125,6 +137,9 @@ std::vector<std::string> remarks(const std::vector<ReportedRun>& runs) {
       lines.push_back(fmt::format(
           "{}: {} rewind{} after bad steps, the last from step {} to {}", run.summary.folder,
           rewinds.size(), rewinds.size() == 1 ? "" : "s", rewinds.back().from, rewinds.back().to));
+    }
+    if (const std::string text = step_time_text(run); !text.empty()) {
+      lines.push_back(fmt::format("{}: {}", run.summary.folder, text));
     }
     if (!run.history.slowest.empty()) {
       lines.push_back(fmt::format("{}: {}", run.summary.folder, run.history.slowest));

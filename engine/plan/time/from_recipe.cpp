@@ -143,24 +143,26 @@ std::unique_ptr<StepRates> gpu_rates_of(const Cluster& cluster, bool allow_tf32)
   return made;
 }
 
+std::unique_ptr<StepRates> cpu_rates_of(const CpuRates& rates, const Recipe& recipe,
+                                        const std::optional<Cluster>& cluster) {
+  const std::int64_t here = cluster ? cluster->ranks_per_machine : recipe.world_size();
+  const std::int64_t given = recipe.run.num_threads;
+  const std::int64_t threads = given > 0 ? given : std::max<std::int64_t>(1, rates.cores / here);
+  auto made = std::make_unique<CpuStepRates>(
+      rates, CpuStepRates::Ranks{static_cast<int>(here), static_cast<int>(threads)},
+      cluster ? cluster->between : ClusterLink{});
+  if (cluster) made->assumed.emplace_back("the machines: as this one, whose rates were measured");
+  if (cluster && cluster->machines > 1 && cluster->between.bytes == 0.0) {
+    made->assumed.emplace_back("links between machines: 1.25 GB/s a rank");
+  }
+  return made;
+}
+
 std::unique_ptr<StepRates> rates_for(const Recipe& recipe, const std::optional<Cluster>& cluster) {
-  const bool tf32 = recipe.mixed_precision.allow_tf32;
   const bool on_cpus =
       cluster ? cluster->on_cpus() : device_traits(recipe).kind == DeviceKind::kCpu;
-  if (on_cpus) {
-    const std::int64_t here = cluster ? cluster->ranks_per_machine : recipe.world_size();
-    const CpuRates rates = cpu_rates();
-    const std::int64_t given = recipe.run.num_threads;
-    const std::int64_t threads = given > 0 ? given : std::max<std::int64_t>(1, rates.cores / here);
-    auto made = std::make_unique<CpuStepRates>(
-        rates, CpuStepRates::Ranks{static_cast<int>(here), static_cast<int>(threads)},
-        cluster ? cluster->between : ClusterLink{});
-    if (cluster) made->assumed.emplace_back("the machines: as this one, whose rates were measured");
-    if (cluster && cluster->machines > 1 && cluster->between.bytes == 0.0) {
-      made->assumed.emplace_back("links between machines: 1.25 GB/s a rank");
-    }
-    return made;
-  }
+  if (on_cpus) return cpu_rates_of(cpu_rates(), recipe, cluster);
+  const bool tf32 = recipe.mixed_precision.allow_tf32;
   if (cluster) return gpu_rates_of(*cluster, tf32);
   const Cluster here{.machines = 1, .ranks_per_machine = recipe.world_size(), .device = "H100"};
   auto rates = gpu_rates_of(here, tf32);

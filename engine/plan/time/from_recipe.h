@@ -17,6 +17,9 @@ ModelSize model_size(const Recipe& recipe);
 
 /// The GPUs of a cluster, with its links where it gives them; `assumed` names the others.
 std::unique_ptr<StepRates> gpu_rates_of(const Cluster& cluster, bool allow_tf32);
+/// This machine's processor, for ranks on CPUs: of `cluster`, or all of the recipe's here.
+std::unique_ptr<StepRates> cpu_rates_of(const CpuRates& rates, const Recipe& recipe,
+                                        const std::optional<Cluster>& cluster);
 /// Those of `cluster`; without one, of what the recipe would run on here. An H100 stands in for a
 /// GPU that is unknown.
 std::unique_ptr<StepRates> rates_for(const Recipe& recipe, const std::optional<Cluster>& cluster);
