@@ -3,7 +3,6 @@
 #include <time.h>
 
 #include <algorithm>
-#include <chrono>
 #include <functional>
 #include <map>
 
@@ -34,7 +33,7 @@ class Bench {
         stream_(make_cpu_compute_stream({.name = "rates",
                                          .rank = 0,
                                          .num_threads = threads,
-                                         .may_spin = threads > 1,
+                                         .may_spin = false,
                                          .hook = {},
                                          .trace = nullptr})) {}
 
@@ -54,8 +53,9 @@ class Bench {
     return made;
   }
 
-  // Seconds of one call: the best round of several calls. On one core the process's time counts,
-  // which goes on only while it runs.
+  // Seconds of one call: the best round of several calls. The process's time counts, which goes on
+  // only while its threads run, so that other programs disturb little; threads that wait for one
+  // another aren't seen.
   double seconds(const std::function<void()>& call) {
     call();
     stream().synchronize();
@@ -67,14 +67,13 @@ class Bench {
       stream().synchronize();
       const double of_round = now() - begin;
       best = std::min(best, of_round / calls);
-      calls = std::clamp(static_cast<int>(kSecondsOfARound / best), 1, 10'000);
+      calls = std::clamp(static_cast<int>(kSecondsOfARound / std::max(best, 1e-9)), 1, 10'000);
     }
-    return best;
+    return best / threads_;
   }
 
  private:
-  double now() const {
-    if (threads_ > 1) return std::chrono::duration<double>(Clock::now().time_since_epoch()).count();
+  static double now() {
     timespec time{};
     ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
     return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
@@ -236,7 +235,7 @@ double exchange_rate(Bench& bench) {
     }
     for (auto& stream : streams) stream->synchronize();
   });
-  return 0.5 * 4.0 * kNumel / seconds;
+  return 0.5 * 4.0 * kNumel / (0.5 * seconds);  // each on a core
 }
 
 }  // namespace
@@ -252,7 +251,7 @@ CpuRates measure_cpu_rates() {
   rates.update = update_rate(one);
   rates.add = add_rate(one);
   rates.call = call_seconds(one);
-  rates.exchange = exchange_rate(all);
+  rates.exchange = exchange_rate(one);
   if (rates.cores == 1) return rates;
   const double cores = rates.cores;
   rates.scaling = std::clamp(matmul_rate(all, 512, DType::kF32) / (cores * rates.f32.matmul[3]),

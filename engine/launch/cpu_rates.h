@@ -2,8 +2,8 @@
 /// predictions of steps on CPUs (engine/plan/time). Kept in a file per processor, instruction set
 /// and number of cores, so that it is measured once.
 ///
-/// Kernels are timed on one core, where other programs disturb least, and the best of many rounds
-/// counts. Two of them are also timed on all cores: `scaling`.
+/// Kernels are timed on one core, by the processor's time, so that other programs disturb little,
+/// and the best of many rounds counts. Two of them are also timed on all cores: `scaling`.
 #pragma once
 
 #include <array>
