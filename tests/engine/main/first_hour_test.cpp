@@ -25,7 +25,7 @@ class FirstHourTest : public TrainCliTest {
 
 TEST_F(FirstHourTest, MisspeltCommandsAndOptionsAreGuessed) {
   const std::string commands =
-      " Commands are train, sweep, recipe, plan, data, inspect, verify, export, merge, eval, "
+      " Commands are train, sweep, recipe, plan, tune, data, inspect, verify, export, merge, eval, "
       "sample, "
       "chat, serve, score, "
       "runs, report, schedule, mup-check, "

@@ -174,5 +174,28 @@ TEST_F(PlanCliTest, ARunShowsTheTableBeforeAndTheComparisonAfter) {
   EXPECT_GT(memory.at("process").at("outside_plan_bytes"), 1 << 20);  // libraries at least
 }
 
+TEST_F(PlanCliTest, SearchPrintsLayoutsForTheClusterOfAFile) {
+  folder_.write("cluster.yaml", "machines: 2\nranks_per_machine: 2\ndevice: H100\n");
+  const Strings search = {"--search", "--cluster", folder_.file("cluster.yaml"), "--tokens", "1e9"};
+  const auto text = plan(search);
+  ASSERT_EQ(text.exit_code, 0) << text.err;
+  for (const char* part : {"4 ranks, 2 on a machine", "H100 SXM 80GB", "assumed: links",
+                           "the recipe as it is", "\n1. --set ", " days for 1e+09 tokens"}) {
+    EXPECT_NE(text.out.find(part), std::string::npos) << part << " in\n" << text.out;
+  }
+  Strings as_json = search;
+  as_json.emplace_back("--json");
+  const Json json = Json::parse(plan(as_json).out);
+  ASSERT_EQ(json.at("best").size(), 3u);
+  EXPECT_GT(json.at("best")[0].at("predicted_step_s"), 0.0);
+  EXPECT_LE(json.at("best")[0].at("needed_bytes"), json.at("limit_bytes"));
+}
+
+TEST_F(PlanCliTest, OptionsOfASearchNeedOne) {
+  expect_plan_refused({"--keep", "parallelism"}, {"--search: add it"});
+  expect_plan_refused({"--search", "--paper-convention"}, {"--search can only be combined"});
+  expect_plan_refused({"--search", "--cluster", folder_.file("none.yaml")}, {"none.yaml"});
+}
+
 }  // namespace
 }  // namespace sherd::engine

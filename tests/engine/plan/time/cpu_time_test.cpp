@@ -1,0 +1,91 @@
+// Times on CPUs from rates that are given, and comparisons with measured steps.
+
+#include <cstdlib>
+
+#include "engine/plan/time/from_recipe.h"
+#include "engine/plan/time/step_comparison.h"
+#include "tests/engine/plan/plan_support.h"
+
+namespace sherd::engine {
+namespace {
+
+CpuRates rates_of(int cores) {
+  const CpuKernelRates kernels{.matmul = {1e11, 1e11, 1e11, 1e11, 1e11},
+                               .attention_forward = 1e11,
+                               .attention_backward = 1e11,
+                               .elements = 1e10,
+                               .norm_backward = 1e10};
+  return {.processor = "a processor",
+          .isa = "avx2",
+          .cores = cores,
+          .f32 = kernels,
+          .bf16 = kernels,
+          .update = 1e10,
+          .add = 1e10,
+          .exchange = 1e10,
+          .call = 0.0,
+          .scaling = 1.0,
+          .memory_scaling = 0.5};
+}
+
+double matmul_seconds(const CpuStepRates& rates) {
+  return rates.seconds(Launch{.kernel = "matmul", .kind = LaunchKind::kMatmul, .flops = 1e12});
+}
+double memory_seconds(const CpuStepRates& rates) {
+  return rates.seconds(Launch{.kernel = "memory", .read = 1'000'000'000});
+}
+
+TEST(CpuTime, MatmulsScaleWithCoresAndMemoryAsMeasured) {
+  const CpuStepRates one(rates_of(4), {.here = 1, .threads = 1});
+  const CpuStepRates all(rates_of(4), {.here = 1, .threads = 4});
+  EXPECT_DOUBLE_EQ(matmul_seconds(one) / matmul_seconds(all), 4.0);
+  EXPECT_DOUBLE_EQ(memory_seconds(one) / memory_seconds(all), 2.0);
+}
+
+TEST(CpuTime, RanksShareTheCores) {
+  const CpuStepRates two(rates_of(4), {.here = 2, .threads = 2});
+  const CpuStepRates eight(rates_of(4), {.here = 8, .threads = 1});
+  EXPECT_DOUBLE_EQ(matmul_seconds(eight) / matmul_seconds(two), 4.0);
+}
+
+TEST(CpuTime, LinksOfAClusterAreItsFiles) {
+  const GroupExchange gather{"all_gather", 1e9, 4.0, 4.0};
+  const CpuStepRates usual(rates_of(4), {.here = 1, .threads = 4});
+  const CpuStepRates slow(rates_of(4), {.here = 1, .threads = 4}, {.bytes = 1e8, .latency = 1e-3});
+  EXPECT_NEAR(slow.seconds(gather), 3e-3 + 0.75e9 / 1e8, 1e-9);
+  EXPECT_LT(usual.seconds(gather), slow.seconds(gather));
+}
+
+TEST(StepComparison, SaysHowMuchLongerAStepTook) {
+  const StepComparison step{0.2, 0.25};
+  EXPECT_EQ(step.text(), "a step took 0.25 s (median), predicted 0.2 s: 1.25 times");
+  const auto again = StepComparison::from_json(step.json());
+  ASSERT_TRUE(again);
+  EXPECT_EQ(again->measured_s, 0.25);
+  EXPECT_FALSE(StepComparison::from_json("{}"));
+  EXPECT_FALSE(StepComparison::from_json("nothing"));
+}
+
+TEST(StepComparison, NeedsRatesThatAreKnown) {
+  ::setenv("SHERD_RATES", "/nonexistent/rates.json", 1);
+  EXPECT_FALSE(predicted_step(resolved(kSmallRecipe).values));
+  ::unsetenv("SHERD_RATES");
+}
+
+// Of a cluster's file, over those that are usual.
+TEST(GpuLinks, OfAClusterAreThoseOfItsFile) {
+  const auto seconds = [](const Cluster& cluster, double machines) {
+    return gpu_rates_of(cluster, false)->seconds(GroupExchange{"all_gather", 1e9, 16.0, machines});
+  };
+  const Cluster usual{.machines = 2, .ranks_per_machine = 8, .device = "H100"};
+  Cluster slow = usual;
+  slow.within.bytes = 45e9;
+  EXPECT_NEAR(seconds(slow, 1.0) / seconds(usual, 1.0), 10.0, 0.5);
+  slow = usual;
+  slow.between.bytes = 5e9;
+  EXPECT_GT(seconds(slow, 2.0), 2.0 * seconds(usual, 2.0));
+  EXPECT_EQ(gpu_rates_of(usual, false)->assumed.size(), 2u);
+}
+
+}  // namespace
+}  // namespace sherd::engine
