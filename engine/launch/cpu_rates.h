@@ -22,6 +22,8 @@ struct CpuKernelRates {
   double attention_forward = 0.0, attention_backward = 0.0;  ///< flops of visible pairs per second
   /// Bytes per second, each operand counted once.
   double elements = 0.0, norm_backward = 0.0;
+
+  bool operator==(const CpuKernelRates&) const = default;
 };
 inline constexpr std::array kCpuMatmulSizes = {64, 128, 256, 512, 1024};
 
