@@ -18,7 +18,6 @@
 #include "kernels/update.h"
 #include "sharding/comm/threads.h"
 #include "sharding/mesh/process_groups.h"
-#include "sharding/zero/placement.h"
 
 namespace sherd::engine {
 namespace {

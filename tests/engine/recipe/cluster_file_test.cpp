@@ -57,7 +57,7 @@ TEST(ClusterFile, RefusesWhatCantBePlanned) {
             "cluster.yaml: machines is a list, but one plan has one kind of machine: all ranks "
             "wait for the slowest. Give the number of machines that are alike.");
   EXPECT_EQ(error_of("machines: 1\ndevice: TPU\n" + start),
-            "cluster.yaml: device is TPU; known are A100, H100, H200 and cpu.");
+            "cluster.yaml: device is \"TPU\"; known are A100, H100, H200 and cpu.");
   EXPECT_EQ(error_of("machine: 1\ndevice: H100\n" + start),
             "cluster.yaml: unknown key \"machine\"; did you mean \"machines\"?");
   EXPECT_EQ(error_of("machines: 10000\ndevice: H100\n" + start),
