@@ -37,6 +37,7 @@ class PlanCommand {
   engine::SearchRequest wanted_;
   std::string cluster_;
 
+  void add_search_options(CLI::App& command);
   void search(const engine::ResolvedRecipe& recipe) const;
 };
 
@@ -66,6 +67,12 @@ PlanCommand::PlanCommand(CLI::App& command) {
   command.add_flag("--ledger", ledger_,
                    "Print every kernel that a step launches on a GPU instead, with bytes, flops, "
                    "and the predicted time on an H100 and an H200");
+  add_search_options(command);
+  command.add_flag("--paper-convention", paper_convention_,
+                   "Print model states only, counted as in the ZeRO paper's table 1");
+}
+
+void PlanCommand::add_search_options(CLI::App& command) {
   command.add_flag("--search", search_,
                    "Print the fastest layouts that fit instead, as --set options with predicted "
                    "times");
@@ -84,8 +91,6 @@ PlanCommand::PlanCommand(CLI::App& command) {
   command.add_option("--tokens", wanted_.tokens, "Also say how many days N tokens take, e.g. 1e12")
       ->type_name("N")
       ->check(CLI::PositiveNumber);
-  command.add_flag("--paper-convention", paper_convention_,
-                   "Print model states only, counted as in the ZeRO paper's table 1");
 }
 
 // Of the drive with the recipe's state on disk.

@@ -48,6 +48,29 @@ double disk_bytes(const Recipe& recipe) {
   return bytes;
 }
 
+Layout layout_of(const Recipe& recipe) {
+  const auto& degrees = recipe.parallelism;
+  const auto& zero = recipe.zero_optimization;
+  return {.tensor = degrees.tensor_parallel_degree,
+          .context = degrees.context_parallel_degree,
+          .pipeline = degrees.pipeline_parallel_degree,
+          .shard = degrees.data_parallel_shard_degree,
+          .replicate = degrees.data_parallel_replicate_degree,
+          .expert = degrees.expert_parallel_degree,
+          .sequence_parallel = degrees.sequence_parallel,
+          .context_method = degrees.context_parallel_method,
+          .order = degrees.pipeline_schedule,
+          .chunks = degrees.pipeline_parallel_degree > 1 ? degrees.pipeline_chunks_per_rank
+                                                         : std::int64_t{1},
+          .stage = static_cast<int>(zero.stage),
+          .reduces_every_micro_step = zero.grad_sync == GradSync::kEveryMicroStep,
+          .reshards = zero.stage == 3 && zero.reshard_after_forward,
+          .prefetch_depth = zero.prefetch_depth,
+          .again = again_of(recipe.activation_checkpointing.mode),
+          .sequences = recipe.training.micro_batch_size,
+          .micro_batches = recipe.training.gradient_accumulation_steps};
+}
+
 }  // namespace
 
 ModelSize model_size(const Recipe& recipe) {
@@ -70,28 +93,8 @@ ModelSize model_size(const Recipe& recipe) {
 }
 
 StepShape step_shape(const Recipe& recipe) {
-  const auto& degrees = recipe.parallelism;
-  const auto& zero = recipe.zero_optimization;
   const auto& precision = recipe.mixed_precision;
-  StepShape step{.model = model_size(recipe)};
-  step.layout = {.tensor = degrees.tensor_parallel_degree,
-                 .context = degrees.context_parallel_degree,
-                 .pipeline = degrees.pipeline_parallel_degree,
-                 .shard = degrees.data_parallel_shard_degree,
-                 .replicate = degrees.data_parallel_replicate_degree,
-                 .expert = degrees.expert_parallel_degree,
-                 .sequence_parallel = degrees.sequence_parallel,
-                 .context_method = degrees.context_parallel_method,
-                 .order = degrees.pipeline_schedule,
-                 .chunks = degrees.pipeline_parallel_degree > 1 ? degrees.pipeline_chunks_per_rank
-                                                                : std::int64_t{1},
-                 .stage = static_cast<int>(zero.stage),
-                 .reduces_every_micro_step = zero.grad_sync == GradSync::kEveryMicroStep,
-                 .reshards = zero.stage == 3 && zero.reshard_after_forward,
-                 .prefetch_depth = zero.prefetch_depth,
-                 .again = again_of(recipe.activation_checkpointing.mode),
-                 .sequences = recipe.training.micro_batch_size,
-                 .micro_batches = recipe.training.gradient_accumulation_steps};
+  StepShape step{.model = model_size(recipe), .layout = layout_of(recipe)};
   step.form.memory_share = kOurMemoryShare;
   // A matmul adds to the gradients of earlier micro-steps, where the order of sums is free.
   step.deterministic = recipe.run.deterministic;

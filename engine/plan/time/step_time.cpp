@@ -28,6 +28,10 @@ double share_of_mixtures(const ModelSize& model) {
   return static_cast<double>(model.mixtures) / static_cast<double>(model.layers);
 }
 
+double layers_of_a_rank(const StepShape& step) {
+  return static_cast<double>(step.model.layers) / static_cast<double>(step.layout.pipeline);
+}
+
 // How often a step gathers each unit's parameters: ahead of every use, or after an update.
 double gathers_of(const Layout& layout) {
   if (layout.shard * layout.context == 1) return 0.0;
@@ -78,47 +82,53 @@ const LayerTime& StepTimes::known(const StepShape& step, int which) {
   return at->second;
 }
 
-// The exposed part of gathers and reductions. Each hides under its own pass over the layers, apart
-// from the first gather and the last reduction.
-void StepTimes::add_data_exchanges(const StepShape& step, const LayerTime& layer, double layers,
-                                   StepTime& time) const {
+// A layer's gather and reduction, each once.
+StepTimes::UnitExchanges StepTimes::unit_exchanges(const StepShape& step) const {
   const Layout& layout = step.layout;
   const ModelSize& model = step.model;
   const std::int64_t t = layout.tensor, n = layout.shard * layout.context;
-  const double share = share_of_mixtures(model), experts = static_cast<double>(layout.expert);
+  const double share = share_of_mixtures(model);
   const double dense =
       (model.attention_weights() + (1.0 - share) * model.mlp_weights(model.ffn_width) +
        share * model.mlp_weights(model.shared_width)) /
       static_cast<double>(t);
-  const double owned =
-      share * static_cast<double>(model.experts) * model.mlp_weights(model.expert_width) / experts;
+  const double experts = share * static_cast<double>(model.experts) *
+                         model.mlp_weights(model.expert_width) / static_cast<double>(layout.expert);
   const auto over_shards = [&](std::string_view collective, double bytes) {
     return exchange(collective, bytes * dense, n, t) +
-           (owned > 0.0 ? exchange(collective, bytes * owned, n / layout.expert, t) : 0.0);
+           (experts > 0.0 ? exchange(collective, bytes * experts, n / layout.expert, t) : 0.0);
   };
-  const double gather = over_shards("all_gather", step.gather_bytes);
-  double reduce =
-      over_shards(layout.stage == 0 ? "all_reduce" : "reduce_scatter", step.reduce_bytes);
-  const double slices = layout.stage == 0 ? 1.0 : static_cast<double>(n);
-  reduce +=
-      exchange("all_reduce", step.reduce_bytes * (dense + owned) / slices, layout.replicate, t * n);
-  const double all_gathers = gathers_of(layout) * gather * layers;
+  const bool whole = layout.stage == 0;
+  const double slices = whole ? 1.0 : static_cast<double>(n);
+  return {.gather = over_shards("all_gather", step.gather_bytes),
+          .reduce = over_shards(whole ? "all_reduce" : "reduce_scatter", step.reduce_bytes) +
+                    exchange("all_reduce", step.reduce_bytes * (dense + experts) / slices,
+                             layout.replicate, t * n)};
+}
+
+// The exposed part of gathers and reductions. Each hides under its own pass over the layers, apart
+// from the first gather and the last reduction.
+void StepTimes::add_data_exchanges(const StepShape& step, const LayerTime& layer,
+                                   StepTime& time) const {
+  const Layout& layout = step.layout;
+  const double layers = layers_of_a_rank(step);
+  const auto [gather, reduce] = unit_exchanges(step);
+  const double uses = gathers_of(layout);
   const double passes =
       layout.reduces_every_micro_step ? static_cast<double>(layout.micro_batches) : 1.0;
-  const double all_reduces = passes * reduce * layers;
-  const bool hides = step.form.overlaps_reductions;
-  const double uses = std::max(1.0, gathers_of(layout));
-  const bool prefetches = layout.stage < 3 || layout.prefetch_depth > 0;
-  const double under = std::min(layer.forward(), layer.backward());
-  time.gathers =
-      !hides || !prefetches
-          ? all_gathers
-          : std::min(all_gathers, uses * (gather + (layers - 1.0) * std::max(0.0, gather - under)));
+  const double all_gathers = uses * gather * layers, all_reduces = passes * reduce * layers;
+  const auto exposed = [layers](double of_unit, double under) {
+    return of_unit + (layers - 1.0) * std::max(0.0, of_unit - under);
+  };
+  time.gathers = all_gathers;
+  time.reductions = all_reduces;
+  if (!step.form.overlaps_reductions) return;
+  if (layout.stage < 3 || layout.prefetch_depth > 0) {
+    const double under = std::min(layer.forward(), layer.backward());
+    time.gathers = std::min(all_gathers, std::max(1.0, uses) * exposed(gather, under));
+  }
   const double left = std::max(0.0, layer.backward() - (layout.reshards ? gather : 0.0));
-  time.reductions =
-      !hides ? all_reduces
-             : std::min(all_reduces,
-                        passes * (reduce + (layers - 1.0) * std::max(0.0, reduce - left)));
+  time.reductions = std::min(all_reduces, passes * exposed(reduce, left));
   time.slowed =
       rates_.taken_by_exchanges() * (all_gathers + all_reduces - time.gathers - time.reductions);
 }
@@ -142,34 +152,23 @@ void StepTimes::add_update(const StepShape& step, StepTime& time) const {
   time.disk = owned * step.disk_bytes / rates_.disk_bytes();
 }
 
-StepTime StepTimes::of(const StepShape& step) {
-  const Layout& layout = step.layout;
+LayerTime StepTimes::average_layer(const StepShape& step) {
   const double share = share_of_mixtures(step.model);
-  LayerTime layer = share < 1.0 ? known(step, 0) : known(step, 1);
-  if (share > 0.0 && share < 1.0) layer = mixed(layer, known(step, 1), share);
-  const LayerTime& end = known(step, 2);
-  const auto m = static_cast<double>(layout.micro_batches);
-  const auto p = static_cast<double>(layout.pipeline);
-  const double layers = static_cast<double>(step.model.layers) / p;
-  const double head = (end.forward() + end.backward()) / (layer.forward() + layer.backward());
-  // The slowest rank decides; its further time is counted as what it does most.
-  const double slowest =
-      slowest_share(step.model.layers, layout.pipeline, layout.chunks, head, step.form.even_layers);
+  if (share == 0.0) return known(step, 0);
+  const LayerTime mixture = known(step, 1);
+  return share == 1.0 ? mixture : mixed(known(step, 0), mixture, share);
+}
+
+// Bubble and messages, and what launching takes longer than computing.
+void StepTimes::add_waiting(const StepShape& step, const LayerTime& layer, const LayerTime& end,
+                            double slowest, StepTime& time) const {
+  const Layout& layout = step.layout;
+  const auto p = static_cast<double>(layout.pipeline),
+             m = static_cast<double>(layout.micro_batches);
+  const double layers = layers_of_a_rank(step);
   const double f = layers * layer.forward() + end.forward() / p;
   const double b = layers * layer.backward() + end.backward() / p;
   const double w = layers * layer.matmuls_weight + end.matmuls_weight / p;
-  StepTime time;
-  const auto in_layers = [&](double of_layer, double of_head) {
-    return m * slowest * (layers * of_layer + of_head / p);
-  };
-  time.matmuls = in_layers(layer.matmuls_forward + layer.matmuls_input + layer.matmuls_weight,
-                           end.matmuls_forward + end.matmuls_input + end.matmuls_weight);
-  time.attention = in_layers(layer.attention_forward + layer.attention_backward, 0.0);
-  time.memory = in_layers(layer.memory_forward + layer.memory_backward, end.memory_backward);
-  time.recompute = in_layers(layer.again, 0.0);
-  time.tensor = in_layers(2.0 * layer.tensor + layer.tensor_again, 0.0);
-  time.context = in_layers(2.0 * layer.context, 0.0);
-  time.expert = in_layers(2.0 * layer.expert, 0.0);
   const double stream = static_cast<double>(size_of(step.dtype) * step.seq_length *
                                             layout.sequences * step.model.width) /
                         static_cast<double>(layout.context * layout.tensor);
@@ -187,11 +186,35 @@ StepTime StepTimes::of(const StepShape& step) {
        .waits_for_messages = step.form.waits_for_messages});
   time.bubble = pipeline.bubble;
   time.messages = pipeline.messages;
+  if (step.cuda_graphs) return;
   const double calls = m * (layers * layer.launches + end.launches / p);
-  if (!step.cuda_graphs) {
-    time.host = std::max(0.0, calls * rates_.host_seconds_of_a_call() - m * (f + b));
-  }
-  add_data_exchanges(step, layer, layers, time);
+  time.host = std::max(0.0, calls * rates_.host_seconds_of_a_call() - m * (f + b));
+}
+
+StepTime StepTimes::of(const StepShape& step) {
+  const Layout& layout = step.layout;
+  const LayerTime layer = average_layer(step);
+  const LayerTime& end = known(step, 2);
+  const auto p = static_cast<double>(layout.pipeline);
+  // The slowest rank decides; its further time is counted as what it does most.
+  const double head = (end.forward() + end.backward()) / (layer.forward() + layer.backward());
+  const double slowest =
+      slowest_share(step.model.layers, layout.pipeline, layout.chunks, head, step.form.even_layers);
+  const double times = static_cast<double>(layout.micro_batches) * slowest;
+  const auto in_layers = [&](double of_layer, double of_head = 0.0) {
+    return times * (layers_of_a_rank(step) * of_layer + of_head / p);
+  };
+  StepTime time{
+      .matmuls = in_layers(layer.matmuls_forward + layer.matmuls_input + layer.matmuls_weight,
+                           end.matmuls_forward + end.matmuls_input + end.matmuls_weight),
+      .attention = in_layers(layer.attention_forward + layer.attention_backward),
+      .memory = in_layers(layer.memory_forward + layer.memory_backward, end.memory_backward),
+      .recompute = in_layers(layer.again),
+      .tensor = in_layers(2.0 * layer.tensor + layer.tensor_again),
+      .context = in_layers(2.0 * layer.context),
+      .expert = in_layers(2.0 * layer.expert)};
+  add_waiting(step, layer, end, slowest, time);
+  add_data_exchanges(step, layer, time);
   add_update(step, time);
   return time;
 }

@@ -50,7 +50,8 @@ struct LayerTime {
   double backward() const;  ///< with recompute
 };
 
-/// Remembers layers, since most layouts share them. Not for several threads.
+/// Remembers layers, since most layouts share them. So all steps are of one model, form, type,
+/// sequence length and imbalance; layouts differ. Not for several threads.
 class StepTimes {
  public:
   StepTimes(const StepRates& rates, std::int64_t ranks_per_machine)
@@ -68,8 +69,14 @@ class StepTimes {
   using Key = std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t, int>;
   const LayerTime& known(const StepShape& step, int which);
   void add_exchanges(const StepShape& step, LayerTime& time, bool mixture) const;
-  void add_data_exchanges(const StepShape& step, const LayerTime& layer, double layers,
-                          StepTime& time) const;
+  struct UnitExchanges {
+    double gather = 0.0, reduce = 0.0;
+  };
+  UnitExchanges unit_exchanges(const StepShape& step) const;
+  LayerTime average_layer(const StepShape& step);
+  void add_waiting(const StepShape& step, const LayerTime& layer, const LayerTime& end,
+                   double slowest, StepTime& time) const;
+  void add_data_exchanges(const StepShape& step, const LayerTime& layer, StepTime& time) const;
   void add_update(const StepShape& step, StepTime& time) const;
 
   const StepRates& rates_;
