@@ -374,6 +374,13 @@ std::string FoundLayout::command() const {
 
 SearchResult search_layouts(const ResolvedRecipe& recipe, const SearchRequest& request,
                             const StepRates& rates) {
+  constexpr std::string_view kServers = "parallelism.parameter_servers";
+  if (recipe.values.parallelism.parameter_servers > 0) {
+    throw UsageError(
+        "{} is {}, but the times of parameter servers can't be predicted yet. Search with --set "
+        "{}=0.",
+        kServers, recipe.values.parallelism.parameter_servers, kServers);
+  }
   return Search(recipe, request, rates).run();
 }
 

@@ -8,7 +8,7 @@
 ///
 /// So nothing that is returned is refused or too large when it is run.
 ///
-/// Errors   UsageError: a key to keep that isn't searched.
+/// Errors   UsageError: a key to keep that isn't searched; parameter servers.
 #pragma once
 
 #include <optional>

@@ -104,6 +104,14 @@ TEST(Search, NamesTheKeysThatCanBeKept) {
             "\"zero_optimization.stage\"?");
 }
 
+TEST(Search, RefusesParameterServers) {
+  ResolvedRecipe recipe = resolved(kRecipe);
+  recipe.values.parallelism.parameter_servers = 2;
+  EXPECT_EQ(usage_error_of([&] { search_layouts(recipe, {.cluster = gpus(2)}, gpu()); }),
+            "parallelism.parameter_servers is 2, but the times of parameter servers can't be "
+            "predicted yet. Search with --set parallelism.parameter_servers=0.");
+}
+
 TEST(Search, FindsNothingWhereNothingFits) {
   const SearchResult result = search_layouts(
       resolved(kRecipe), {.cluster = gpus(2), .device_memory = std::int64_t{1} << 30}, gpu());
@@ -178,7 +186,10 @@ void try_recipes(int first, int end) {
     const std::string text = testing::recipe_text(settings);
     SCOPED_TRACE(fmt::format("recipe {}:\n{}", number, text));
     const ResolvedRecipe recipe = resolved(text);
-    if (testing::base_recipe(settings, folder) || recipe.values.distillation.active()) continue;
+    if (testing::base_recipe(settings, folder) || recipe.values.distillation.active() ||
+        recipe.values.parallelism.parameter_servers > 0) {
+      continue;
+    }
     const std::int64_t own = need(recipe, per_rank(0));
     const SearchResult result =
         search_layouts(recipe,
