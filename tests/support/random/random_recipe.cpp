@@ -550,7 +550,12 @@ class LegalRecipe {
   model::ModelShape shape_of_model() const {
     engine::RecipeRequest request;
     request.path = "random.yaml";
-    request.text = recipe_text(settings_);
+    Settings without = settings_;  // servers, which may not be decided yet, don't change the model
+    for (const char* key :
+         {"parallelism.parameter_servers", "parallelism.publish_delay", "memory.server_memory"}) {
+      without.erase(key);
+    }
+    request.text = recipe_text(without);
     return engine::model_shape(engine::resolve_recipe(request).values);
   }
 
