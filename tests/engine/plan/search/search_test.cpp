@@ -93,6 +93,20 @@ TEST(Search, KeepsWhatItIsAskedToKeep) {
   }
 }
 
+// Eight tensor ranks exchange more than a search would let them.
+TEST(Search, KeepsADegreeThatItWouldChange) {
+  const ResolvedRecipe recipe = resolved(kRecipe, {"parallelism.tensor_parallel_degree=8",
+                                                   "parallelism.data_parallel_shard_degree=2"});
+  const SearchResult free = search_layouts(recipe, {.cluster = gpus(2), .top = 1}, gpu());
+  EXPECT_LT(free.best.at(0).recipe.values.parallelism.tensor_parallel_degree, 8);
+  const SearchResult kept = search_layouts(
+      recipe, {.cluster = gpus(2), .keep = {"parallelism.tensor_parallel_degree"}}, gpu());
+  ASSERT_FALSE(kept.best.empty());
+  for (const FoundLayout& layout : kept.best) {
+    EXPECT_EQ(layout.recipe.values.parallelism.tensor_parallel_degree, 8);
+  }
+}
+
 TEST(Search, NamesTheKeysThatCanBeKept) {
   EXPECT_EQ(usage_error_of([&] {
               search_layouts(
