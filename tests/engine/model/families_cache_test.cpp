@@ -1,22 +1,23 @@
-// The same families with their keys and values kept: bit for bit what one pass gives.
+// Models with their keys and values kept: bit for bit what one pass gives.
 
 #include <gtest/gtest.h>
 
 #include "tests/engine/model/family_case.h"
+#include "tests/support/models/model_forms.h"
 
 namespace sherd::testing {
 namespace {
 
 // Logits of all tokens of the first sequence, in passes of `passes` tokens each; without a cache in one.
-std::vector<float> logits_of(const Family& family, std::vector<std::int64_t> passes, bool cached) {
-  model::ModelShape shape = family.shape();
+std::vector<float> logits_of(model::ModelShape shape, const ValuesByName& weights,
+                             std::vector<std::int64_t> passes, bool cached) {
   const auto inputs = tokens(shape, 1000);
   shape.sequences = 1;
   if (cached) shape.cached_positions = shape.seq_length;
   HeapAllocator memory;
   const auto stream = make_cpu_compute_stream({});
   model::Transformer transformer(shape, memory, *stream);
-  const Units parameters(shape, &family.weights());
+  const Units parameters(shape, &weights);
   const auto head = model::head_parameters(shape, parameters.head(shape));
   if (!cached) passes = {shape.seq_length};
   std::vector<float> all;
@@ -37,18 +38,52 @@ std::vector<float> logits_of(const Family& family, std::vector<std::int64_t> pas
   return all;
 }
 
+void expect_same_with_cache(const model::ModelShape& shape, const ValuesByName& weights) {
+  const std::vector<float> expected = logits_of(shape, weights, {}, false);
+  const std::int64_t length = shape.seq_length;
+  EXPECT_EQ(logits_of(shape, weights, std::vector<std::int64_t>(length, 1), true), expected);
+  EXPECT_EQ(logits_of(shape, weights, {3, 1, length - 5, 1}, true), expected);
+}
+
 class FamiliesWithCache : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(FamiliesWithCache, HaveTheSameLogitsWhenKeysAndValuesAreKept) {
   const Family family(GetParam());
-  const std::vector<float> expected = logits_of(family, {}, false);
-  const std::int64_t length = family.shape().seq_length;
-  EXPECT_EQ(logits_of(family, std::vector<std::int64_t>(length, 1), true), expected);
-  EXPECT_EQ(logits_of(family, {3, 1, length - 5, 1}, true), expected);
+  expect_same_with_cache(family.shape(), family.weights());
 }
 
 INSTANTIATE_TEST_SUITE_P(All, FamiliesWithCache, ::testing::ValuesIn(family_names()),
                          [](const auto& info) { return info.param; });
+
+// Latent attention, sinks, experts.
+class FormsWithCache : public ::testing::TestWithParam<ModelForm> {};
+std::vector<ModelForm> forms_on_cpus_alone() {
+  std::vector<ModelForm> forms = expert_forms();
+  for (const auto& more : {latent_forms(), sink_forms()}) {
+    forms.insert(forms.end(), more.begin(), more.end());
+  }
+  return forms;
+}
+INSTANTIATE_TEST_SUITE_P(Forms, FormsWithCache, ::testing::ValuesIn(forms_on_cpus_alone()),
+                         [](const auto& info) { return info.param.name; });
+
+TEST_P(FormsWithCache, HaveTheSameLogitsWhenKeysAndValuesAreKept) {
+  model::ModelShape shape = GetParam().shape;
+  shape.dropout = 0.0;
+  ValuesByName weights;
+  std::uint32_t kind = 0;
+  for (const UnitSpec& unit : model::parameter_table(shape)) {
+    for (const ParameterSpec& parameter : unit.parameters) {
+      std::vector<float>& values = weights[parameter.name];
+      ++kind;
+      for (std::int64_t i = 0; i < parameter.numel(); ++i) {
+        const auto draw = reference_hash(static_cast<std::uint32_t>(i), kind) % 2001;
+        values.push_back((static_cast<float>(draw) - 1000.0f) / 2000.0f);
+      }
+    }
+  }
+  expect_same_with_cache(shape, weights);
+}
 
 }  // namespace
 }  // namespace sherd::testing
