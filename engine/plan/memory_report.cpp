@@ -180,7 +180,10 @@ DeviceLimit device_limit(const Recipe& recipe, std::optional<std::int64_t> devic
   const std::string& size = recipe.memory.device_memory;
   if (!size.empty()) return each(parse_bytes(size), "memory.device_memory");
   if (device_traits(recipe).kind == DeviceKind::kCpu)
-    return {usable_memory_bytes(), true, "this machine"};
+    return {.bytes = usable_memory_bytes(),
+            .shared = true,
+            .origin = "this machine",
+            .server_bytes = server_bytes};
   const CudaSystem system = cuda_system();
   if (!system.problem.empty()) {
     throw UsageError(
@@ -213,7 +216,7 @@ const MemoryPlan& judged(const WorldPlan& plan, const DeviceLimit& limit) {
 }
 
 bool servers_fit(const WorldPlan& plan, const DeviceLimit& limit) {
-  return limit.shared || limit.server_bytes == 0 || plan.worst_server() < 0 ||
+  return limit.server_bytes == 0 || plan.worst_server() < 0 ||
          plan.of(plan.worst_server()).arena_bytes() <= limit.server_bytes;
 }
 

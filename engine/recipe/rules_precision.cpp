@@ -27,12 +27,13 @@ void check_gradient_types(Resolution& recipe) {
   }
   if (in_blocks(precision.reduce_dtype) && precision.grad_accum_dtype != FloatType::kF32 &&
       recipe.values().parallelism.batch_groups > 1) {
-    recipe.refuse({"mixed_precision.grad_accum_dtype", "mixed_precision.reduce_dtype",
-                   "parallelism.batch_groups"},
-                  "mixed_precision.grad_accum_dtype isn't f32, but with reduce_dtype in blocks the "
-                  "sums of {} groups of the batch are made into blocks again. Use grad_accum_dtype: "
-                  "f32.",
-                  recipe.values().parallelism.batch_groups);
+    recipe.refuse(
+        {"mixed_precision.grad_accum_dtype", "mixed_precision.reduce_dtype",
+         "parallelism.batch_groups"},
+        "mixed_precision.grad_accum_dtype isn't f32, but with reduce_dtype in blocks the "
+        "sums of {} groups of the batch are made into blocks again. Use grad_accum_dtype: "
+        "f32.",
+        recipe.values().parallelism.batch_groups);
   }
   if (precision.grad_accum_dtype != formed &&
       values.zero_optimization.grad_sync == GradSync::kBoundary) {

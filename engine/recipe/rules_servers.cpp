@@ -8,6 +8,7 @@ namespace sherd::engine {
 namespace {
 
 constexpr std::string_view kServers = "parallelism.parameter_servers";
+constexpr std::string_view kDelay = "parallelism.publish_delay";
 constexpr std::string_view kStage = "zero_optimization.stage";
 
 // Ranks that divide more than the batch, and state that has another home or is exchanged otherwise.
@@ -27,6 +28,7 @@ void check_others(Resolution& recipe) {
       {"zero_optimization.offload_param", zero.offload_param != OffloadDevice::kNone},
       {"activation_checkpointing.offload",
        values.activation_checkpointing.offload != OffloadDevice::kNone},
+      {"zero_optimization.shard_optimizer_over_replicas", zero.shard_optimizer_over_replicas},
       {"mixed_precision.gather_dtype",
        values.mixed_precision.gather_dtype != GatherType::kParamDType},
       {"mixed_precision.reduce_dtype", in_blocks(values.mixed_precision.reduce_dtype)},
@@ -48,7 +50,19 @@ void check_others(Resolution& recipe) {
 
 void check_servers(Resolution& recipe) {
   const Recipe& values = recipe.values();
-  if (values.parallelism.parameter_servers == 0) return;
+  if (values.parallelism.parameter_servers == 0) {
+    if (values.parallelism.publish_delay == 0) return;
+    return recipe.refuse({kDelay, kServers},
+                         "{} is {}, but only parameter servers publish late. Set {}, or use {}: 0.",
+                         kDelay, values.parallelism.publish_delay, kServers, kDelay);
+  }
+  if (values.parallelism.publish_delay > 0 &&
+      values.mixed_precision.param_dtype == FloatType::kF16) {
+    recipe.refuse({kDelay, "mixed_precision.param_dtype"},
+                  "{} is {}, but parameters of f16 that are published late can't be saved. Use "
+                  "bf16 or f32, or {}: 0.",
+                  kDelay, values.parallelism.publish_delay, kDelay);
+  }
   if (values.zero_optimization.stage == 0) {
     recipe.refuse({kStage, kServers},
                   "{} is {}, but at {} 0 every rank holds all state. Use stage 1, 2 or 3.",

@@ -58,7 +58,8 @@ TrainingOptions training_options(const Recipe& recipe) {
                                                  ? sharding::Replicas::kDivideOptimizer
                                                  : sharding::Replicas::kHoldCopies);
   options.placement.batch_groups = static_cast<int>(recipe.parallelism.batch_groups);
-  options.placement.published_late = recipe.parallelism.publish_delay > 0;
+  options.placement.published_late =
+      recipe.parallelism.parameter_servers > 0 && recipe.parallelism.publish_delay > 0;
   if (recipe.diloco.active()) {
     options.local_updates =
         recipe.diloco.options(recipe.parallelism.data_parallel_replicate_degree);

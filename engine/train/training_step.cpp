@@ -252,7 +252,8 @@ TrainingStep::StepStats TrainingStep::reduce_step_stats(std::int64_t step,
     if (of_rank.exposed_comm_ms >= longest.exposed_comm_ms) longest = of_rank;
     result.comm_cpu_ms = std::max(result.comm_cpu_ms, of_rank.comm_cpu_ms);
     result.exposed_disk_ms = std::max(result.exposed_disk_ms, of_rank.exposed_disk_ms);
-    own_ms.push_back(of_rank.own_ms);
+    // Owners have no batch: they are never as busy as the others.
+    if (std::ssize(own_ms) < rank_.mesh.num_workers()) own_ms.push_back(of_rank.own_ms);
     sent += {static_cast<std::int64_t>(of_rank.sent_within),
              static_cast<std::int64_t>(of_rank.sent_across)};
     result.stop =

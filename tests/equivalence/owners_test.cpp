@@ -242,9 +242,9 @@ Outcome late_reference(engine::TrainingOptions options, RunShape setup, int num_
 }
 
 TEST(Owners, ThatPublishLateHaveTheBitsOfASequentialProgram) {
-  for (const auto& options : {training(kTypes[0], OptimizerType::kAdamW, true, true),
-                              training(kTypes[1], OptimizerType::kLamb, true, false),
-                              overflowing()}) {
+  for (const auto& options :
+       {training(kTypes[0], OptimizerType::kAdamW, true, true),
+        training(kTypes[1], OptimizerType::kLamb, true, false), overflowing()}) {
     const RunShape one{.world_size = 1, .num_micro_steps = 4};
     const Outcome expected = late_reference(options, one, 6);
     RunShape setup{.publishes_late = true};

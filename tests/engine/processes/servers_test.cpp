@@ -56,7 +56,8 @@ TEST_F(ServersInProcesses, SendWhatIsPlanned) {
   for (const int stage : {2, 3}) {
     const std::string output = fmt::format("sent.{}", stage);
     std::vector<std::string> words = this->words(output, stage, 4);
-    words.insert(words.end(), {"--set", "metrics.log_interval=1", "--set", "checkpoint.interval=0"});
+    words.insert(words.end(),
+                 {"--set", "metrics.log_interval=1", "--set", "checkpoint.interval=0"});
     const auto plan = test::run_program(
         SHERD_PROGRAM, {"plan", folder_.file(output + ".yaml"), "--json", "--set",
                         "parallelism.parameter_servers=2", "--set", "checkpoint.interval=0"});

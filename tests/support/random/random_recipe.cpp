@@ -214,7 +214,10 @@ class LegalRecipe {
     }
     if (refused || random_.chance(0.4)) return;
     set("parallelism.parameter_servers", random_.whole(1, 3));
-    maybe("parallelism.publish_delay", random_.one_of({"0", "1"}));
+    leave("zero_optimization.shard_optimizer_over_replicas");
+    if (value_of("mixed_precision.param_dtype", "bf16") != "f16") {
+      maybe("parallelism.publish_delay", random_.one_of({"0", "1"}));
+    }
   }
   // State and the inputs of blocks.
   void on_disk() {
@@ -760,7 +763,8 @@ Settings elsewhere(const Settings& settings, Random& random) {
     if (batch % ranks == 0) worlds.push_back(ranks);
   }
   const std::int64_t ranks = random.one_of(worlds);
-  const std::int64_t replicas = ranks % 2 == 0 && random.chance(0.5) ? 2 : 1;
+  const bool servers = settings.contains("parallelism.parameter_servers");
+  const std::int64_t replicas = !servers && ranks % 2 == 0 && random.chance(0.5) ? 2 : 1;
   changed["parallelism.data_parallel_shard_degree"] = std::to_string(ranks / replicas);
   changed["parallelism.data_parallel_replicate_degree"] = std::to_string(replicas);
   changed.erase("parallelism.batch_groups");
@@ -770,7 +774,7 @@ Settings elsewhere(const Settings& settings, Random& random) {
   changed["training.micro_batch_size"] =
       std::to_string(random.chance(0.5) ? std::int64_t{1} : batch / ranks);
   changed.erase("training.gradient_accumulation_steps");
-  changed["zero_optimization.stage"] = std::to_string(random.whole(0, 3));
+  changed["zero_optimization.stage"] = std::to_string(random.whole(servers ? 1 : 0, 3));
   leave_what_the_stage_lacks(changed);
   choose_expert_ranks(changed, random);
   // Parts of experts may cut blocks.
@@ -787,7 +791,10 @@ Settings elsewhere(const Settings& settings, Random& random) {
 Settings at_another_stage(const Settings& settings, Random& random) {
   Settings changed = settings;
   const std::int64_t stage = whole(settings, "zero_optimization.stage");
-  changed["zero_optimization.stage"] = std::to_string((stage + random.whole(1, 3)) % 4);
+  const std::int64_t other = (stage + random.whole(1, 3)) % 4;
+  const bool servers = settings.contains("parallelism.parameter_servers");
+  changed["zero_optimization.stage"] =
+      std::to_string(servers && other == 0 ? stage % 3 + 1 : other);
   leave_what_the_stage_lacks(changed);
   return changed;
 }
