@@ -85,7 +85,18 @@ void write_rates(const std::string& path, const CpuRates& rates) {
       return;
     }
   }
-  fs::rename(temporary, path, ignored);
+  std::error_code failed;
+  fs::rename(temporary, path, failed);
+  if (failed) fs::remove(temporary, ignored);
+}
+
+// Whether a file of rates may be written there: not over another file.
+bool may_write(const std::string& path) {
+  std::error_code ignored;
+  if (!fs::exists(path, ignored)) return true;
+  std::string problem;
+  const auto text = read_small_file(path, kMostBytes, problem);
+  return text && text->starts_with("{") && text->find("\"matmul_flops\"") != std::string::npos;
 }
 
 }  // namespace
@@ -150,7 +161,7 @@ CpuRates cpu_rates(bool measure_again) {
   }
   CpuRates measured = measure_cpu_rates();
   const std::string path = path_of_rates(file_name(measured));
-  if (!path.empty()) write_rates(path, measured);
+  if (!path.empty() && may_write(path)) write_rates(path, measured);
   return measured;
 }
 

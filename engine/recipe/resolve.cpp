@@ -24,7 +24,20 @@ constexpr std::string_view kShardDegree = "parallelism.data_parallel_shard_degre
 void assign_ranks(Resolution& recipe, std::int64_t ranks) {
   const std::string where = fmt::format("--ranks {}", ranks);
   if (recipe.origin(kShardDegree).kind == Origin::Kind::kSet) {
-    recipe.report(fmt::format("{}: {} is also given with --set. Keep one.", where, kShardDegree));
+    // A layout's degrees, as a search prints them, next to the number of ranks that it was for.
+    const Recipe::Parallelism& degrees = recipe.values().parallelism;
+    std::int64_t together = 1;
+    for (const std::int64_t degree :
+         {degrees.data_parallel_shard_degree, degrees.data_parallel_replicate_degree,
+          degrees.pipeline_parallel_degree, degrees.tensor_parallel_degree,
+          degrees.context_parallel_degree}) {
+      together *= std::max<std::int64_t>(1, degree);  // 0: not set
+    }
+    if (together == ranks) return;
+    recipe.report(
+        fmt::format("{}: {} is also given with --set, and all degrees together make {} "
+                    "ranks. Keep one of the two.",
+                    where, kShardDegree, together));
     return;
   }
   Assignment assignment;

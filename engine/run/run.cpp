@@ -200,7 +200,7 @@ struct MeasuredSegment {
 
 // Of runs with stages of other shapes no step is typical.
 void report_step_time(const OutputFolder& output, Progress& progress, const Recipe& recipe) {
-  if (!recipe.data.stages.empty()) return;
+  if (!recipe.data.stages.empty() || !predicted_step(recipe)) return;
   const auto median_rate = median(read_history(recipe.run.output_dir).tokens_per_s);
   const auto compared = compared_step(recipe, median_rate.value_or(0.0));
   if (!compared) return;

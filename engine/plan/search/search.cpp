@@ -381,6 +381,14 @@ SearchResult search_layouts(const ResolvedRecipe& recipe, const SearchRequest& r
         "{}=0.",
         kServers, recipe.values.parallelism.parameter_servers, kServers);
   }
+  const std::pair<std::string_view, bool> others[] = {
+      {"adapter.type", recipe.values.adapter.type != AdapterChoice::kNone},
+      {"preference.loss", recipe.values.preference.active()},
+      {"distillation.teacher", recipe.values.distillation.active()}};
+  for (const auto& [key, is_used] : others) {
+    if (!is_used) continue;
+    throw UsageError("{} is set, but the times of such trainings can't be predicted yet.", key);
+  }
   return Search(recipe, request, rates).run();
 }
 

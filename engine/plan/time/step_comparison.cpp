@@ -11,7 +11,10 @@ namespace sherd::engine {
 
 std::optional<PredictedStep> predicted_step(const Recipe& recipe) {
   if (device_traits(recipe).kind != DeviceKind::kCpu) return std::nullopt;
-  if (recipe.parallelism.parameter_servers > 0) return std::nullopt;  // not modelled yet
+  const bool is_modelled = recipe.parallelism.parameter_servers == 0 &&
+                           recipe.adapter.type == AdapterChoice::kNone &&
+                           !recipe.preference.active() && !recipe.distillation.active();
+  if (!is_modelled) return std::nullopt;
   const std::optional<CpuRates> rates = known_cpu_rates();
   if (!rates) return std::nullopt;
   const auto made = cpu_rates_of(*rates, recipe, {});

@@ -105,12 +105,12 @@ TuneResult tune(const ResolvedRecipe& recipe, const TuneRequest& request, const 
 }
 
 std::string tune_text(const TuneResult& result) {
-  std::string text = fmt::format("{:>10}{:>11}{:>9}  layout\n", "measured", "predicted", "range");
+  std::string text = fmt::format("{:>10}{:>12}{:>9}  layout\n", "measured", "predicted", "range");
   for (const TunedLayout& tuned : result.layouts) {
     const auto [least, most] = std::ranges::minmax_element(tuned.seconds);
     const std::string name =
         tuned.layout.settings.empty() ? "the recipe as it is" : tuned.layout.command();
-    text += fmt::format("{:>8.4g} s{:>9.4g} s{:>8.0f}%  {}{}\n", tuned.median(),
+    text += fmt::format("{:>8.4g} s {:>9.4g} s{:>8.0f}%  {}{}\n", tuned.median(),
                         tuned.layout.seconds, 100.0 * (*most - *least) / tuned.median(), name,
                         &tuned == &result.best() ? "  <- fastest" : "");
   }

@@ -61,7 +61,7 @@ class Shells : public testing::Test {
 using Words = std::vector<std::string>;
 
 TEST_F(Shells, BashOffersCommandsAndOptions) {
-  EXPECT_EQ(bash_offers("sherd t"), (Words{"tokenize", "train"}));
+  EXPECT_EQ(bash_offers("sherd t"), (Words{"tokenize", "train", "tune"}));
   EXPECT_EQ(bash_offers("sherd --v"), (Words{"--version"}));
   EXPECT_EQ(bash_offers("sherd train --s"), (Words{"--set", "--share-device"}));
   EXPECT_EQ(bash_offers("sherd sample x --top"), (Words{"--top-k", "--top-p"}));

@@ -238,8 +238,15 @@ TEST(RecipeErrors, Ranks) {
       "--ranks 0: parallelism.data_parallel_shard_degree is 0; expected a whole number from 1 "
       "to 65536.");
   EXPECT_EQ(
-      error_of(kTinyRecipe, {"parallelism.data_parallel_shard_degree=2"}, 2),
-      "--ranks 2: parallelism.data_parallel_shard_degree is also given with --set. Keep one.");
+      error_of(kTinyRecipe, {"parallelism.data_parallel_shard_degree=2"}, 3),
+      "--ranks 3: parallelism.data_parallel_shard_degree is also given with --set, and all degrees "
+      "together make 2 ranks. Keep one of the two.");
+  // As a search prints a layout's degrees.
+  EXPECT_EQ(
+      error_of(kTinyRecipe,
+               {"parallelism.data_parallel_shard_degree=2", "parallelism.tensor_parallel_degree=2"},
+               4),
+      "no error");
 }
 
 TEST(RecipeErrors, WeightsThatAreHeldOnceHaveNothingToBeComparedWith) {
