@@ -88,13 +88,14 @@ class Builder {
   void add_kind(const AdapterKind& kind) {
     const std::string ours = std::string(kBlock) + kind.site;
     bool found = false;
-    for (const Module* module : modules_of(family_, ours)) {
-      const std::string own = target_of(kind.site, module->part, adapter_.gated);
-      const bool is_whole = kind.rows == kind.site_rows;
-      if (own != kind.target && !is_whole) continue;
-      found = true;
-      targets_.push_back(module);
-      for (std::int64_t block = 0; block < adapter_.num_blocks; ++block) {
+    for (std::int64_t block = 0; block < adapter_.num_blocks; ++block) {
+      const InLayers layers = model_.has_experts(block) ? InLayers::kWithExperts : InLayers::kDense;
+      for (const Module* module : modules_of(family_, ours, layers)) {
+        const std::string own = target_of(kind.site, module->part, adapter_.gated);
+        const bool is_whole = kind.rows == kind.site_rows;
+        if (own != kind.target && !is_whole) continue;
+        found = true;
+        if (std::ranges::find(targets_, module) == targets_.end()) targets_.push_back(module);
         add_pair(kind, *module, block);
       }
     }

@@ -91,8 +91,14 @@ std::string with_vocab_size(std::string_view config, const std::string& path,
 
 std::string without_codes(std::string_view config, const std::string& path) {
   ordered_json json = parsed(config, path);
-  if (!json.contains("quantization_config")) return std::string(config);
+  const Family* family = find_family(json.value("model_type", std::string()));
+  const bool is_renamed = family && !family->exported_as.empty();
+  if (!json.contains("quantization_config") && !is_renamed) return std::string(config);
   json.erase("quantization_config");
+  if (is_renamed) {
+    json["model_type"] = family->exported_as;
+    json.erase("auto_map");
+  }
   return printed(json);
 }
 

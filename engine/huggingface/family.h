@@ -107,7 +107,10 @@ struct Family {
   void (*write)(FamilyWriter&) = nullptr;
   /// Names in transformers 4 of settings that transformers 5 has in rope_parameters.
   std::string_view old_theta = "rope_theta", old_fraction = "partial_rotary_factor";
-  bool two_rotary_tables = false;   ///< windowed layers have their own table
+  /// Type of exported folders, where transformers has the model under another one.
+  std::string_view exported_as{};
+  bool peft_takes_mlp_for_experts = false;  ///< adapters of mlp.* can't be in PEFT's form
+  bool two_rotary_tables = false;           ///< windowed layers have their own table
   bool interleaved_rotary = false;  ///< elements 2 j and 2 j + 1 of a head are rotated together
 };
 

@@ -221,7 +221,7 @@ bool FolderWeights::is_of_prediction(std::string_view name) const {
   for (std::int64_t i = 0; i < prediction_layers_; ++i) {
     if (name.starts_with(fmt::format("{}layers.{}.", family_->prefix, layers_ + i))) return true;
   }
-  return false;
+  return prediction_layers_ > 0 && name.starts_with(fmt::format("{}mtp_", family_->prefix));
 }
 
 void FolderWeights::check_folder() const {

@@ -189,8 +189,25 @@ huggingface::AdapterWeights adapter_weights(const Recipe& recipe) {
   return weights;
 }
 
+namespace {
+
+// PEFT takes these names for the experts, which it has in one tensor, and drops such adapters.
+void refuse_what_peft_drops(const TrainedModel& trained, const huggingface::Family& family) {
+  if (trained.recipe.moe.num_experts == 0 || !family.peft_takes_mlp_for_experts) return;
+  for (const std::string& target : trained.recipe.adapter.targets) {
+    if (!target.starts_with("mlp.")) continue;
+    throw UsageError(
+        "PEFT takes an adapter of {} in models of type {} for one of the experts, and drops it; "
+        "export with --merge",
+        target, family.model_type);
+  }
+}
+
+}  // namespace
+
 huggingface::FolderToWrite adapter_folder(const TrainedModel& trained,
                                           const huggingface::FolderToWrite& model, DType dtype) {
+  refuse_what_peft_drops(trained, *model.family);
   huggingface::AdapterMap adapter =
       huggingface::adapter_map(*model.family, model.model, adapter_weights(trained.recipe));
   huggingface::FolderToWrite folder;

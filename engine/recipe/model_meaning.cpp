@@ -71,6 +71,9 @@ void settle_positions(Model& model) {
 
 Model settled(Model model) {
   model.bias = false;  // the specific keys decide
+  if (model.kv_lora_rank == 0) {
+    model.q_lora_rank = model.qk_nope_head_dim = model.qk_rope_head_dim = model.v_head_dim = 0;
+  }
   if (model.norm == NormChoice::kRmsNorm) model.norm_bias = false;
   settle_positions(model);
   settle_windows(model);
@@ -102,6 +105,11 @@ std::vector<ModelDifference> differences(const Recipe& a, const Recipe& b) {
   of_b.model = settled(b.model);
   of_a.moe = settled(a.moe, a.model);
   of_b.moe = settled(b.moe, b.model);
+  for (Recipe* of : {&of_a, &of_b}) {  // no layer has a dense feed-forward layer
+    if (of->moe.num_experts > 0 && of->moe.layers.find('0') == std::string::npos) {
+      of->model.ffn_hidden_size = 0;
+    }
+  }
   std::vector<ModelDifference> found;
   for (const Field& field : recipe_fields()) {
     if (!says_which_model(field.key)) continue;

@@ -77,7 +77,7 @@ bool has_equal_mlps(const Recipe& recipe) {
 class ModelNames {
  public:
   explicit ModelNames(const Recipe& recipe)
-      : shape_(shape_of(recipe)), has_equal_mlps_(has_equal_mlps(recipe)) {
+      : shape_(shape_of(recipe)), has_experts_(recipe.moe.num_experts > 0) {
     shape_.num_layers = 1;
     shape_.adapter = {};
     for (const AdapterTarget& target : model::possible_targets(shape_)) {
@@ -109,7 +109,7 @@ class ModelNames {
         return target == "attention.qkv" || (gated && target == "mlp.gate_up");
       });
     }
-    if (name == kAll && !has_equal_mlps_) {
+    if (name == kAll && has_experts_) {
       std::erase_if(found, [](const std::string& target) { return target.starts_with("mlp."); });
     }
     return found;
@@ -145,7 +145,7 @@ class ModelNames {
   }
 
   model::ModelShape shape_;
-  bool has_equal_mlps_;
+  bool has_experts_;
   Names targets_, modules_;
   std::vector<FamilyModule> theirs_;
 };

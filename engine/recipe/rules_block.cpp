@@ -37,10 +37,10 @@ void check_scaling(Resolution& recipe) {
                            "model.rope_low_freq_factor is {}, not below rope_high_freq_factor {}.",
                            model.rope_low_freq_factor, model.rope_high_freq_factor);
     case RotaryScaling::kYarn:
-      if (model.rope_beta_slow >= model.rope_beta_fast) {
+      if (model.rope_beta_slow > model.rope_beta_fast) {
         recipe.refuse({"model.rope_beta_slow", "model.rope_beta_fast"},
-                      "model.rope_beta_slow is {}, not below rope_beta_fast {}.",
-                      model.rope_beta_slow, model.rope_beta_fast);
+                      "model.rope_beta_slow is {}, above rope_beta_fast {}.", model.rope_beta_slow,
+                      model.rope_beta_fast);
       }
       if (model.rope_theta > 1.0 &&
           (model.window_rope_theta == 0.0 || model.window_rope_theta > 1.0)) {

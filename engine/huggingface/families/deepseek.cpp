@@ -74,12 +74,18 @@ void scale_of_yarn(ConfigReader& config) {
   const double head = config.number("qk_nope_head_dim").value_or(128.0) +
                       config.number("qk_rope_head_dim").value_or(64.0);
   if (!table.is_object() || !table.contains("mscale_all_dim") ||
-      !table["mscale_all_dim"].is_number() || config.value_of("model.rope_scaling").empty()) {
+      !table["mscale_all_dim"].is_number()) {
     return;
   }
-  const double m = table["mscale_all_dim"],
-               factor = std::stod(config.value_of("model.rope_factor"));
-  if (m == 0.0 || factor <= 1.0) return;
+  const double m = table["mscale_all_dim"];
+  if (m == 0.0) return;
+  if (config.value_of("model.rope_scaling").empty()) {
+    const std::string type = table.value("rope_type", table.value("type", std::string("default")));
+    if (type == "default") return;
+    config.refuse("mscale_all_dim", "isn't 0 next to rope_type dynamic, which isn't supported");
+  }
+  const double factor = std::stod(config.value_of("model.rope_factor"));
+  if (factor <= 1.0) return;
   const double mscale = 0.1 * m * std::log(factor) + 1.0;
   config.set("model.attention_scale", mscale * mscale / std::sqrt(head), "mscale_all_dim");
 }
@@ -118,6 +124,10 @@ void deepseek_v2(ConfigReader& config) {
 }
 
 void deepseek_v3(ConfigReader& config) {
+  // transformers takes null for false, or fails; the tables take it for missing.
+  for (const char* key : {"norm_topk_prob", "n_group", "topk_group", "rope_interleave"}) {
+    if (config.is_null(key)) config.refuse(key, "is null; write a value");
+  }
   latent_attention(config);
   shared_experts(config, "n_shared_experts", 1);
   experts_after_dense_layers(config, 3);
@@ -154,14 +164,20 @@ constexpr Family form_of(std::span<const std::span<const Module>> modules,
   Family form = usual_form(modules, fixed, keys, demands);
   form.harmless = kDeepseekHarmless;
   form.interleaved_rotary = true;
+  form.peft_takes_mlp_for_experts = true;
   return form;
 }
 constexpr Family kFormV3 = form_of(kModulesV3, kFixedV3, kKeysV3, kDemandsV3);
+constexpr Family kFormOfKimi = [] {
+  Family form = kFormV3;
+  form.exported_as = "deepseek_v3";
+  return form;
+}();
 constexpr Family kFamilies[] = {
     family_of_form(form_of(kModulesV2, kFixedV2, kKeysV2, kDemandsV2), "deepseek_v2",
                    "DeepseekV2ForCausalLM", deepseek_v2, write_deepseek_v2),
     family_of_form(kFormV3, "deepseek_v3", "DeepseekV3ForCausalLM", deepseek_v3, write_deepseek_v3),
-    family_of_form(kFormV3, "kimi_k2", "DeepseekV3ForCausalLM", deepseek_v3),
+    family_of_form(kFormOfKimi, "kimi_k2", "DeepseekV3ForCausalLM", deepseek_v3),
 };
 
 }  // namespace

@@ -42,11 +42,23 @@ constexpr Demand kDemands[] = {{"attention_bias", "true"},
 constexpr std::string_view kHarmless[] = {"output_router_logits", "router_aux_loss_coef",
                                           "experts_per_token", "initial_context_length"};
 
+// What the class takes if the file has no table.
+void class_s_yarn(ConfigReader& config) {
+  config.set("model.rope_scaling", "yarn");
+  config.set("model.rope_factor", "32");
+  config.set("model.rope_beta_fast", "32");
+  config.set("model.rope_beta_slow", "1");
+  config.set("model.rope_original_length", "4096");
+  config.set("model.rope_truncate", "false");
+}
+
 // Every second layer has a window, from the first on.
 void gpt_oss(ConfigReader& config) {
   kv_heads(config, 8);
   config.head_width(64);
   config.rotary({.theta = 150000.0});
+  if (config.at("rope_parameters").empty() && config.at("rope_scaling").empty())
+    class_s_yarn(config);
   auto mask = config.layer_types();
   if (!mask) {
     mask.emplace();

@@ -1,5 +1,7 @@
 // Routed experts next to shared ones, with usual attention: GLM 4.5, dots.llm1, ERNIE 4.5, Hunyuan,
 // Granite with a shared expert.
+#include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "engine/huggingface/families/expert_rows.h"
@@ -144,7 +146,7 @@ void dots1(ConfigReader& config) {
 void ernie4_5_moe(ConfigReader& config) {
   kv_heads(config, 4);
   config.head_width();
-  config.rotary();
+  config.rotary({.theta = 500000.0});
   if (config.truth("use_bias").value_or(false)) {
     config.refuse("use_bias", "is true; biases of experts aren't supported");
   }
@@ -181,13 +183,21 @@ void hunyuan_attention(ConfigReader& config) {
   kv_heads(config);
   config.head_width();
   attention_biases(config);
-  for (const char* key : {"rope_scaling", "rope_parameters"}) {
-    const nlohmann::json& table = config.at(key);
-    if (table.is_object() && table.contains("alpha") && !table["alpha"].is_null()) {
-      config.refuse(key, "has alpha, a scaling that isn't supported");
-    }
-  }
+  config.know_in_rope("alpha");
   config.rotary();
+  const nlohmann::json& old = config.at("rope_scaling");
+  const nlohmann::json& table = old.empty() ? config.at("rope_parameters") : old;
+  if (!table.is_object() || !table.contains("alpha") || table["alpha"].is_null()) return;
+  const std::string type = table.value("rope_type", table.value("type", std::string("default")));
+  if (type != "dynamic") config.refuse("alpha", "is set, but the rope_type isn't dynamic");
+  // A fixed alpha raises theta once: theta alpha^(K / (K - 2)).
+  const double width =
+      config.number("head_dim")
+          .value_or(config.number("hidden_size").value_or(0.0) /
+                    std::max(1.0, config.number("num_attention_heads").value_or(1.0)));
+  const double theta = std::stod(config.value_of("model.rope_theta"));
+  const double alpha = table["alpha"];
+  config.set("model.rope_theta", theta * std::pow(alpha, width / (width - 2.0)), "alpha");
 }
 
 // One shared expert, as wide as a routed one.
@@ -247,11 +257,17 @@ void write_ernie4_5_moe(FamilyWriter& config) {
 
 constexpr Family with_harmless(Family form) {
   form.harmless = kDeepseekHarmless;
+  form.peft_takes_mlp_for_experts = true;
   return form;
 }
 constexpr Family kErnieForm = [] {
   Family form = usual_form(kErnieModules, kErnie, kErnieKeys, kErnieDemands);
   form.interleaved_rotary = true;
+  return form;
+}();
+constexpr Family kGraniteForm = [] {
+  Family form = usual_form(kGraniteModules, kGranite, kGraniteKeys);
+  form.harmless = kBalanceSettings;
   return form;
 }();
 constexpr Family kFamilies[] = {
@@ -265,8 +281,8 @@ constexpr Family kFamilies[] = {
                    "hunyuan_v1_moe", "HunYuanMoEV1ForCausalLM", hunyuan_v1_moe),
     family_of_form(usual_form(kHunyuanDenseModules, kHunyuanDense, kHunyuanKeys),
                    "hunyuan_v1_dense", "HunYuanDenseV1ForCausalLM", hunyuan_attention),
-    family_of_form(with_harmless(usual_form(kGraniteModules, kGranite, kGraniteKeys)),
-                   "granitemoeshared", "GraniteMoeSharedForCausalLM", granitemoeshared),
+    family_of_form(kGraniteForm, "granitemoeshared", "GraniteMoeSharedForCausalLM",
+                   granitemoeshared),
 };
 
 }  // namespace

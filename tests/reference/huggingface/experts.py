@@ -82,6 +82,9 @@ MODELS = {
                                                     tie_word_embeddings=True),
     "hunyuan_v1_moe": transformers.HunYuanMoEV1Config(**SIZES, intermediate_size=20, num_experts=6, moe_topk=[2, 2],
                                                       head_dim=16),
+    "hunyuan_v1_moe_alpha": transformers.HunYuanMoEV1Config(
+        **SIZES, intermediate_size=20, num_experts=6, moe_topk=3, head_dim=16,
+        rope_parameters=dict(rope_type="dynamic", rope_theta=10000.0, alpha=50.0, factor=1.0)),
     "gpt_oss": transformers.GptOssConfig(**SIZES, intermediate_size=20, num_local_experts=6, num_experts_per_tok=3,
                                          head_dim=16, sliding_window=7,
                                          rope_parameters=dict(rope_type="yarn", rope_theta=150000.0, factor=4.0,

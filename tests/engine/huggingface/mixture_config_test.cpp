@@ -1,0 +1,90 @@
+// What config.json of mixtures means where a key is missing, null or odd: as in transformers 5.23.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "core/error.h"
+#include "engine/huggingface/config.h"
+#include "engine/huggingface/config_edits.h"
+#include "tests/support/values/error_text.h"
+
+namespace sherd::huggingface {
+namespace {
+
+using nlohmann::json;
+
+json config_of(const std::string& type, const json& more = json::object()) {
+  json config = {
+      {"model_type", type},           {"vocab_size", 56},         {"hidden_size", 32},
+      {"num_hidden_layers", 3},       {"num_attention_heads", 4}, {"intermediate_size", 44},
+      {"max_position_embeddings", 64}};
+  config.update(more);
+  return config;
+}
+
+std::string value(const json& config, std::string_view key) {
+  return value_of(parse_config(config.dump(), "config.json"), key);
+}
+
+std::string refusal(const json& config) {
+  return test::error_text<DataError>([&] { parse_config(config.dump(), "config.json"); });
+}
+
+TEST(MixtureConfig, OfErnieHasItsClasssThetaWhereTheFileHasNone) {
+  EXPECT_EQ(std::stod(value(config_of("ernie4_5_moe"), "model.rope_theta")), 500000.0);
+}
+
+TEST(MixtureConfig, OfGptOssHasItsClasssYarnWhereTheFileHasNoTable) {
+  const json config = config_of("gpt_oss", {{"rope_theta", 150000.0}});
+  EXPECT_EQ(value(config, "model.rope_scaling"), "yarn");
+  EXPECT_EQ(value(config, "model.rope_factor"), "32");
+  EXPECT_EQ(value(config, "model.rope_truncate"), "false");
+  json plain = config;
+  plain["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", 150000.0}};
+  EXPECT_EQ(value(plain, "model.rope_scaling"), "");
+}
+
+TEST(MixtureConfig, OfHunyuanRaisesThetaByAFixedAlpha) {
+  const json scaling = {{"type", "dynamic"}, {"alpha", 1000.0}, {"factor", 1.0}};
+  const json config = config_of("hunyuan_v1_moe", {{"rope_scaling", scaling}, {"head_dim", 16}});
+  EXPECT_NEAR(std::stod(value(config, "model.rope_theta")), 10000.0 * std::pow(1000.0, 16.0 / 14.0),
+              1.0);
+  EXPECT_EQ(value(config, "model.rope_scaling"), "");
+}
+
+TEST(MixtureConfig, OfDeepseekScalesScoresByYarnsMscaleOfAllDimensions) {
+  const json yarn = {{"type", "yarn"},
+                     {"factor", 40.0},
+                     {"mscale", 1.0},
+                     {"mscale_all_dim", 1.0},
+                     {"beta_fast", 1.0},
+                     {"beta_slow", 1.0},  // as Kimi K2 has them
+                     {"original_max_position_embeddings", 16}};
+  const json config = config_of("deepseek_v3", {{"rope_scaling", yarn}});
+  const double m = 0.1 * std::log(40.0) + 1.0;
+  EXPECT_NEAR(std::stod(value(config, "model.attention_scale")), m * m / std::sqrt(192.0), 1e-12);
+  json dynamic = config;
+  dynamic["rope_scaling"] = {{"type", "dynamic"}, {"factor", 4.0}, {"mscale_all_dim", 1.0}};
+  EXPECT_NE(refusal(dynamic).find("mscale_all_dim isn't 0 next to rope_type dynamic"),
+            std::string::npos)
+      << refusal(dynamic);
+}
+
+TEST(MixtureConfig, OfDeepseekV3WithNullsThatMeanFalseElsewhereIsRefused) {
+  for (const char* key : {"norm_topk_prob", "n_group", "topk_group", "rope_interleave"}) {
+    const std::string error = refusal(config_of("deepseek_v3", {{key, nullptr}}));
+    EXPECT_NE(error.find(std::string(key) + " is null"), std::string::npos) << error;
+  }
+}
+
+TEST(MixtureConfig, OfKimiIsExportedAsTheTypeThatTransformersKnows) {
+  const json config = config_of("kimi_k2", {{"auto_map", {{"AutoConfig", "a.B"}}}});
+  const json written = json::parse(without_codes(config.dump(), "config.json"));
+  EXPECT_EQ(written["model_type"], "deepseek_v3");
+  EXPECT_FALSE(written.contains("auto_map"));
+}
+
+}  // namespace
+}  // namespace sherd::huggingface
