@@ -14,7 +14,7 @@ namespace {
 
 using testing::RunShape;
 
-constexpr RunShape kShapes[] = {{.world_size = 1, .owners = 1},
+const RunShape kShapes[] = {{.world_size = 1, .owners = 1},
                                 {.world_size = 3, .owners = 2},
                                 {.world_size = 2, .owners = 3},
                                 {.world_size = 4, .owners = 1}};
