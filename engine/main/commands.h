@@ -44,9 +44,6 @@ Command info_command(CLI::App& program);
 Command completion_command(CLI::App& program);
 Command man_command(CLI::App& program);
 
-/// For the first line of `main`, before `launch` runs: catches signals that come early.
-void take_launch_signals();
-
 /// All of them, in the order of `sherd --help`.
 std::vector<Command> add_commands(CLI::App& program);
 

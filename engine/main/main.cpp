@@ -10,6 +10,7 @@
 #include "engine/main/command_line.h"
 #include "engine/main/commands.h"
 #include "engine/main/failure.h"
+#include "engine/main/mpirun.h"
 #include "engine/main/standard_streams.h"
 
 namespace {
