@@ -180,7 +180,7 @@ class MergedReader {
 }  // namespace
 
 huggingface::AdapterWeights adapter_weights(const Recipe& recipe) {
-  const Recipe::Adapter& adapter = recipe.adapter;
+  const AdapterKeys& adapter = recipe.adapter;
   huggingface::AdapterWeights weights = adapter_kinds(model_shape(recipe));
   weights.alpha = adapter.alpha;
   weights.dropout = adapter.dropout;

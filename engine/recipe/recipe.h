@@ -23,6 +23,7 @@
 
 #include "core/error.h"
 #include "engine/model/shape.h"
+#include "engine/recipe/adapter_keys.h"
 #include "engine/recipe/choices.h"
 #include "engine/recipe/diloco_keys.h"
 #include "engine/recipe/distillation_keys.h"
@@ -122,17 +123,7 @@ struct Recipe {
 
   MoeKeys moe;
 
-  struct Adapter {
-    AdapterChoice type = AdapterChoice::kNone;
-    std::int64_t rank = 0;
-    double alpha = 0;
-    bool rslora = false;
-    BaseDType base_dtype = BaseDType::kParamDType;
-    double dropout = 0;
-    double lora_plus_ratio = 0;  ///< rate of B over that of A
-    /// Of our own names (engine/model/adapter.h), once the recipe is resolved.
-    std::vector<std::string> targets, modules_to_save;
-  } adapter;
+  AdapterKeys adapter;
 
   struct Data {
     std::string path;

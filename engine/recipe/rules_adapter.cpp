@@ -152,7 +152,7 @@ class ModelNames {
 
 // Our name for what the user wrote. Reports a problem and returns nothing if the model lacks it.
 std::optional<Names> translated(Resolution& recipe, const ModelNames& names, bool targets) {
-  const Recipe::Adapter& adapter = recipe.values().adapter;
+  const AdapterKeys& adapter = recipe.values().adapter;
   const std::string_view key = targets ? kTargets : kModules;
   Names all;
   for (const std::string& name : targets ? adapter.targets : adapter.modules_to_save) {
@@ -170,7 +170,7 @@ std::optional<Names> translated(Resolution& recipe, const ModelNames& names, boo
 
 // Each matrix is trained by at most one adapter, or in full.
 bool check_overlaps(Resolution& recipe, const std::vector<AdapterTarget>& targets) {
-  const Recipe::Adapter& adapter = recipe.values().adapter;
+  const AdapterKeys& adapter = recipe.values().adapter;
   for (std::size_t i = 1; i < targets.size(); ++i) {
     const AdapterTarget &a = targets[i - 1], &b = targets[i];
     if (a.site != b.site || b.first_row >= a.first_row + a.rows) continue;
@@ -248,7 +248,7 @@ void check_mixtures(Resolution& recipe) {
 }  // namespace
 
 void check_adapter(Resolution& recipe) {
-  Recipe::Adapter& adapter = recipe.values().adapter;
+  AdapterKeys& adapter = recipe.values().adapter;
   if (adapter.type == AdapterChoice::kNone) {
     if (adapter.base_dtype == BaseDType::kNf4) {
       recipe.refuse({"adapter.base_dtype", "adapter.type"},

@@ -111,7 +111,7 @@ void set_layers(const Model& m, const MoeKeys& moe, model::ModelShape& shape) {
   shape.layer_parts = model::expert_parts();
 }
 
-model::AdapterShape adapter_of(const Recipe::Adapter& adapter) {
+model::AdapterShape adapter_of(const AdapterKeys& adapter) {
   const auto rank = static_cast<double>(adapter.rank);
   return {.rank = adapter.rank,
           .scale = adapter.alpha / (adapter.rslora ? std::sqrt(rank) : rank),
