@@ -55,6 +55,15 @@ inline constexpr auto kSharedExperts =
     shared_expert("layers.{}.mlp.shared_experts.gate_proj", "layers.{}.mlp.shared_experts.up_proj",
                   "layers.{}.mlp.shared_experts.down_proj");
 
+inline constexpr ConfigKey kTenthNormAndHead[] = {
+    {"rms_norm_eps", "model.norm_eps", "1e-05"},
+    {"tie_word_embeddings", "model.tie_embeddings", "false"},
+};
+inline constexpr ConfigKey kNormAndHead[] = {
+    {"rms_norm_eps", "model.norm_eps", "1e-06"},
+    {"tie_word_embeddings", "model.tie_embeddings", "false"},
+};
+
 /// The recipe says how experts are kept in balance.
 inline constexpr std::string_view kBalanceSettings[] = {"output_router_logits",
                                                         "router_aux_loss_coef"};

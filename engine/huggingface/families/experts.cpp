@@ -29,6 +29,10 @@ constexpr Module kGraniteExperts[] = {
     {"block.{}.moe.experts.up", "layers.{}.block_sparse_moe.input_linear", Part::kStackedGateUp},
     {"block.{}.moe.experts.down", "layers.{}.block_sparse_moe.output_linear", Part::kStackedDown},
 };
+constexpr Module kGraniteShared[] = {
+    {"block.{}.mlp.up", "layers.{}.shared_mlp.input_linear"},
+    {"block.{}.mlp.down", "layers.{}.shared_mlp.output_linear"},
+};
 constexpr std::span<const Module> kMixtralModules[] = {kAroundExperts, kSecondNorm,
                                                        kMixtralExperts};
 constexpr std::span<const Module> kMinimaxModules[] = {kAroundExperts, kSecondNorm,
@@ -36,15 +40,9 @@ constexpr std::span<const Module> kMinimaxModules[] = {kAroundExperts, kSecondNo
 constexpr std::span<const Module> kQwenModules[] = {kUsualModules, kSecondNorm, kQwenExperts};
 constexpr std::span<const Module> kGraniteModules[] = {kAroundExperts, kSecondNorm,
                                                        kGraniteExperts};
+constexpr std::span<const Module> kGraniteSharedModules[] = {kAroundExperts, kSecondNorm,
+                                                             kGraniteExperts, kGraniteShared};
 
-constexpr ConfigKey kTenthNormAndHead[] = {
-    {"rms_norm_eps", "model.norm_eps", "1e-05"},
-    {"tie_word_embeddings", "model.tie_embeddings", "false"},
-};
-constexpr ConfigKey kNormAndHead[] = {
-    {"rms_norm_eps", "model.norm_eps", "1e-06"},
-    {"tie_word_embeddings", "model.tie_embeddings", "false"},
-};
 constexpr ConfigKey kMixtralChoice[] = {
     {"num_local_experts", "moe.num_experts", "8"},
     {"num_experts_per_tok", "moe.experts_per_token", "2"},
@@ -64,12 +62,17 @@ constexpr ConfigKey kOlmoeChoice[] = {
     {"num_experts_per_tok", "moe.experts_per_token", "8"},
     {"norm_topk_prob", "moe.normalize_weights", "false"},
 };
+constexpr ConfigKey kGraniteWidth[] = {
+    {"shared_intermediate_size", "moe.shared_ffn_hidden_size", "0"},
+};
 constexpr std::span<const ConfigKey> kMixtralKeys[] = {kUsualSizes, kTenthNormAndHead,
                                                        kMixtralChoice};
 constexpr std::span<const ConfigKey> kMinimaxKeys[] = {kUsualSizes, kNormAndHead, kMinimaxChoice};
 constexpr std::span<const ConfigKey> kQwen3Keys[] = {kUsualSizes, kNormAndHead, kQwen3Choice};
 constexpr std::span<const ConfigKey> kOlmoeKeys[] = {kUsualSizes, kTenthNormAndHead, kOlmoeChoice};
 constexpr std::span<const ConfigKey> kGraniteKeys[] = {kUsualSizes, kNormAndHead, kMixtralChoice};
+constexpr std::span<const ConfigKey> kGraniteSharedKeys[] = {kUsualSizes, kNormAndHead,
+                                                             kMixtralChoice, kGraniteWidth};
 constexpr Fixed kNormalised[] = {{"model.norm", "rmsnorm"}, {"moe.normalize_weights", "true"}};
 constexpr Fixed kOlmoe[] = {{"model.norm", "rmsnorm"}, {"model.qk_norm", "projection"}};
 constexpr Fixed kMinimax[] = {{"model.norm", "rmsnorm"},
@@ -263,6 +266,8 @@ constexpr Family kFamilies[] = {
                    "MiniMaxM2ForCausalLM", minimax_m2, write_minimax_m2),
     family_of_form(expert_form(kGraniteModules, kSoftmaxOfChosen, kGraniteKeys), "granitemoe",
                    "GraniteMoeForCausalLM", granitemoe, write_granitemoe),
+    family_of_form(expert_form(kGraniteSharedModules, kSoftmaxOfChosen, kGraniteSharedKeys),
+                   "granitemoeshared", "GraniteMoeSharedForCausalLM", granitemoe),
 };
 
 }  // namespace

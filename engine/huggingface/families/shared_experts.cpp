@@ -1,5 +1,4 @@
-// Routed experts next to shared ones, with usual attention: GLM 4.5, dots.llm1, ERNIE 4.5, Hunyuan,
-// Granite with a shared expert.
+// Routed experts next to shared ones, with usual attention: GLM 4.5, dots.llm1, ERNIE 4.5, Hunyuan.
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -28,13 +27,6 @@ constexpr Module kHunyuanNorms[] = {
     {"block.{}.attention.query_norm", "layers.{}.self_attn.query_layernorm", Part::kHeads},
     {"block.{}.attention.key_norm", "layers.{}.self_attn.key_layernorm", Part::kHeads},
 };
-constexpr Module kGraniteExperts[] = {
-    {"block.{}.moe.router", "layers.{}.block_sparse_moe.router.layer"},
-    {"block.{}.moe.experts.up", "layers.{}.block_sparse_moe.input_linear", Part::kStackedGateUp},
-    {"block.{}.moe.experts.down", "layers.{}.block_sparse_moe.output_linear", Part::kStackedDown},
-    {"block.{}.mlp.up", "layers.{}.shared_mlp.input_linear"},
-    {"block.{}.mlp.down", "layers.{}.shared_mlp.output_linear"},
-};
 constexpr std::span<const Module> kBiasedModules[] = {kSharedExperts, kDenseMlp, kAroundExperts,
                                                       kSecondNorm, kBiasedExperts};
 constexpr std::span<const Module> kErnieModules[] = {kSharedExperts, kDenseMlp, kAroundExperts,
@@ -43,37 +35,26 @@ constexpr std::span<const Module> kHunyuanModules[] = {
     kHunyuanNorms, kHunyuanShared, kAroundExperts, kSecondNorm, kHunyuanExperts};
 constexpr std::span<const Module> kHunyuanDenseModules[] = {kHunyuanNorms, kSecondNorm,
                                                             kUsualModules};
-constexpr std::span<const Module> kGraniteModules[] = {kAroundExperts, kSecondNorm,
-                                                       kGraniteExperts};
 
-constexpr ConfigKey kTenthNormAndHead[] = {
-    {"rms_norm_eps", "model.norm_eps", "1e-05"},
-    {"tie_word_embeddings", "model.tie_embeddings", "false"},
-};
-constexpr ConfigKey kNormAndHead[] = {
-    {"rms_norm_eps", "model.norm_eps", "1e-06"},
-    {"tie_word_embeddings", "model.tie_embeddings", "false"},
-};
 constexpr ConfigKey kErnieNormAndHead[] = {
     {"rms_norm_eps", "model.norm_eps", "1e-05"},
     {"tie_word_embeddings", "model.tie_embeddings", "true"},
+};
+constexpr ConfigKey kGroups[] = {
+    {"routed_scaling_factor", "moe.weight_scale", "1"},
+    {"n_group", "moe.num_groups", "1"},
+    {"topk_group", "moe.kept_groups", "1"},
 };
 constexpr ConfigKey kGlmChoice[] = {
     {"n_routed_experts", "moe.num_experts", "128"},
     {"num_experts_per_tok", "moe.experts_per_token", "8"},
     {"moe_intermediate_size", "moe.ffn_hidden_size", "1408"},
-    {"routed_scaling_factor", "moe.weight_scale", "1"},
-    {"n_group", "moe.num_groups", "1"},
-    {"topk_group", "moe.kept_groups", "1"},
     {"norm_topk_prob", "moe.normalize_weights", "true"},
 };
 constexpr ConfigKey kDotsChoice[] = {
     {"n_routed_experts", "moe.num_experts"},
     {"num_experts_per_tok", "moe.experts_per_token"},
     {"moe_intermediate_size", "moe.ffn_hidden_size", "1408"},
-    {"routed_scaling_factor", "moe.weight_scale", "1"},
-    {"n_group", "moe.num_groups", "1"},
-    {"topk_group", "moe.kept_groups", "1"},
     {"norm_topk_prob", "moe.normalize_weights", "false"},
 };
 constexpr ConfigKey kErnieChoice[] = {
@@ -81,16 +62,12 @@ constexpr ConfigKey kErnieChoice[] = {
     {"moe_k", "moe.experts_per_token", "6"},
     {"moe_intermediate_size", "moe.ffn_hidden_size", "1536"},
 };
-constexpr ConfigKey kGraniteChoice[] = {
-    {"num_local_experts", "moe.num_experts", "8"},
-    {"num_experts_per_tok", "moe.experts_per_token", "2"},
-    {"shared_intermediate_size", "moe.shared_ffn_hidden_size", "0"},
-};
-constexpr std::span<const ConfigKey> kGlmKeys[] = {kUsualSizes, kTenthNormAndHead, kGlmChoice};
-constexpr std::span<const ConfigKey> kDotsKeys[] = {kUsualSizes, kNormAndHead, kDotsChoice};
+constexpr std::span<const ConfigKey> kGlmKeys[] = {kUsualSizes, kTenthNormAndHead, kGlmChoice,
+                                                   kGroups};
+constexpr std::span<const ConfigKey> kDotsKeys[] = {kUsualSizes, kNormAndHead, kDotsChoice,
+                                                    kGroups};
 constexpr std::span<const ConfigKey> kErnieKeys[] = {kUsualSizes, kErnieNormAndHead, kErnieChoice};
 constexpr std::span<const ConfigKey> kHunyuanKeys[] = {kUsualSizes, kTenthNormAndHead};
-constexpr std::span<const ConfigKey> kGraniteKeys[] = {kUsualSizes, kNormAndHead, kGraniteChoice};
 
 constexpr Fixed kBySigmoid[] = {
     {"model.norm", "rmsnorm"}, {"moe.score", "sigmoid"}, {"moe.correction_bias", "true"}};
@@ -100,7 +77,6 @@ constexpr Fixed kHunyuan[] = {{"model.norm", "rmsnorm"},
                               {"model.qk_norm", "head_after_rope"},
                               {"moe.normalize_weights", "true"}};
 constexpr Fixed kHunyuanDense[] = {{"model.norm", "rmsnorm"}, {"model.qk_norm", "head_after_rope"}};
-constexpr Fixed kGranite[] = {{"model.norm", "rmsnorm"}, {"moe.score", "softmax_of_chosen"}};
 constexpr Demand kDemands[] = {
     {"moe_layer_freq", "1"}, {"scoring_func", "sigmoid"}, {"topk_method", "noaux_tc"}};
 // Its sums of probabilities are never as small.
@@ -211,14 +187,6 @@ void hunyuan_v1_moe(ConfigReader& config) {
   for (const char* key : {"moe_intermediate_size", "num_shared_expert"}) config.use(key);
 }
 
-void granitemoeshared(ConfigReader& config) {
-  kv_heads(config);
-  config.head_width();
-  config.rotary();
-  attention_biases(config);
-  granite_multipliers(config);
-}
-
 bool has_experts(const FamilyWriter& config) {
   return config.number("moe.num_experts") > 0.0 && config.number("model.kv_lora_rank") == 0.0;
 }
@@ -265,11 +233,6 @@ constexpr Family kErnieForm = [] {
   form.interleaved_rotary = true;
   return form;
 }();
-constexpr Family kGraniteForm = [] {
-  Family form = usual_form(kGraniteModules, kGranite, kGraniteKeys);
-  form.harmless = kBalanceSettings;
-  return form;
-}();
 constexpr Family kFamilies[] = {
     family_of_form(with_harmless(usual_form(kBiasedModules, kBySigmoid, kGlmKeys, kDemands)),
                    "glm4_moe", "Glm4MoeForCausalLM", glm4_moe, write_glm4_moe),
@@ -281,8 +244,6 @@ constexpr Family kFamilies[] = {
                    "hunyuan_v1_moe", "HunYuanMoEV1ForCausalLM", hunyuan_v1_moe),
     family_of_form(usual_form(kHunyuanDenseModules, kHunyuanDense, kHunyuanKeys),
                    "hunyuan_v1_dense", "HunYuanDenseV1ForCausalLM", hunyuan_attention),
-    family_of_form(kGraniteForm, "granitemoeshared", "GraniteMoeSharedForCausalLM",
-                   granitemoeshared),
 };
 
 }  // namespace
