@@ -5,6 +5,7 @@
 
 #include "checkpoint/format/strict_json.h"
 #include "core/error.h"
+#include "engine/huggingface/config_reader.h"
 #include "engine/huggingface/family.h"
 
 namespace sherd::huggingface {
@@ -89,17 +90,20 @@ std::string with_vocab_size(std::string_view config, const std::string& path,
   return printed(json);
 }
 
-std::string without_codes(std::string_view config, const std::string& path) {
+std::string for_exported_weights(std::string_view config, const std::string& path) {
   ordered_json json = parsed(config, path);
   const Family* family = find_family(json.value("model_type", std::string()));
   const bool is_renamed = family && !family->exported_as.empty();
-  if (!json.contains("quantization_config") && !is_renamed) return std::string(config);
+  const ordered_json before = json;
   json.erase("quantization_config");
+  for (const char* key : kPredictionLayers) {
+    if (json.contains(key)) json[key] = 0;
+  }
   if (is_renamed) {
     json["model_type"] = family->exported_as;
     json.erase("auto_map");
   }
-  return printed(json);
+  return json == before ? std::string(config) : printed(json);
 }
 
 std::string with_positions(std::string_view config, const std::string& path,

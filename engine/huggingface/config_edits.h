@@ -12,9 +12,10 @@ namespace sherd::huggingface {
 std::string with_vocab_size(std::string_view config, const std::string& path,
                             std::int64_t vocab_size);
 
-/// Without what says how weights are coded: exported weights aren't. A type that transformers has
-/// under another name gets that name, without the files of code that it would need.
-std::string without_codes(std::string_view config, const std::string& path);
+/// config.json of exported weights. They aren't quantised and have no prediction layers, so the file
+/// no longer says so. A type that transformers has under another name gets that name, and no longer
+/// names files of code.
+std::string for_exported_weights(std::string_view config, const std::string& path);
 
 /// config.json of the same model with a longer context. Original lengths that the file doesn't give
 /// are written explicitly, so that rotary positions don't change. A file with longrope stays

@@ -210,7 +210,7 @@ void ConfigReader::window(std::optional<std::string> missing) {
 }
 
 void ConfigReader::prediction_layers() {
-  for (const char* key : {"num_nextn_predict_layers", "num_mtp_layers"}) {
+  for (const char* key : kPredictionLayers) {
     if (has(key)) result_.prediction_layers = layers(key, 0);
   }
 }

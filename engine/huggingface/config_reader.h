@@ -12,6 +12,9 @@
 
 namespace sherd::huggingface {
 
+/// Settings that count layers which only predict further tokens. They aren't read or exported.
+inline constexpr const char* kPredictionLayers[] = {"num_nextn_predict_layers", "num_mtp_layers"};
+
 /// The settings of the text part of a parsed config.json, including those given for the whole
 /// model; nothing for a text-only model (text_part.h).
 /// Errors   DataError: there is no text_config, or the two disagree.
@@ -80,7 +83,7 @@ class ConfigReader {
 
   /// Accepts a key in tables of rotary frequencies that only some families have.
   void know_in_rope(std::string_view key) { rope_keys_.emplace_back(key); }
-  /// num_nextn_predict_layers, in either spelling: layers that aren't read.
+  /// Notes how many prediction layers (kPredictionLayers) the folder has: layers that aren't read.
   void prediction_layers();
   /// The run's context may have no more positions than this; `why`: what happens beyond them.
   void limit_positions(std::int64_t most, std::string why);

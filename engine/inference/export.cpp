@@ -70,7 +70,7 @@ ExportedConfig kept_config(const ExportRequest& request, const TrainedModel& tra
     text = huggingface::with_vocab_size(text, path, model.vocab_size);
   }
   const std::string kept = text;
-  text = huggingface::without_codes(text, path);
+  text = huggingface::for_exported_weights(text, path);
   text = huggingface::with_positions(text, path, model.max_seq_length);
   const ModelConfig from = huggingface::parse_config(text, path);
   const std::string difference = first_difference(from, trained.recipe);

@@ -79,9 +79,23 @@ TEST(MixtureConfig, OfDeepseekV3WithNullsThatMeanFalseElsewhereIsRefused) {
   }
 }
 
+TEST(MixtureConfig, OfExportedWeightsHasNoPredictionLayers) {
+  for (const char* key : {"num_nextn_predict_layers", "num_mtp_layers"}) {
+    const json config = config_of("deepseek_v3", {{key, 1}});
+    json expected = config;
+    expected[key] = 0;
+    EXPECT_EQ(json::parse(for_exported_weights(config.dump(), "config.json")), expected);
+  }
+}
+
+TEST(MixtureConfig, OfExportedWeightsStaysAsItIsWithNothingToChange) {
+  const std::string config = config_of("deepseek_v3", json::object()).dump(3);
+  EXPECT_EQ(for_exported_weights(config, "config.json"), config);
+}
+
 TEST(MixtureConfig, OfKimiIsExportedAsTheTypeThatTransformersKnows) {
   const json config = config_of("kimi_k2", {{"auto_map", {{"AutoConfig", "a.B"}}}});
-  const json written = json::parse(without_codes(config.dump(), "config.json"));
+  const json written = json::parse(for_exported_weights(config.dump(), "config.json"));
   EXPECT_EQ(written["model_type"], "deepseek_v3");
   EXPECT_FALSE(written.contains("auto_map"));
 }
