@@ -8,7 +8,7 @@
 #include "engine/model/sites.h"
 #include "engine/saving/run_state.h"
 #include "engine/train/layout/sharding_plan.h"
-#include "tests/support/runs/counted_traffic.h"
+#include "tests/support/runs/counted_training.h"
 #include "tests/support/runs/training_harness.h"
 
 namespace sherd::testing {
@@ -173,29 +173,7 @@ TEST(LayerParts, OfAnotherGroupAreWrittenToCheckpointsOnce) {
 TEST(LayerParts, OfAnotherGroupSendWhatIsPlanned) {
   for (int stage = 0; stage <= 3; ++stage) {
     const RunShape setup = two_groups(stage);
-    const engine::TrainingOptions options =
-        applied(in_two_groups(options_of(four_layers(false)), stage), setup);
-    run_ranks(setup, [&](sharding::Rank& rank) {
-      Counts counts;
-      rank.groups->wrap_with([&](std::unique_ptr<sharding::Communicator> inner) {
-        return std::make_unique<Counting>(std::move(inner), counts);
-      });
-      engine::ShardedModel model(options, rank);
-      engine::TrainingStep training_step(options, model);
-      std::vector<std::int32_t> memory;
-      const engine::NextBatch next_batch = tokens_for(options, rank, memory);
-      const Counts expected = planned(options, rank.mesh, rank.rank);
-      rank.guard([&] {
-        for (int step = 0; step < 2; ++step) {
-          counts.clear();
-          training_step.run(step, next_batch);
-          EXPECT_EQ(counts, expected)
-              << "stage " << stage << ", rank " << rank.rank << ", step " << step << "\nsent\n"
-              << text_of(counts) << "planned\n"
-              << text_of(expected);
-        }
-      });
-    });
+    expect_steps_as_planned(in_two_groups(options_of(four_layers(false)), stage), setup);
   }
 }
 

@@ -6,7 +6,7 @@
 #include "engine/train/layout/sharding_plan.h"
 #include "tests/equivalence/mesh_case.h"
 #include "tests/support/models/model_forms.h"
-#include "tests/support/runs/counted_traffic.h"
+#include "tests/support/runs/counted_training.h"
 
 namespace sherd::testing {
 namespace {
@@ -172,43 +172,34 @@ TEST(LocalUpdatesRuns, WithAlphaOneAreTrainingsOnTheirOwn) {
 // Each step as planned, and with an exchange what that sends.
 void expect_sent_as_planned(engine::TrainingOptions options, const RunShape& setup) {
   options = applied(std::move(options), setup);
-  run_ranks(setup, [&](sharding::Rank& rank) {
-    Counts counts;
-    rank.groups->wrap_with([&](std::unique_ptr<sharding::Communicator> inner) {
-      return std::make_unique<Counting>(std::move(inner), counts);
-    });
-    engine::ShardedModel model(options, rank);
-    engine::TrainingStep training_step(options, model);
-    std::vector<std::int32_t> memory;
-    const engine::NextBatch next_batch = tokens_for(options, rank, memory);
-    rank.guard([&] {
-      counts.clear();
-      Counts expected;
-      const auto add = [&](const Counts& more) {
-        for (const auto& [key, count] : more) {
-          expected[key].calls += count.calls;
-          expected[key].bytes += count.bytes;
-        }
-      };
-      const auto round = static_cast<int>(options.local_updates.sync_every);
-      for (int step = 0; step < round; ++step) {
-        training_step.run(step, next_batch);
-        add(planned(options, rank.mesh, rank.rank));
+  run_counted(options, setup, [&](const CountedTraining& training) {
+    auto& [rank, training_step, next_batch, counts] = training;
+    counts.clear();
+    Counts expected;
+    const auto add = [&](const Counts& more) {
+      for (const auto& [key, count] : more) {
+        expected[key].calls += count.calls;
+        expected[key].bytes += count.bytes;
       }
-      training_step.settle();
-      for (int f = 0; f < options.local_updates.num_fragments; ++f) {
-        const sharding::Traffic traffic =
-            engine::TrainingStep::exchange_traffic(options, rank.mesh, rank.rank, f);
-        for (const sharding::Sent& sent : traffic.sent()) {
-          add({{{std::string(sharding::name_of(sent.collective)),
-                 std::string(sherd::name_of(sent.dtype))},
-                {sent.calls, sent.bytes}}});
-        }
+    };
+    const auto round = static_cast<int>(options.local_updates.sync_every);
+    for (int step = 0; step < round; ++step) {
+      training_step.run(step, next_batch);
+      add(planned(options, rank.mesh, rank.rank));
+    }
+    training_step.settle();
+    for (int f = 0; f < options.local_updates.num_fragments; ++f) {
+      const sharding::Traffic traffic =
+          engine::TrainingStep::exchange_traffic(options, rank.mesh, rank.rank, f);
+      for (const sharding::Sent& sent : traffic.sent()) {
+        add({{{std::string(sharding::name_of(sent.collective)),
+               std::string(sherd::name_of(sent.dtype))},
+              {sent.calls, sent.bytes}}});
       }
-      EXPECT_EQ(counts, expected) << name_of(setup) << ", rank " << rank.rank << "\nsent\n"
-                                  << text_of(counts) << "planned\n"
-                                  << text_of(expected);
-    });
+    }
+    EXPECT_EQ(counts, expected) << name_of(setup) << ", rank " << rank.rank << "\nsent\n"
+                                << text_of(counts) << "planned\n"
+                                << text_of(expected);
   });
 }
 

@@ -10,40 +10,13 @@
 #include "engine/model/parameters.h"
 #include "engine/schedule/order.h"
 #include "kernels/block_codec.h"
-#include "tests/support/runs/counted_traffic.h"
+#include "tests/support/runs/counted_training.h"
 #include "tests/support/runs/training_harness.h"
 
 namespace sherd::testing {
 namespace {
 
 using sharding::Collective;
-
-// Trains two steps; what every rank sends in each must be what was planned. Publishing the initial
-// values comes before the first step.
-void expect_as_planned(engine::TrainingOptions options, const RunShape& setup) {
-  options = applied(std::move(options), setup);
-  run_ranks(setup, [&](sharding::Rank& rank) {
-    Counts counts;
-    rank.groups->wrap_with([&](std::unique_ptr<sharding::Communicator> inner) {
-      return std::make_unique<Counting>(std::move(inner), counts);
-    });
-    engine::ShardedModel model(options, rank);
-    engine::TrainingStep training_step(options, model);
-    std::vector<std::int32_t> memory;
-    const engine::NextBatch next_batch = tokens_for(options, rank, memory);
-    const Counts expected = planned(options, rank.mesh, rank.rank);
-    rank.guard([&] {
-      for (int step = 0; step < 2; ++step) {
-        counts.clear();
-        training_step.run(step, next_batch);
-        EXPECT_EQ(counts, expected)
-            << name_of(setup) << ", rank " << rank.rank << ", step " << step << "\nsent\n"
-            << text_of(counts) << "planned\n"
-            << text_of(expected);
-      }
-    });
-  });
-}
 
 TEST(Traffic, OfAPipelineHasItsMessagesAndTheTiedMatrix) {
   for (int stage = 0; stage <= 3; ++stage) {
@@ -57,10 +30,10 @@ TEST(Traffic, OfAPipelineHasItsMessagesAndTheTiedMatrix) {
       options.pipeline = {order, chunks, {}};
       options.optimizer.type =
           stage == 1 ? optim::OptimizerType::kMuon : optim::OptimizerType::kLamb;
-      expect_as_planned(options, {.world_size = 4,
-                                  .axes = {{"pipeline", 2}, {"shard", 2}},
-                                  .num_micro_steps = 4,
-                                  .stage = stage});
+      expect_steps_as_planned(options, {.world_size = 4,
+                                        .axes = {{"pipeline", 2}, {"shard", 2}},
+                                        .num_micro_steps = 4,
+                                        .stage = stage});
     }
   }
 }
@@ -82,11 +55,11 @@ void expect_tensor_ranks_as_planned(
         options.optimizer.type =
             stage == 1 ? optim::OptimizerType::kMuon : optim::OptimizerType::kLamb;
         const int tensor = stage == 3 ? 4 : 2;
-        expect_as_planned(options,
-                          {.world_size = pipeline * 2 * tensor,
-                           .axes = {{"pipeline", pipeline}, {"shard", 2}, {"tensor", tensor}},
-                           .num_micro_steps = 3,
-                           .stage = stage});
+        expect_steps_as_planned(options,
+                                {.world_size = pipeline * 2 * tensor,
+                                 .axes = {{"pipeline", pipeline}, {"shard", 2}, {"tensor", tensor}},
+                                 .num_micro_steps = 3,
+                                 .stage = stage});
       }
     }
   }
@@ -103,14 +76,14 @@ TEST(Traffic, OfBlocksIsBytesAtEveryStageWithReplicasAndGroupsOfTheBatch) {
           options.precision.gather_blocks = blocks;
           options.precision.reduce_blocks = blocks;
           const bool boundary = run % 3 == 0;
-          expect_as_planned(options,
-                            {.world_size = replicas * shards,
-                             .axes = {{"replicate", replicas}, {"shard", shards}},
-                             .num_micro_steps = 2,
-                             .stage = stage,
-                             .grad_sync = boundary ? sharding::GradSync::kBoundary
-                                                   : sharding::GradSync::kEveryMicroStep,
-                             .batch_groups = replicas == 1 && !boundary && run % 2 == 0 ? 2 : 0});
+          expect_steps_as_planned(
+              options, {.world_size = replicas * shards,
+                        .axes = {{"replicate", replicas}, {"shard", shards}},
+                        .num_micro_steps = 2,
+                        .stage = stage,
+                        .grad_sync = boundary ? sharding::GradSync::kBoundary
+                                              : sharding::GradSync::kEveryMicroStep,
+                        .batch_groups = replicas == 1 && !boundary && run % 2 == 0 ? 2 : 0});
           ++run;
         }
       }
@@ -122,10 +95,10 @@ TEST(Traffic, OfReplicasThatDivideTheOptimizerStateIsAnExchangeOfBlocks) {
   for (int stage = 1; stage <= 3; ++stage) {
     engine::TrainingOptions options = tiny_training(tiny_model(true));
     options.precision.reduce_blocks = kernels::BlockFormat::kInt4;
-    expect_as_planned(options, {.world_size = 4,
-                                .axes = {{"replicate", 2}, {"shard", 2}},
-                                .stage = stage,
-                                .divides_optimizer = true});
+    expect_steps_as_planned(options, {.world_size = 4,
+                                      .axes = {{"replicate", 2}, {"shard", 2}},
+                                      .stage = stage,
+                                      .divides_optimizer = true});
   }
 }
 
@@ -227,7 +200,7 @@ TEST_P(ContextTraffic, IsWhatAttentionExchanges) {
         engine::TrainingOptions options = tiny_training(shape);
         options.pipeline.order = stage == 3 ? schedule::Order::kZbH1 : schedule::Order::k1F1B;
         const int tensor = stage == 1 ? 2 : 1;
-        expect_as_planned(
+        expect_steps_as_planned(
             options,
             {.world_size = pipeline * 4 * tensor,
              .axes = {{"pipeline", pipeline}, {"shard", 2}, {"context", 2}, {"tensor", tensor}},
@@ -246,10 +219,10 @@ TEST(RingTraffic, OfThreeRanksGoesToTheNextAndComesFromTheOneBefore) {
     shape.seq_length = 6;
     shape.dropout = 0.0;
     shape.recompute = recompute;
-    expect_as_planned(tiny_training(shape), {.world_size = 6,
-                                             .axes = {{"shard", 2}, {"context", 3}},
-                                             .num_micro_steps = 2,
-                                             .stage = 2});
+    expect_steps_as_planned(tiny_training(shape), {.world_size = 6,
+                                                   .axes = {{"shard", 2}, {"context", 3}},
+                                                   .num_micro_steps = 2,
+                                                   .stage = 2});
   }
 }
 
@@ -264,11 +237,11 @@ TEST_P(ContextTraffic, HasTheExchangesOfAdapters) {
       shape.dropout = 0.0;
       shape.recompute = pipeline == 1 ? model::Recompute::kFull : model::Recompute::kNone;
       adapt(shape, stage % 2);
-      expect_as_planned(tiny_training(shape),
-                        {.world_size = pipeline * 4,
-                         .axes = {{"pipeline", pipeline}, {"shard", 2}, {"context", 2}},
-                         .num_micro_steps = 3,
-                         .stage = stage});
+      expect_steps_as_planned(tiny_training(shape),
+                              {.world_size = pipeline * 4,
+                               .axes = {{"pipeline", pipeline}, {"shard", 2}, {"context", 2}},
+                               .num_micro_steps = 3,
+                               .stage = stage});
     }
   }
 }
@@ -297,7 +270,7 @@ TEST(Traffic, OfAStepIsWhatTheRanksSendAtEveryStageWorldAndPrefetch) {
   for (int world_size = 1; world_size <= 4; ++world_size) {
     for (int stage = 0; stage <= 3; ++stage) {
       for (const RunShape& setup : setups(world_size, stage)) {
-        expect_as_planned(tiny_training(tiny_model(setup.num_micro_steps == 4)), setup);
+        expect_steps_as_planned(tiny_training(tiny_model(setup.num_micro_steps == 4)), setup);
       }
     }
   }
@@ -313,10 +286,10 @@ TEST(Traffic, OfHybridShardingCrossesReplicasOncePerStep) {
                          .num_micro_steps = micro_steps,
                          .stage = stage};
           setup.grad_sync = sync;
-          expect_as_planned(tiny_training(tiny_model(shards == 2)), setup);
+          expect_steps_as_planned(tiny_training(tiny_model(shards == 2)), setup);
           setup.divides_optimizer = stage > 0;
           if (setup.divides_optimizer) {
-            expect_as_planned(tiny_training(tiny_model(shards == 1)), setup);
+            expect_steps_as_planned(tiny_training(tiny_model(shards == 1)), setup);
           }
         }
       }
@@ -324,7 +297,7 @@ TEST(Traffic, OfHybridShardingCrossesReplicasOncePerStep) {
     for (const int num_groups : {2, 3, 6, 12}) {  // most end inside a micro-step
       RunShape groups{.world_size = 4, .num_micro_steps = 3, .stage = stage};
       groups.batch_groups = num_groups;
-      expect_as_planned(tiny_training(tiny_model(true)), groups);
+      expect_steps_as_planned(tiny_training(tiny_model(true)), groups);
     }
   }
 }
@@ -339,7 +312,7 @@ TEST(Traffic, OfEveryOptimizerIsCountedToo) {
         engine::TrainingOptions options = tiny_training(tiny_model(false));
         options.optimizer.type = type;
         options.optimizer.momentum = 0.9f;
-        expect_as_planned(options, {.world_size = world_size, .stage = stage});
+        expect_steps_as_planned(options, {.world_size = world_size, .stage = stage});
       }
     }
   }
@@ -351,12 +324,12 @@ TEST(Traffic, OfFrozenParametersIsWhatTheirGathersSend) {
     model::ModelShape shape = tiny_model(tied);
     shape.adapter = {.rank = 2, .targets = {"attention.query", "mlp.down"}};
     for (int stage = 0; stage <= 3; ++stage) {
-      expect_as_planned(tiny_training(shape),
-                        {.world_size = 3, .num_micro_steps = 2, .stage = stage});
+      expect_steps_as_planned(tiny_training(shape),
+                              {.world_size = 3, .num_micro_steps = 2, .stage = stage});
       shape.adapter.trained_modules = {"final_norm"};  // an edge unit with both
       engine::TrainingOptions quantised = tiny_training(shape);
       quantised.nf4_base = true;
-      expect_as_planned(quantised, {.world_size = 3, .num_micro_steps = 2, .stage = stage});
+      expect_steps_as_planned(quantised, {.world_size = 3, .num_micro_steps = 2, .stage = stage});
     }
   }
 }
@@ -364,7 +337,8 @@ TEST(Traffic, OfFrozenParametersIsWhatTheirGathersSend) {
 TEST(Traffic, OfMuonOnMoreRanksThanMatricesIsCountedToo) {
   engine::TrainingOptions options = tiny_training(tiny_model(true));
   options.optimizer.type = optim::OptimizerType::kMuon;
-  for (const int stage : {0, 3}) expect_as_planned(options, {.world_size = 8, .stage = stage});
+  for (const int stage : {0, 3})
+    expect_steps_as_planned(options, {.world_size = 8, .stage = stage});
 }
 
 TEST(Traffic, GoesInTheTypesOfTheRecipe) {
@@ -377,7 +351,7 @@ TEST(Traffic, GoesInTheTypesOfTheRecipe) {
           shape.dtype = parameters;
           engine::TrainingOptions options = tiny_training(shape);
           options.precision = {parameters, reduce, accumulate};
-          expect_as_planned(options, {.world_size = 3, .num_micro_steps = 2, .stage = stage});
+          expect_steps_as_planned(options, {.world_size = 3, .num_micro_steps = 2, .stage = stage});
         }
       }
     }

@@ -93,7 +93,7 @@ TEST_F(ServersRun, ResumesWithServersWhatBeganWithout) {
 }
 
 TEST_F(ServersRun, ThatPublishesLateResumesAfterEveryStep) {
-  for (const int stage : {1, 3}) {
+  for (const int stage : {1, 2, 3}) {
     if (stage == 3) more_ += "\naverages: {type: ema, decay: 0.5, evaluate: true}";
     const TrainingRun run = with(2, 2, stage, 1);
     fs::remove_all(folder_.file("whole"));

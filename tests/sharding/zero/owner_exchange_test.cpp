@@ -15,9 +15,9 @@ namespace {
 using testing::RunShape;
 
 const RunShape kShapes[] = {{.world_size = 1, .owners = 1},
-                                {.world_size = 3, .owners = 2},
-                                {.world_size = 2, .owners = 3},
-                                {.world_size = 4, .owners = 1}};
+                            {.world_size = 3, .owners = 2},
+                            {.world_size = 2, .owners = 3},
+                            {.world_size = 4, .owners = 1}};
 
 Placement placement_at(int stage, const Mesh& mesh, int rank) {
   return placement_of_rank(placement_of(stage), mesh, rank);
