@@ -121,9 +121,11 @@ TEST(Search, NamesTheKeysThatCanBeKept) {
 TEST(Search, RefusesParameterServers) {
   ResolvedRecipe recipe = resolved(kRecipe);
   recipe.values.parallelism.parameter_servers = 2;
-  EXPECT_EQ(usage_error_of([&] { search_layouts(recipe, {.cluster = gpus(2)}, gpu()); }),
-            "parallelism.parameter_servers is 2, but the times of parameter servers can't be "
-            "predicted yet. Search with --set parallelism.parameter_servers=0.");
+  EXPECT_EQ(
+      usage_error_of([&] { search_layouts(recipe, {.cluster = gpus(2)}, gpu()); }),
+      "parallelism.parameter_servers is 2, but layouts with parameter servers aren't searched. "
+      "Search with --set parallelism.parameter_servers=0; --cluster without --search "
+      "predicts this recipe's time.");
 }
 
 TEST(Search, FindsNothingWhereNothingFits) {
@@ -200,10 +202,11 @@ void try_recipes(int first, int end) {
     const std::string text = testing::recipe_text(settings);
     SCOPED_TRACE(fmt::format("recipe {}:\n{}", number, text));
     const ResolvedRecipe recipe = resolved(text);
-    if (testing::base_recipe(settings, folder) || recipe.values.distillation.active() ||
-        recipe.values.parallelism.parameter_servers > 0) {
-      continue;
-    }
+    const Recipe& values = recipe.values;
+    const bool is_refused = values.parallelism.parameter_servers > 0 ||
+                            values.adapter.type != AdapterChoice::kNone ||
+                            values.preference.active() || values.distillation.active();
+    if (is_refused || testing::base_recipe(settings, folder)) continue;
     const std::int64_t own = need(recipe, per_rank(0));
     const SearchResult result =
         search_layouts(recipe,
