@@ -52,9 +52,8 @@ class Bench {
     return made;
   }
 
-  // Seconds of one call: the best round of several calls. The process's time counts, which goes on
-  // only while its threads run, so that other programs disturb little; threads that wait for one
-  // another aren't seen.
+  // Seconds of one call: the best round of several calls. It is measured in processor time,
+  // so other programs disturb it little. Waits of one thread for another aren't counted.
   double seconds(const std::function<void()>& call) {
     call();
     stream().synchronize();

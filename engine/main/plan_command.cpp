@@ -39,6 +39,7 @@ class PlanCommand {
 
   void add_search_options(CLI::App& command);
   void search(const engine::ResolvedRecipe& recipe) const;
+  void predict(const engine::Recipe& recipe) const;
 };
 
 PlanCommand::PlanCommand(CLI::App& command) {
@@ -78,8 +79,9 @@ void PlanCommand::add_search_options(CLI::App& command) {
                    "times");
   command
       .add_option("--cluster", cluster_,
-                  "The machines to search for: a file with machines, ranks_per_machine, device, "
-                  "and optionally memory and links (default: the recipe's ranks, here)")
+                  "Predict the step's time on these machines, or search for them: a file with "
+                  "machines, ranks_per_machine, device, and optionally memory and links "
+                  "(default: the recipe's ranks, here)")
       ->type_name("FILE");
   command.add_option("--top", wanted_.top, "How many layouts --search prints (default: 3)")
       ->type_name("N")
@@ -125,6 +127,15 @@ void PlanCommand::search(const engine::ResolvedRecipe& recipe) const {
   fmt::print("{}", json_ ? engine::search_json(result) : engine::search_text(result));
 }
 
+void PlanCommand::predict(const engine::Recipe& recipe) const {
+  if (parameters_ || paper_convention_ || ledger_ || !html_.empty() || ranks_per_machine_ > 0 ||
+      measure_disk_ || device_memory_) {
+    throw UsageError("--cluster can only be combined with --json, or with --search.");
+  }
+  const auto step = engine::predicted_step(recipe, engine::read_cluster(cluster_));
+  fmt::print("{}", json_ ? engine::predicted_step_json(step) : engine::predicted_step_text(step));
+}
+
 void PlanCommand::run() const {
   engine::RecipeRequest request = request_;
   request.reads_data = false;
@@ -132,9 +143,10 @@ void PlanCommand::run() const {
   const engine::LargestSegment largest = engine::largest_segment(engine::resolve_recipe(request));
   const engine::ResolvedRecipe& recipe = largest.recipe;
   if (search_) return search(recipe);
-  if (!cluster_.empty() || !wanted_.keep.empty() || wanted_.tokens > 0.0) {
-    throw UsageError("--cluster, --keep and --tokens belong to --search: add it.");
+  if (!wanted_.keep.empty() || wanted_.tokens > 0.0) {
+    throw UsageError("--keep and --tokens belong to --search: add it.");
   }
+  if (!cluster_.empty()) return predict(recipe.values);
   if (ledger_) {
     if (parameters_ || paper_convention_ || !html_.empty() || device_memory_ ||
         ranks_per_machine_ > 0) {

@@ -11,8 +11,8 @@
 namespace sherd::engine {
 namespace {
 
-const std::vector<std::string_view> kKeys = {
-    "machines", "ranks_per_machine", "device", "memory", "within", "between"};
+const std::vector<std::string_view> kKeys = {"machines", "ranks_per_machine", "device", "memory",
+                                             "within",   "between",           "servers"};
 const std::vector<std::string_view> kLinkKeys = {"bandwidth", "latency_us"};
 const std::vector<std::string_view> kDevices = {"A100", "H100", "H200", "cpu"};
 
@@ -126,7 +126,8 @@ Cluster cluster_from(const std::string& yaml, const std::string& where) {
                .ranks_per_machine = count_of(cluster, "ranks_per_machine"),
                .device = device_of(cluster),
                .within = link_of(cluster, "within"),
-               .between = link_of(cluster, "between")};
+               .between = link_of(cluster, "between"),
+               .servers = link_of(cluster, "servers")};
   if (made.ranks() > kMostClusterRanks) {
     throw UsageError("{}: {} machines of {} ranks are {} ranks; at most {} are supported.", where,
                      made.machines, made.ranks_per_machine, made.ranks(), kMostClusterRanks);

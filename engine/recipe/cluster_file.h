@@ -10,9 +10,13 @@
 ///   between:                    # a rank's share of its machine's network cards
 ///     bandwidth: 50GB
 ///     latency_us: 6
+///   servers:                    # links of a parameter server, which isn't on these machines
+///     bandwidth: 125MB
+///     latency_us: 100
 ///
 /// Only machines, ranks_per_machine and device are needed. Links that are left out are those that
-/// are usual for the device, and reported as assumed.
+/// are usual for the device, and reported as assumed. Without `servers`, parameter servers have the
+/// links of workers: within one machine, else between machines.
 ///
 /// Errors   UsageError naming the file and the key: unknown, missing or not a number; several kinds
 ///          of machines or devices.
@@ -32,7 +36,7 @@ struct Cluster {
   std::int64_t machines = 1, ranks_per_machine = 1;
   std::string device;             ///< "A100", "H100", "H200", "cpu"
   std::int64_t memory_bytes = 0;  ///< of a rank; 0: the device's
-  ClusterLink within{}, between{};
+  ClusterLink within{}, between{}, servers{};
 
   std::int64_t ranks() const { return machines * ranks_per_machine; }
   bool on_cpus() const { return device == "cpu"; }

@@ -10,6 +10,7 @@
 #include "core/error.h"
 #include "core/human_text.h"
 #include "engine/plan/search/candidates.h"
+#include "engine/plan/time/step_comparison.h"
 #include "engine/plan/world_plan.h"
 #include "engine/recipe/fields.h"
 #include "engine/recipe/suggest.h"
@@ -377,16 +378,11 @@ SearchResult search_layouts(const ResolvedRecipe& recipe, const SearchRequest& r
   constexpr std::string_view kServers = "parallelism.parameter_servers";
   if (recipe.values.parallelism.parameter_servers > 0) {
     throw UsageError(
-        "{} is {}, but the times of parameter servers can't be predicted yet. Search with --set "
-        "{}=0.",
+        "{} is {}, but layouts with parameter servers aren't searched. Search with --set {}=0; "
+        "--cluster without --search predicts this recipe's time.",
         kServers, recipe.values.parallelism.parameter_servers, kServers);
   }
-  const std::pair<std::string_view, bool> others[] = {
-      {"adapter.type", recipe.values.adapter.type != AdapterChoice::kNone},
-      {"preference.loss", recipe.values.preference.active()},
-      {"distillation.teacher", recipe.values.distillation.active()}};
-  for (const auto& [key, is_used] : others) {
-    if (!is_used) continue;
+  if (const std::string_view key = key_without_times(recipe.values); !key.empty()) {
     throw UsageError("{} is set, but the times of such trainings can't be predicted yet.", key);
   }
   return Search(recipe, request, rates).run();

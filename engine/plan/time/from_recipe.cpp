@@ -68,7 +68,9 @@ Layout layout_of(const Recipe& recipe) {
           .prefetch_depth = zero.prefetch_depth,
           .again = again_of(recipe.activation_checkpointing.mode),
           .sequences = recipe.training.micro_batch_size,
-          .micro_batches = recipe.training.gradient_accumulation_steps};
+          .micro_batches = recipe.training.gradient_accumulation_steps,
+          .servers = degrees.parameter_servers,
+          .publishes_late = degrees.publish_delay > 0};
 }
 
 }  // namespace
@@ -146,14 +148,26 @@ std::unique_ptr<StepRates> gpu_rates_of(const Cluster& cluster, bool allow_tf32)
   return made;
 }
 
+namespace {
+
+CpuLinks links_of(const Cluster& cluster) {
+  return {.servers_elsewhere = cluster.machines > 1 || cluster.servers.bytes > 0.0,
+          .between = cluster.between,
+          .servers = cluster.servers};
+}
+
+}  // namespace
+
 std::unique_ptr<StepRates> cpu_rates_of(const CpuRates& rates, const Recipe& recipe,
                                         const std::optional<Cluster>& cluster) {
-  const std::int64_t here = cluster ? cluster->ranks_per_machine : recipe.world_size();
+  const std::int64_t servers = recipe.parallelism.parameter_servers;  // idle while workers compute
+  const std::int64_t here = cluster ? cluster->ranks_per_machine : recipe.world_size() - servers;
   const std::int64_t given = recipe.run.num_threads;
-  const std::int64_t threads = given > 0 ? given : std::max<std::int64_t>(1, rates.cores / here);
+  const std::int64_t all = cluster ? here : recipe.world_size();
+  const std::int64_t threads = given > 0 ? given : std::max<std::int64_t>(1, rates.cores / all);
   auto made = std::make_unique<CpuStepRates>(
       rates, CpuStepRates::Ranks{static_cast<int>(here), static_cast<int>(threads)},
-      cluster ? cluster->between : ClusterLink{});
+      cluster ? links_of(*cluster) : CpuLinks{});
   if (cluster) made->assumed.emplace_back("the machines: as this one, whose rates were measured");
   if (cluster && cluster->machines > 1 && cluster->between.bytes == 0.0) {
     made->assumed.emplace_back("links between machines: 1.25 GB/s a rank");

@@ -20,8 +20,8 @@ std::unique_ptr<StepRates> gpu_rates_of(const Cluster& cluster, bool allow_tf32)
 /// This machine's processor, for ranks on CPUs: of `cluster`, or all of the recipe's here.
 std::unique_ptr<StepRates> cpu_rates_of(const CpuRates& rates, const Recipe& recipe,
                                         const std::optional<Cluster>& cluster);
-/// Those of `cluster`; without one, of what the recipe would run on here. An H100 stands in for a
-/// GPU that is unknown.
+/// Returns the rates of the devices of `cluster`. Without a cluster, returns the rates of the devices
+/// that the recipe would use on this machine; an unknown GPU gets the rates of an H100.
 std::unique_ptr<StepRates> rates_for(const Recipe& recipe, const std::optional<Cluster>& cluster);
 
 }  // namespace sherd::engine

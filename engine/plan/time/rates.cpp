@@ -39,8 +39,14 @@ double matmul_rate(const CpuKernelRates& rates, double flops) {
 
 }  // namespace
 
-CpuStepRates::CpuStepRates(CpuRates rates, Ranks ranks, const ClusterLink& between)
-    : rates_(std::move(rates)), between_(between) {
+CpuStepRates::CpuStepRates(CpuRates rates, Ranks ranks, const CpuLinks& links)
+    : rates_(std::move(rates)), links_(links) {
+  const auto usual = [](ClusterLink& link, const ClusterLink& otherwise) {
+    if (link.bytes == 0.0) link.bytes = otherwise.bytes;
+    if (link.latency == 0.0) link.latency = otherwise.latency;
+  };
+  usual(links_.between, kUsualCard);
+  usual(links_.servers, links_.between);
   name = fmt::format("{}, {}, {} cores, measured here", rates_.processor, rates_.isa, rates_.cores);
   const double cores = rates_.cores;
   const double busy = std::min(cores, static_cast<double>(ranks.here * ranks.threads));
@@ -77,11 +83,20 @@ double CpuStepRates::seconds(const GroupExchange& exchange) const {
                          (collective == "broadcast" ? 1.0 : (n - 1.0) / n);
   double seconds = kSecondsOfABarrier + on_wire / rates_.exchange;
   if (machines > 1.0) {
-    const double rate = between_.bytes > 0.0 ? between_.bytes : kUsualCard.bytes;
-    const double latency = between_.latency > 0.0 ? between_.latency : kUsualCard.latency;
-    seconds = std::max(seconds, latency * (n - 1.0) + on_wire / rate);
+    const ClusterLink& link = links_.between;
+    seconds = std::max(seconds, link.latency * (n - 1.0) + on_wire / link.bytes);
   }
   return seconds;
+}
+
+double CpuStepRates::seconds(const ServerExchange& exchange) const {
+  const double most = std::max(exchange.bytes, exchange.bytes_of_a_server);
+  const double here = kSecondsOfABarrier + most / rates_.exchange;
+  if (!links_.servers_elsewhere) return here;
+  const ClusterLink &worker = links_.between, &server = links_.servers;
+  return std::max(
+      here, exchange.partners * std::max(worker.latency, server.latency) +
+                std::max(exchange.bytes / worker.bytes, exchange.bytes_of_a_server / server.bytes));
 }
 
 // Copies between threads take a core's time, which another thread of the rank would use.

@@ -11,11 +11,20 @@
 
 namespace sherd::engine {
 
+/// A push or pull (sharding/zero/owner_exchange.h): each worker exchanges `bytes` with all servers
+/// together, and each server its keys with all workers.
+struct ServerExchange {
+  double bytes = 0.0, bytes_of_a_server = 0.0;
+  double partners = 0.0;  ///< of the rank that has more of them
+};
+
 class StepRates {
  public:
   virtual ~StepRates() = default;
   virtual double seconds(const Launch& launch) const = 0;
   virtual double seconds(const GroupExchange& exchange) const = 0;
+  /// Only CPUs: the recipe refuses servers on GPUs.
+  virtual double seconds(const ServerExchange& /*exchange*/) const { return 0.0; }
   virtual double host_seconds_of_a_call() const = 0;
   /// Share of its rate that computation loses during an exchange.
   virtual double taken_by_exchanges() const = 0;
@@ -40,17 +49,23 @@ class GpuStepRates final : public StepRates {
   bool tf32_;
 };
 
-/// Of a rank on CPUs. Exchanges are those between threads of a process; between machines, those of
-/// `link` if it is given, else an assumption.
+struct CpuLinks {
+  bool servers_elsewhere = false;  ///< not in the workers' process
+  ClusterLink between{}, servers{};
+};
+
+/// Of a rank on CPUs. Exchanges are those between threads of a process; between machines, and with
+/// servers elsewhere, those of the links if they are given, else an assumption.
 class CpuStepRates final : public StepRates {
  public:
   struct Ranks {
     int here = 1;     ///< that share the cores
     int threads = 1;  ///< of each
   };
-  CpuStepRates(CpuRates rates, Ranks ranks, const ClusterLink& between = {});
+  CpuStepRates(CpuRates rates, Ranks ranks, const CpuLinks& links = {});
   double seconds(const Launch& launch) const override;
   double seconds(const GroupExchange& exchange) const override;
+  double seconds(const ServerExchange& exchange) const override;
   double host_seconds_of_a_call() const override { return 0.0; }  ///< part of each kernel's time
   double taken_by_exchanges() const override;
 
@@ -58,7 +73,7 @@ class CpuStepRates final : public StepRates {
   CpuRates rates_;
   double cores_ = 1.0;                           ///< that a rank has
   double scaling_ = 1.0, memory_scaling_ = 1.0;  ///< of them together, with the other ranks'
-  ClusterLink between_;
+  CpuLinks links_;
 };
 
 /// The same rates with the shares that whole steps reach, when clocks drop under load: fitted to

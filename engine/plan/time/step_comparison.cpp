@@ -4,22 +4,48 @@
 
 #include <nlohmann/json.hpp>
 
+#include "core/error.h"
 #include "engine/launch/device.h"
 #include "engine/plan/time/from_recipe.h"
 
 namespace sherd::engine {
 
+std::string_view key_without_times(const Recipe& recipe) {
+  if (recipe.adapter.type != AdapterChoice::kNone) return "adapter.type";
+  if (recipe.preference.active()) return "preference.loss";
+  return recipe.distillation.active() ? "distillation.teacher" : std::string_view();
+}
+
+PredictedStep predicted_step(const Recipe& recipe, const Cluster& cluster) {
+  if (const std::string_view key = key_without_times(recipe); !key.empty()) {
+    throw UsageError("{} is set, but the times of such trainings can't be predicted yet.", key);
+  }
+  const std::int64_t servers = recipe.parallelism.parameter_servers;
+  if (cluster.ranks() != recipe.world_size() - servers) {
+    throw UsageError(
+        "The cluster has {} ranks, but the recipe has {}{}. Set parallelism's degrees to match, or "
+        "add --search to find a layout.",
+        cluster.ranks(), recipe.world_size() - servers,
+        servers > 0 ? " besides parameter servers" : "");
+  }
+  const auto rates = rates_for(recipe, cluster);
+  const StepShape step = step_shape(recipe);
+  return {.time = StepTimes(*rates, cluster.ranks_per_machine).of(step),
+          .tokens = step.tokens_per_step(),
+          .on = rates->name,
+          .assumed = rates->assumed};
+}
+
 std::optional<PredictedStep> predicted_step(const Recipe& recipe) {
   if (device_traits(recipe).kind != DeviceKind::kCpu) return std::nullopt;
-  const bool is_modelled = recipe.parallelism.parameter_servers == 0 &&
-                           recipe.adapter.type == AdapterChoice::kNone &&
-                           !recipe.preference.active() && !recipe.distillation.active();
-  if (!is_modelled) return std::nullopt;
+  if (!key_without_times(recipe).empty()) return std::nullopt;
   const std::optional<CpuRates> rates = known_cpu_rates();
   if (!rates) return std::nullopt;
   const auto made = cpu_rates_of(*rates, recipe, {});
   const StepShape step = step_shape(recipe);
-  return PredictedStep{StepTimes(*made, recipe.world_size()).of(step), step.tokens_per_step()};
+  return PredictedStep{.time = StepTimes(*made, recipe.world_size()).of(step),
+                       .tokens = step.tokens_per_step(),
+                       .on = "this processor"};
 }
 
 std::string predicted_step_text(const PredictedStep& step) {
@@ -30,8 +56,20 @@ std::string predicted_step_text(const PredictedStep& step) {
     parts +=
         fmt::format("{}{} {:.0f} %", parts.empty() ? "" : ", ", name, 100.0 * of_part / seconds);
   }
-  return fmt::format("predicted on this processor: {:.4g} s a step, {:.4g} tokens/s ({})\n",
-                     seconds, step.tokens_per_s(), parts);
+  std::string text = fmt::format("predicted on {}: {:.4g} s a step, {:.4g} tokens/s ({})\n",
+                                 step.on, seconds, step.tokens_per_s(), parts);
+  for (const std::string& assumed : step.assumed) text += fmt::format("  assumed: {}\n", assumed);
+  return text;
+}
+
+std::string predicted_step_json(const PredictedStep& step) {
+  nlohmann::ordered_json json = {{"predicted_step_s", step.time.total()},
+                                 {"predicted_tokens_per_s", step.tokens_per_s()},
+                                 {"on", step.on},
+                                 {"parts_s", nlohmann::ordered_json::object()},
+                                 {"assumed", step.assumed}};
+  for (const auto& [name, seconds] : step.time.parts()) json["parts_s"][name] = seconds;
+  return json.dump(2) + "\n";
 }
 
 std::string StepComparison::text() const {

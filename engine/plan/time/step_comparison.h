@@ -4,24 +4,35 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "engine/plan/time/step_time.h"
+#include "engine/recipe/cluster_file.h"
 #include "engine/recipe/recipe.h"
 
 namespace sherd::engine {
 
-/// The predicted step of a recipe on this machine's CPUs. Nothing if it runs on GPUs, or if the
-/// rates of this processor were never measured: this measures nothing.
 struct PredictedStep {
   StepTime time;
   double tokens = 0.0;
+  std::string on{};                    ///< "this processor", a GPU's name
+  std::vector<std::string> assumed{};  ///< what was never measured
 
   double tokens_per_s() const { return tokens / time.total(); }
 };
+/// The predicted step of a recipe on this machine's CPUs. Nothing if it runs on GPUs, if it is of a
+/// kind without times, or if the rates of this processor were never measured: this measures nothing.
 std::optional<PredictedStep> predicted_step(const Recipe& recipe);
+/// The same on a cluster of as many ranks; on CPUs, measures this processor's rates if need be.
+/// Errors   UsageError: another number of ranks, a key without times.
+PredictedStep predicted_step(const Recipe& recipe, const Cluster& cluster);
+/// The key of a training whose time can't be predicted yet; empty if there is none.
+std::string_view key_without_times(const Recipe& recipe);
 
 /// "predicted on this processor: 195 ms a step, 10.5k tokens/s (matmuls 82 %, attention 14 %)".
 std::string predicted_step_text(const PredictedStep& step);
+std::string predicted_step_json(const PredictedStep& step);
 
 /// For <output_dir>/time.json and a run's last line.
 struct StepComparison {

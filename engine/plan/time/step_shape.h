@@ -58,6 +58,8 @@ struct Layout {
   Again again = Again::kNothing;
   std::int64_t sequences = 1;      ///< of a micro-batch
   std::int64_t micro_batches = 1;  ///< of a step, for each rank
+  std::int64_t servers = 0;        ///< parameter servers, which aren't in world()
+  bool publishes_late = false;     ///< before the update, whose time is hidden
 
   std::int64_t world() const { return tensor * context * pipeline * shard * replicate; }
 };

@@ -133,12 +133,41 @@ void StepTimes::add_data_exchanges(const StepShape& step, const LayerTime& layer
       rates_.taken_by_exchanges() * (all_gathers + all_reduces - time.gathers - time.reductions);
 }
 
+// Pulls hide under the first forward, pushes under the backward of the last micro-batch or of each.
+// The embedding is pulled first and pushed last, so it hides under nothing.
+void StepTimes::add_server_exchanges(const StepShape& step, const LayerTime& layer,
+                                     const LayerTime& end, StepTime& time) const {
+  const Layout& layout = step.layout;
+  const auto workers = static_cast<double>(layout.shard),
+             servers = static_cast<double>(layout.servers),
+             layers = static_cast<double>(step.model.layers);
+  // At stage 3 a worker pulls its slices alone, and servers send each key once.
+  const double kept = layout.stage == 3 ? 1.0 / workers : 1.0;
+  const auto seconds = [&](double bytes, double weights) {
+    return rates_.seconds(ServerExchange{.bytes = bytes * weights,
+                                         .bytes_of_a_server = bytes * weights * workers / servers,
+                                         .partners = std::max(workers, servers)});
+  };
+  const double ends = step.model.end_weights() * (step.model.tied ? 1.0 : 2.0);
+  const double of_layers = step.model.weights() - ends;
+  const auto exposed = [&](double bytes, double under) {
+    const double first = seconds(bytes, step.model.end_weights());
+    const double all = seconds(bytes, ends) + layers * seconds(bytes, of_layers / layers);
+    return first + std::max(0.0, all - first - under);
+  };
+  const double passes =
+      layout.reduces_every_micro_step ? static_cast<double>(layout.micro_batches) : 1.0;
+  time.gathers += exposed(kept * step.gather_bytes, layers * layer.forward() + end.forward());
+  time.reductions = passes * exposed(step.reduce_bytes, layers * layer.backward() + end.backward());
+}
+
 // State that a rank owns is read and written once, and its gradients are read for the norm.
 void StepTimes::add_update(const StepShape& step, StepTime& time) const {
   const Layout& layout = step.layout;
   const double parts = static_cast<double>(layout.tensor * layout.pipeline * layout.expert);
-  const double ranks =
-      layout.stage == 0 ? 1.0 : static_cast<double>(layout.shard * layout.context / layout.expert);
+  const std::int64_t sharers =
+      layout.servers > 0 ? layout.servers : layout.shard * layout.context / layout.expert;
+  const double ranks = layout.stage == 0 ? 1.0 : static_cast<double>(sharers);
   const double owned = step.model.weights() / parts / ranks;
   const auto memory = [&](double bytes, std::string_view kernel) {
     return rates_.seconds(Launch{.kernel = kernel, .read = static_cast<std::int64_t>(bytes)});
@@ -150,6 +179,11 @@ void StepTimes::add_update(const StepShape& step, StepTime& time) const {
       memory(step.model.weights() / parts / (in_slices ? ranks : 1.0) * step.form.accumulate_bytes,
              "add");
   time.disk = owned * step.disk_bytes / rates_.disk_bytes();
+  if (layout.servers == 0) return;
+  // Servers add what workers sent. With late publishing, they do so while workers compute.
+  time.update += memory(owned * static_cast<double>(layout.shard) * 12.0, "add");
+  const double meanwhile = time.total() - time.update;
+  if (layout.publishes_late) time.update = std::max(0.0, time.update - meanwhile);
 }
 
 LayerTime StepTimes::average_layer(const StepShape& step) {
@@ -214,7 +248,8 @@ StepTime StepTimes::of(const StepShape& step) {
       .context = in_layers(2.0 * layer.context),
       .expert = in_layers(2.0 * layer.expert)};
   add_waiting(step, layer, end, slowest, time);
-  add_data_exchanges(step, layer, time);
+  if (layout.servers == 0 || layout.stage == 3) add_data_exchanges(step, layer, time);
+  if (layout.servers > 0) add_server_exchanges(step, layer, end, time);
   add_update(step, time);
   return time;
 }

@@ -5,6 +5,8 @@
 ///   step = pipeline(order, chunks of (forward, backward)) + exposed gathers and reductions
 ///          + update + state on disk
 ///
+/// With parameter servers, reductions are pushes, and the first gathers of a step are pulls.
+///
 /// Exchanges of tensor, context and expert ranks are part of a layer's time. Gathers and reductions
 /// of gradients overlap computation; what doesn't fit under it is exposed. An exchange that
 /// overlaps slows the computation down (rates.h).
@@ -77,6 +79,8 @@ class StepTimes {
   void add_waiting(const StepShape& step, const LayerTime& layer, const LayerTime& end,
                    double slowest, StepTime& time) const;
   void add_data_exchanges(const StepShape& step, const LayerTime& layer, StepTime& time) const;
+  void add_server_exchanges(const StepShape& step, const LayerTime& layer, const LayerTime& end,
+                            StepTime& time) const;
   void add_update(const StepShape& step, StepTime& time) const;
 
   const StepRates& rates_;

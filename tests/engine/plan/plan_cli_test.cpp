@@ -191,6 +191,22 @@ TEST_F(PlanCliTest, SearchPrintsLayoutsForTheClusterOfAFile) {
   EXPECT_LE(json.at("best")[0].at("needed_bytes"), json.at("limit_bytes"));
 }
 
+// A slow link of a server is in the time, and the cluster's ranks are workers.
+TEST_F(PlanCliTest, ClusterWithoutASearchPredictsTheRecipeAsItIs) {
+  const auto seconds = [&](const std::string& servers) {
+    folder_.write("cluster.yaml", "machines: 1\nranks_per_machine: 2\ndevice: cpu\n" + servers);
+    const auto outcome =
+        plan({"--ranks", "2", "--cluster", folder_.file("cluster.yaml"), "--json", "--set",
+              "parallelism.parameter_servers=1", "--set", "zero_optimization.stage=1"});
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    return Json::parse(outcome.out).at("predicted_step_s").get<double>();
+  };
+  EXPECT_GT(seconds("servers: {bandwidth: 1KB}\n"), 100.0 * seconds(""));
+  folder_.write("cluster.yaml", "machines: 2\nranks_per_machine: 2\ndevice: H100\n");
+  const Strings four = {"--cluster", folder_.file("cluster.yaml")};
+  expect_plan_refused(four, {"The cluster has 4 ranks, but the recipe has"});
+}
+
 TEST_F(PlanCliTest, OptionsOfASearchNeedOne) {
   expect_plan_refused({"--keep", "parallelism"}, {"--search: add it"});
   expect_plan_refused({"--search", "--paper-convention"}, {"--search can only be combined"});

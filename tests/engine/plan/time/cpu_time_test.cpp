@@ -51,9 +51,65 @@ TEST(CpuTime, RanksShareTheCores) {
 TEST(CpuTime, LinksOfAClusterAreItsFiles) {
   const GroupExchange gather{"all_gather", 1e9, 4.0, 4.0};
   const CpuStepRates usual(rates_of(4), {.here = 1, .threads = 4});
-  const CpuStepRates slow(rates_of(4), {.here = 1, .threads = 4}, {.bytes = 1e8, .latency = 1e-3});
+  const CpuStepRates slow(rates_of(4), {.here = 1, .threads = 4},
+                          {.between = {.bytes = 1e8, .latency = 1e-3}});
   EXPECT_NEAR(slow.seconds(gather), 3e-3 + 0.75e9 / 1e8, 1e-9);
   EXPECT_LT(usual.seconds(gather), slow.seconds(gather));
+}
+
+// docs/parameter_server.md: a push takes as long as the slower of a worker's and a server's link.
+TEST(CpuTime, APushWaitsForTheSlowerLink) {
+  const CpuStepRates far(rates_of(4), {.here = 1, .threads = 4},
+                         {.servers_elsewhere = true,
+                          .between = {.bytes = 1e8, .latency = 1e-3},
+                          .servers = {.bytes = 4e8, .latency = 2e-3}});
+  // Eight workers send 1 GB each to N servers.
+  const auto push = [&](double servers) {
+    return far.seconds(
+        ServerExchange{.bytes = 1e9, .bytes_of_a_server = 8e9 / servers, .partners = 8.0});
+  };
+  EXPECT_NEAR(push(1.0), 8.0 * 2e-3 + 8e9 / 4e8, 1e-9);
+  EXPECT_NEAR(push(2.0), 8.0 * 2e-3 + 1e9 / 1e8, 1e-9);
+  EXPECT_NEAR(push(4.0), push(2.0), 1e-9);
+}
+
+TEST(CpuTime, ServersInTheSameMachineNeedNoLink) {
+  const ServerExchange push{.bytes = 1e9, .bytes_of_a_server = 2e9, .partners = 2.0};
+  const CpuStepRates here(rates_of(4), {.here = 1, .threads = 4});
+  EXPECT_NEAR(here.seconds(push), 2e9 / 1e10, 1e-4);
+}
+
+// Between machines without a link for servers in the file, they have the workers' links.
+TEST(CpuTime, ServersHaveTheWorkersLinksUnlessTheFileSaysOtherwise) {
+  const ServerExchange push{.bytes = 1e9, .bytes_of_a_server = 2e9, .partners = 2.0};
+  const Recipe recipe = resolved(kSmallRecipe).values;
+  const auto seconds = [&](const std::string& servers) {
+    const Cluster cluster = cluster_from(
+        "machines: 2\nranks_per_machine: 1\ndevice: cpu\nbetween: {bandwidth: 100MB, "
+        "latency_us: 50}\n" +
+            servers,
+        "cluster.yaml");
+    return cpu_rates_of(rates_of(4), recipe, cluster)->seconds(push);
+  };
+  EXPECT_NEAR(seconds(""), 2.0 * 50e-6 + 2e9 / 1e8, 1e-6);
+  EXPECT_NEAR(seconds("servers: {bandwidth: 1GB}\n"), 2.0 * 50e-6 + 1e9 / 1e8, 1e-6);
+}
+
+TEST(CpuTime, LatePublishingHidesTheServersUpdate) {
+  const auto time = [](const char* delay) {
+    const Recipe recipe = resolved(kSmallRecipe, {"parallelism.data_parallel_shard_degree=2",
+                                                  "parallelism.parameter_servers=1",
+                                                  "zero_optimization.stage=1", delay})
+                              .values;
+    const CpuStepRates rates(rates_of(4), {.here = 2, .threads = 1});
+    return StepTimes(rates, 2).of(step_shape(recipe));
+  };
+  const StepTime now = time("parallelism.publish_delay=0"),
+                 late = time("parallelism.publish_delay=1");
+  EXPECT_GT(now.update, 0.0);
+  EXPECT_EQ(late.update, 0.0);
+  EXPECT_EQ(late.gathers, now.gathers);
+  EXPECT_EQ(late.reductions, now.reductions);
 }
 
 TEST(StepComparison, SaysHowMuchLongerAStepTook) {
