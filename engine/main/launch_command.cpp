@@ -152,8 +152,7 @@ LaunchCommand::World LaunchCommand::without_lost_hosts(const World& world) const
 std::vector<std::string> LaunchCommand::mpirun_arguments(const World& world) const {
   std::vector<std::string> words = {"mpirun", "-n", std::to_string(world.num_processes)};
   // Processes share a machine's cores themselves, and a machine may have fewer than processes.
-  for (const char* word : {"--oversubscribe", "--bind-to", "none", "--quiet"})
-    words.emplace_back(word);
+  for (const char* word : {"--oversubscribe", "--bind-to", "none"}) words.emplace_back(word);
   // Time for final messages, before mpirun kills processes that others have left; otherwise a
   // second.
   words.insert(words.end(), {"--mca", "odls_base_sigkill_timeout", "2"});

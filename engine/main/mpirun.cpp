@@ -16,6 +16,7 @@
 #include <string_view>
 
 #include "core/error.h"
+#include "engine/launch/mpirun_messages.h"
 #include "engine/main/standard_streams.h"
 
 namespace sherd::main {
@@ -112,11 +113,16 @@ class Mpirun {
       if (save_asked.exchange(false)) ::kill(process_, SIGUSR2);
     }
     pass_errors_on();
+    print(messages_.rest());
     return WIFEXITED(status) ? WEXITSTATUS(status) : kSignalled + WTERMSIG(status);
   }
 
   // Whether a process has printed a sentence of its own.
   bool has_spoken() const { return has_spoken_; }
+  // "process 1 on node7", or "a process": which one ended first.
+  std::string ended() const {
+    return messages_.ended().empty() ? std::string("a process") : messages_.ended();
+  }
 
  private:
   // mpirun passes SIGUSR1 and SIGUSR2 on to every process; after SIGTERM it would soon kill them.
@@ -146,11 +152,14 @@ class Mpirun {
       if (got < 0 && errno == EINTR) continue;
       if (got == 0) errors_.close_end(0);  // mpirun may continue without it
       if (got <= 0) return;
-      const std::string_view text(bytes.data(), static_cast<std::size_t>(got));
-      std::fwrite(text.data(), 1, text.size(), stderr);
-      std::fflush(stderr);
-      note_sentences(text);
+      print(messages_.pass({bytes.data(), static_cast<std::size_t>(got)}));
     }
+  }
+
+  void print(std::string_view text) {
+    std::fwrite(text.data(), 1, text.size(), stderr);
+    std::fflush(stderr);
+    note_sentences(text);
   }
 
   void note_sentences(std::string_view text) {
@@ -166,6 +175,7 @@ class Mpirun {
   }
 
   Pipe errors_;
+  engine::MpirunMessages messages_;
   pid_t process_ = 0;
   std::string line_;  // the beginning of the last one
   bool has_spoken_ = false;
@@ -207,9 +217,9 @@ int run_mpirun(std::vector<std::string> words) {
     return by_request ? kRequeue : code;
   }
   if (code > kSignalled && code < kSignalled + NSIG && !mpirun.has_spoken() && !interrupted) {
-    print_error(fmt::format(
-        "sherd: a process was ended by {} before the others could name it (mpirun: code {}).",
-        name_of_signal(code - kSignalled), code));
+    print_error(
+        fmt::format("sherd: {} was ended by {} before the others could name it (mpirun: code {}).",
+                    mpirun.ended(), name_of_signal(code - kSignalled), code));
   }
   return code;
 }

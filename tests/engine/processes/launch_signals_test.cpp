@@ -75,6 +75,13 @@ TEST_F(LaunchSignals, AKilledProcessThatNobodyCouldNameIsSaid) {
   EXPECT_EQ(outcome.err,
             "sherd: a process was ended by SIGKILL before the others could name it (mpirun: code "
             "137).\n");
+  write_mpirun(
+      "print STDERR '-' x 74, \"\\nmpirun noticed that process rank 1 with PID 0 on node a exited "
+      "on "
+      "signal 9 (Killed).\\n\", '-' x 74, \"\\n\"; exit 137;\n");
+  EXPECT_EQ(launch().err,
+            "sherd: process 1 on a was ended by SIGKILL before the others could name it (mpirun: "
+            "code 137).\n");
   write_mpirun("print STDERR \"sherd: rank 1 on a ended without a word\\n\"; exit 137;\n");
   outcome = launch();
   EXPECT_EQ(outcome.exit_code, 137);

@@ -1,0 +1,61 @@
+// Standard error of mpirun and its processes: what `sherd launch` passes on. The texts are those of
+// Open MPI 4.1.4.
+#include "engine/launch/mpirun_messages.h"
+
+#include <gtest/gtest.h>
+
+namespace sherd::engine {
+namespace {
+
+const std::string kBar = std::string(74, '-') + "\n";
+const std::string kAborted =
+    kBar + "Primary job  terminated normally, but 1 process returned\n" +
+    "a non-zero exit code. Per user-direction, the job has been aborted.\n" + kBar;
+const std::string kNoticed =
+    kBar +
+    "mpirun noticed that process rank 1 with PID 0 on node vm exited on signal 9 (Killed).\n" +
+    kBar;
+
+TEST(MpirunMessages, AboutAProcessThatEndedAreLeftOutAndItIsNamed) {
+  MpirunMessages messages;
+  EXPECT_EQ(messages.pass("sherd: a\n" + kAborted + kNoticed + "sherd: b\n"),
+            "sherd: a\nsherd: b\n");
+  EXPECT_EQ(messages.ended(), "process 1 on vm");
+  EXPECT_EQ(messages.rest(), "");
+}
+
+TEST(MpirunMessages, ThatComeInPiecesAreReadAsWhole) {
+  const std::string text = "sherd: a\n" + kAborted + "half" + "\n" + kNoticed + "end";
+  for (std::size_t size = 1; size < 80; ++size) {
+    MpirunMessages messages;
+    std::string out;
+    for (std::size_t at = 0; at < text.size(); at += size) {
+      out += messages.pass(text.substr(at, size));
+    }
+    EXPECT_EQ(out + messages.rest(), "sherd: a\nhalf\nend") << size;
+    EXPECT_EQ(messages.ended(), "process 1 on vm") << size;
+  }
+}
+
+TEST(MpirunMessages, OfOthersPassAtOnce) {
+  MpirunMessages messages;
+  EXPECT_EQ(messages.pass("no end of line"), "no end of line");
+  EXPECT_EQ(messages.pass(", yet\n---- 50 %"), ", yet\n---- 50 %");
+  EXPECT_EQ(messages.pass("\n"), "\n");
+}
+
+// A hook may print tables.
+TEST(MpirunMessages, OfOthersBetweenBarsAreKept) {
+  MpirunMessages messages;
+  const std::string table = kBar + "loss 3.1\n" + kBar;
+  EXPECT_EQ(messages.pass(table), table);
+  std::string open = kBar;
+  for (int i = 0; i < 30; ++i) open += "a row\n";
+  EXPECT_EQ(messages.pass(open), open);
+  EXPECT_EQ(messages.pass(kBar + "the last\n"), "");
+  EXPECT_EQ(messages.rest(), kBar + "the last\n");
+  EXPECT_EQ(messages.ended(), "");
+}
+
+}  // namespace
+}  // namespace sherd::engine
