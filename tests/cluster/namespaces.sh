@@ -12,7 +12,8 @@
 #                                    computation at RATE: what a step waits for with prefetch and without
 #   servers                          the last node a parameter server whose link carries FAST (1gbit), the others
 #                                    workers at RATE; then ZeRO-1 on the same nodes, and on the workers alone:
-#                                    bytes sent and time on the link as planned, and tokens/s
+#                                    bytes sent and time on the link as planned, and
+#                                    tokens/s, measured and predicted (sherd plan --cluster)
 #   failures                         processes on other nodes killed, stopped and cut off: who is named, with
 #                                    which code, and whether a process is left
 #   restarts                         the last node dies after step 3: does the run continue without it?
@@ -203,7 +204,16 @@ served() {
   local launched=(-n "$on")
   [ "$servers" -eq 0 ] || launched+=(--servers "$servers")
   "$sherd" launch "${launched[@]}" --hosts "${hosts#,}" -- train "${words[@]}" >"$folder/out"
-  "$sherd" plan "${words[@]}" --set "parallelism.parameter_servers=$servers" --json >"$folder/plan.json"
+  words+=(--set "parallelism.parameter_servers=$servers")
+  "$sherd" plan "${words[@]}" --json >"$folder/plan.json"
+  cat >"$folder/cluster.yaml" <<CLUSTER
+machines: $((on - servers))
+ranks_per_machine: 1
+device: cpu
+between: {bandwidth: $(($(bits "$rate") / 8))B, latency_us: 100}
+servers: {bandwidth: $(($(bits "$fast") / 8))B, latency_us: 100}
+CLUSTER
+  "$sherd" plan "${words[@]}" --cluster "$folder/cluster.yaml" --json >"$folder/time.json"
   python3 - "$folder" "$(bits "$rate")" "$(bits "$fast")" "$((on - servers))" <<'PYTHON'
 import json, statistics, sys
 folder, slow, fast, workers = sys.argv[1], *map(int, sys.argv[2:])
@@ -220,7 +230,9 @@ if server:  # a push and a pull: each waits for the slower of both links
     text += f", server {pull:,} B"
 else:
     seconds = 8 * sent / slow
-print(f"{text}, {1000 * seconds:.0f} ms on links, {1000 * 24 * 128 / speed:.0f} ms a step, {speed:.0f} tokens/s")
+predicted = json.load(open(folder + "/time.json"))["predicted_tokens_per_s"]
+print(f"{text}, {1000 * seconds:.0f} ms on links, {1000 * 24 * 128 / speed:.0f} ms a step, {speed:.0f} tokens/s, "
+      f"predicted {predicted:.0f} ({speed / predicted:.2f})")
 PYTHON
 }
 
