@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <limits>
 #include <map>
 #include <numeric>
 
@@ -32,31 +33,118 @@ std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
   return add(value, multiple - 1) / multiple * multiple;
 }
 
-// Puts each region as low as the earlier ones allow; returns what all of them need.
+/// Bytes that are taken, as intervals in order, none of which touches another.
+class Taken {
+ public:
+  // The lowest place for so many bytes.
+  std::int64_t lowest(std::int64_t bytes) const {
+    std::int64_t offset = 0;
+    for (const auto& [begin, end] : intervals_) {
+      if (offset + bytes <= begin) break;
+      offset = end;
+    }
+    return offset;
+  }
+  void take(std::int64_t begin, std::int64_t end) {
+    const auto first = std::ranges::lower_bound(
+        intervals_, begin, {}, [](const auto& interval) { return interval.second; });
+    auto last = first;
+    for (; last != intervals_.end() && last->first <= end; ++last) {
+      begin = std::min(begin, last->first);
+      end = std::max(end, last->second);
+    }
+    intervals_.insert(intervals_.erase(first, last), {begin, end});
+  }
+
+ private:
+  std::vector<std::pair<std::int64_t, std::int64_t>> intervals_;
+};
+
+// Puts each region as low as the earlier ones allow; returns what all of them need. There are few
+// kinds of phases, and what a kind may not use has few gaps, so this takes n log n for n regions.
 std::int64_t stack(std::vector<Region>& regions, const std::vector<std::size_t>& order) {
   std::int64_t end = 0;
-  std::vector<const Region*> placed;
+  std::map<Phases, Taken> taken_for;
+  for (const Region& region : regions) taken_for[region.phases];
   for (const std::size_t index : order) {
     Region& region = regions[index];
-    std::vector<std::pair<std::int64_t, std::int64_t>> taken;
-    for (const Region* other : placed) {
-      if ((other->phases & region.phases) == 0) continue;
-      taken.emplace_back(other->offset, other->offset + other->bytes);
+    if (region.bytes == 0) continue;
+    region.offset = taken_for[region.phases].lowest(region.bytes);
+    const std::int64_t stop = add(region.offset, region.bytes);
+    for (auto& [phases, taken] : taken_for) {
+      if ((phases & region.phases) != 0) taken.take(region.offset, stop);
     }
-    std::sort(taken.begin(), taken.end());
-    region.offset = 0;
-    for (const auto& [begin, stop] : taken) {
-      if (region.offset + region.bytes <= begin) break;
-      region.offset = std::max(region.offset, stop);
-    }
-    end = std::max(end, add(region.offset, region.bytes));
-    placed.push_back(&region);
+    end = std::max(end, stop);
   }
   return end;
 }
 
+// No placement needs less.
+std::int64_t peak_of(const std::vector<Region>& regions) {
+  std::int64_t peak = 0;
+  for (int phase = 0; phase < kNumPhases; ++phase) {
+    std::int64_t bytes = 0;
+    for (const Region& region : regions) {
+      if ((region.phases & (1u << phase)) != 0) bytes = add(bytes, region.bytes);
+    }
+    peak = std::max(peak, bytes);
+  }
+  return peak;
+}
+
+/// Stacks regions in every order, and keeps the first order that needs least. Orders that begin alike
+/// share that work, and what already needs as much as the best isn't completed.
+class EveryOrder {
+ public:
+  explicit EveryOrder(std::vector<Region> regions)
+      : regions_(std::move(regions)), best_(regions_), peak_(peak_of(regions_)) {
+    place_next(0);
+  }
+  const std::vector<Region>& best() const { return best_; }
+
+ private:
+  void place_next(std::int64_t end) {
+    if (placed_.size() == regions_.size()) {
+      best_bytes_ = end;
+      best_ = regions_;
+      return;
+    }
+    for (Region& region : regions_) {
+      if (std::ranges::find(placed_, &region) != placed_.end()) continue;
+      region.offset = lowest(region);
+      const std::int64_t stop = std::max(end, add(region.offset, region.bytes));
+      if (stop >= best_bytes_) continue;
+      placed_.push_back(&region);
+      place_next(stop);
+      placed_.pop_back();
+      if (best_bytes_ == peak_) return;
+    }
+  }
+  std::int64_t lowest(const Region& region) const {
+    std::int64_t offset = 0;
+    for (bool is_free = false; !is_free;) {
+      is_free = true;
+      for (const Region* other : placed_) {
+        const std::int64_t end = other->offset + other->bytes;
+        const bool meets = (other->phases & region.phases) != 0 && offset < end &&
+                           other->offset < offset + region.bytes;
+        if (!meets) continue;
+        offset = end;
+        is_free = false;
+      }
+    }
+    return offset;
+  }
+
+  std::vector<Region> regions_, best_;
+  std::vector<const Region*> placed_;
+  std::int64_t peak_, best_bytes_ = std::numeric_limits<std::int64_t>::max();
+};
+
 // All orders of few regions, else the given one and two that begin with what is hardest to place.
 std::vector<Region> stacked(std::vector<Region> regions) {
+  constexpr std::size_t kMostOrders = 8;
+  if (regions.size() <= kMostOrders) return EveryOrder(std::move(regions)).best();
   std::vector<std::size_t> order(regions.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::vector<Region> best = regions;
@@ -67,11 +155,6 @@ std::vector<Region> stacked(std::vector<Region> regions) {
     best_bytes = bytes;
     best = regions;
   };
-  constexpr std::size_t kMostOrders = 8;
-  if (regions.size() <= kMostOrders) {
-    while (std::next_permutation(order.begin(), order.end())) try_order();
-    return best;
-  }
   const auto try_largest_first = [&](const auto& size) {
     std::stable_sort(order.begin(), order.end(), [&](std::size_t x, std::size_t y) {
       return size(regions[x]) > size(regions[y]);
