@@ -51,7 +51,7 @@ SiteTensors tensors_of(const SiteBuffers& buffers, const Site& site, const Model
 Activations::Activations(const ModelShape& shape, const kernels::ComputeDevice& device,
                          const Acquire& acquire, const ModelPart* part)
     : adapters(shape, acquire), sites_(largest_sites(shape)) {
-  for (std::int64_t i = 0; i < shape.num_layers; ++i) layers_.push_back(block_sites(shape, i));
+  for (const std::int64_t i : shape.layers_of_each_kind()) kinds_.push_back(block_sites(shape, i));
   for (const Site& site : sites_) {
     const auto first = std::find_if(sites_.begin(), sites_.end(), [&](const Site& other) {
       return other.cheap && other.output == site.output;
@@ -97,7 +97,7 @@ void Activations::acquire_blocks(const ModelShape& shape, const Acquire& acquire
     if (i > 0 && shape.recompute == Recompute::kFull) continue;
     PerSite<SiteBuffers> block;
     const bool serves_all = shape.recompute == Recompute::kFull;
-    for (const Site& site : serves_all ? sites_ : layers_[static_cast<std::size_t>(i)]) {
+    for (const Site& site : serves_all ? sites_ : sites_of(i)) {
       block[site.id] =
           acquire_site(shape, site, prefix, !(selective && site.cheap), kKept, acquire);
     }
@@ -314,7 +314,7 @@ BlockTensors Activations::block(std::int64_t layer, std::int64_t index, const Te
   const auto& kept = blocks[static_cast<std::size_t>(index)];
   BlockTensors block;
   block.x_TD = x_TD;
-  for (const Site& site : layers_[static_cast<std::size_t>(layer)]) {
+  for (const Site& site : sites_of(layer)) {
     block[site.id] = tensors_of(kept[site.id], site, shape);
     if (shape.recompute == Recompute::kSelective && site.cheap) {
       block[site.id].output =

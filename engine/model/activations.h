@@ -170,9 +170,13 @@ struct Activations {
   void acquire_scratch(const ModelShape& shape, const Acquire& acquire);
   void acquire_latent(const ModelShape& shape, const Acquire& acquire);
   void acquire_experts(const ModelShape& shape, const Acquire& acquire);
-  std::vector<Site> sites_;                ///< largest_sites
-  std::vector<std::vector<Site>> layers_;  ///< each layer's own
-  PerSite<SiteId> first_of_name_{};        ///< of cheap sites
+  std::vector<Site> sites_;  ///< largest_sites
+  const std::vector<Site>& sites_of(std::int64_t layer) const {
+    return kinds_[static_cast<std::size_t>(layer) % kinds_.size()];
+  }
+
+  std::vector<std::vector<Site>> kinds_;  ///< of the layers of each kind, which repeat
+  PerSite<SiteId> first_of_name_{};       ///< of cheap sites
 };
 
 /// The first `tokens` rows of a buffer.

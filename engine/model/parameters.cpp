@@ -11,13 +11,15 @@ namespace {
 // Collects a unit's parameters in the order in which the *_parameters functions take them.
 class TableBuilder {
  public:
-  explicit TableBuilder(const ModelShape& shape) : shape_(shape) {}
+  explicit TableBuilder(const ModelShape& shape)
+      : shape_(shape), units_at_(static_cast<std::size_t>(shape.num_layers), 0) {}
 
   void begin_unit(std::string name, UnitClass unit_class, UnitId id) {
     units_.push_back({std::move(name), unit_class, {}, id});
   }
   /// The units of a layer; `site` adds to the one of its part.
   void begin_layer(std::int64_t layer) {
+    units_at_[static_cast<std::size_t>(layer)] = units_.size();
     const std::string block = fmt::format("block.{}", layer);
     const auto number = static_cast<int>(layer);
     begin_unit(block, UnitClass::kBlock, {UnitRole::kLayer, number, 0});
@@ -29,7 +31,9 @@ class TableBuilder {
     }
   }
   std::vector<ParameterSpec>& parameters_of(const UnitId& id) {
-    const auto unit = std::ranges::find(units_, id, &UnitSpec::id);
+    const auto first = units_.begin() + units_at_[static_cast<std::size_t>(id.layer)];
+    const auto unit =
+        std::find_if(first, units_.end(), [&](const auto& of) { return of.id == id; });
     SHERD_CHECK(unit != units_.end(), "no unit of layer {}, part {}", id.layer, id.part);
     return unit->parameters;
   }
@@ -68,6 +72,8 @@ class TableBuilder {
     add(unit, prefix + target.name + ".lora_a", {rank, target.inputs}, {0.0f, 0.0f});
     add(unit, prefix + target.name + ".lora_b", {target.rows, rank}, {0.0f, 0.0f});
   }
+  /// Parameters of units that aren't in the table have numbers, too.
+  void skip(std::uint32_t parameters) { next_ += parameters; }
   std::vector<UnitSpec> take() { return std::move(units_); }
 
  private:
@@ -76,6 +82,7 @@ class TableBuilder {
     unit.push_back({std::move(name), std::move(dimensions), initial, next_++});
   }
   const ModelShape& shape_;
+  std::vector<std::size_t> units_at_;  // where each layer's begin
   std::vector<UnitSpec> units_;
   std::uint32_t next_ = 0;
 };
@@ -104,6 +111,75 @@ UnitId id_of(std::int64_t layer, int part) {
   return {UnitRole::kLayer, static_cast<int>(layer), part};
 }
 
+// Layers of a kind have as many parameters, and there are few kinds.
+class Skipped {
+ public:
+  explicit Skipped(const ModelShape& shape) {
+    for (const std::int64_t layer : shape.layers_of_each_kind()) {
+      std::uint32_t in_block = 0;
+      for (const Site& site : block_sites(shape, layer)) {
+        if (site.weight != Site::Weight::kNone) in_block += site.bias ? 2 : 1;
+      }
+      of_blocks_.push_back(in_block);
+      of_adapters_.push_back(static_cast<std::uint32_t>(2 * adapter_targets(shape, layer).size()));
+    }
+  }
+  std::uint32_t of_block(std::int64_t layer) const { return of_blocks_[kind(layer)]; }
+  std::uint32_t of_adapters(std::int64_t layer) const { return of_adapters_[kind(layer)]; }
+
+ private:
+  std::size_t kind(std::int64_t layer) const {
+    return static_cast<std::size_t>(layer) % of_blocks_.size();
+  }
+  std::vector<std::uint32_t> of_blocks_, of_adapters_;
+};
+
+std::vector<bool> layers_among(const ModelShape& shape, std::span<const UnitId> ids) {
+  std::vector<bool> layers(static_cast<std::size_t>(shape.num_layers), false);
+  for (const UnitId& id : ids) {
+    if (id.role == UnitRole::kLayer) layers[static_cast<std::size_t>(id.layer)] = true;
+  }
+  return layers;
+}
+
+// The ends, and the layers that `has` names.
+std::vector<UnitSpec> table_with(const ModelShape& shape, const std::vector<bool>& has) {
+  TableBuilder table(shape);
+  const Skipped skipped(shape);
+  table.begin_unit("embedding", UnitClass::kEdge, {UnitRole::kEmbedding});
+  table.matrix("embedding.token.weight", shape.vocab_size, shape.width, shape.init_std);
+  if (shape.positions == Positions::kLearned) {
+    table.matrix("embedding.position.weight", shape.max_positions, shape.width, shape.init_std);
+  }
+  if (shape.tied) table.site(final_norm_site(shape));
+  for (std::int64_t i = 0; i < shape.num_layers; ++i) {
+    if (!has[static_cast<std::size_t>(i)]) {
+      table.skip(skipped.of_block(i));
+      continue;
+    }
+    table.begin_layer(i);
+    for (const Site& site : block_sites(shape, i)) {
+      table.site(fmt::format("block.{}.", i), site, table.parameters_of(id_of(i, site.part)));
+    }
+  }
+  if (!shape.tied) {
+    table.begin_unit("head", UnitClass::kEdge, {UnitRole::kHead});
+    table.site(final_norm_site(shape));
+    table.matrix("head.weight", shape.vocab_size, shape.width, shape.init_std);
+  }
+  for (std::int64_t i = 0; i < shape.num_layers; ++i) {
+    if (!has[static_cast<std::size_t>(i)]) {
+      table.skip(skipped.of_adapters(i));
+      continue;
+    }
+    for (const AdapterTarget& target : adapter_targets(shape, i)) {
+      table.adapter(fmt::format("block.{}.", i), target,
+                    table.parameters_of(id_of(i, target.part)));
+    }
+  }
+  return table.take();
+}
+
 template <class Counts>
 std::int64_t count_parameters(const ModelShape& shape, const Counts& counts) {
   std::int64_t count = 0;
@@ -118,31 +194,14 @@ std::int64_t count_parameters(const ModelShape& shape, const Counts& counts) {
 }  // namespace
 
 std::vector<UnitSpec> parameter_table(const ModelShape& shape) {
-  TableBuilder table(shape);
-  table.begin_unit("embedding", UnitClass::kEdge, {UnitRole::kEmbedding});
-  table.matrix("embedding.token.weight", shape.vocab_size, shape.width, shape.init_std);
-  if (shape.positions == Positions::kLearned) {
-    table.matrix("embedding.position.weight", shape.max_positions, shape.width, shape.init_std);
-  }
-  if (shape.tied) table.site(final_norm_site(shape));
-  for (std::int64_t i = 0; i < shape.num_layers; ++i) {
-    table.begin_layer(i);
-    for (const Site& site : block_sites(shape, i)) {
-      table.site(fmt::format("block.{}.", i), site, table.parameters_of(id_of(i, site.part)));
-    }
-  }
-  if (!shape.tied) {
-    table.begin_unit("head", UnitClass::kEdge, {UnitRole::kHead});
-    table.site(final_norm_site(shape));
-    table.matrix("head.weight", shape.vocab_size, shape.width, shape.init_std);
-  }
-  for (std::int64_t i = 0; i < shape.num_layers; ++i) {
-    for (const AdapterTarget& target : adapter_targets(shape, i)) {
-      table.adapter(fmt::format("block.{}.", i), target,
-                    table.parameters_of(id_of(i, target.part)));
-    }
-  }
-  return table.take();
+  return table_with(shape, std::vector<bool>(static_cast<std::size_t>(shape.num_layers), true));
+}
+
+std::vector<UnitSpec> parameter_table(const ModelShape& shape, std::span<const UnitId> ids) {
+  std::vector<UnitSpec> units = table_with(shape, layers_among(shape, ids));
+  std::erase_if(units,
+                [&](const UnitSpec& unit) { return std::ranges::find(ids, unit.id) == ids.end(); });
+  return units;
 }
 
 EmbeddingParameters embedding_parameters(const ModelShape& shape, std::span<const Tensor> views) {

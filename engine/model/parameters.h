@@ -54,6 +54,8 @@ struct HeadParameters {
 };
 
 std::vector<UnitSpec> parameter_table(const ModelShape& shape);
+/// The same, of these units only; what it takes doesn't depend on the others' parameters.
+std::vector<UnitSpec> parameter_table(const ModelShape& shape, std::span<const UnitId> ids);
 
 /// Maps a unit's views (of parameters or gradients), in the table's order, to names.
 EmbeddingParameters embedding_parameters(const ModelShape& shape, std::span<const Tensor> views);

@@ -188,8 +188,16 @@ ModelShape tensor_part(const ModelShape& whole, int degree, int rank) {
 }
 
 std::vector<std::vector<ParameterCut>> tensor_cut(const ModelShape& whole, int degree, int rank) {
+  std::vector<UnitId> ids;
+  for (const UnitSpec& unit : parameter_table(whole)) ids.push_back(unit.id);
+  return tensor_cut(whole, degree, rank, ids);
+}
+
+std::vector<std::vector<ParameterCut>> tensor_cut(const ModelShape& whole, int degree, int rank,
+                                                  std::span<const UnitId> ids) {
   const ModelShape own = tensor_part(whole, degree, rank);
-  const std::vector<UnitSpec> all_units = parameter_table(whole), own_units = parameter_table(own);
+  const std::vector<UnitSpec> all_units = parameter_table(whole, ids),
+                              own_units = parameter_table(own, ids);
   std::vector<std::vector<ParameterCut>> cuts;
   for (std::size_t u = 0; u < all_units.size(); ++u) {
     std::vector<ParameterCut>& unit = cuts.emplace_back();

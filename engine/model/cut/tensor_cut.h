@@ -28,6 +28,7 @@
 ///          vocabulary can't be cut so.
 #pragma once
 
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -51,6 +52,9 @@ ModelShape tensor_part(const ModelShape& whole, int degree, int rank);
 
 /// For each unit of parameter_table(tensor_part(whole, degree, rank)), its parameters.
 std::vector<std::vector<ParameterCut>> tensor_cut(const ModelShape& whole, int degree, int rank);
+/// The same, for the units `ids` only, which are in the table's order.
+std::vector<std::vector<ParameterCut>> tensor_cut(const ModelShape& whole, int degree, int rank,
+                                                  std::span<const UnitId> ids);
 
 /// Elements of a row per scale of four-bit codes (kernels/nf4.h).
 inline constexpr std::int64_t kQuantisedBlock = kernels::kNf4Block;

@@ -36,11 +36,11 @@ bool sums_ends_apart(const RankPipeline& pipeline, const model::ModelShape& mode
   return !pipeline.whole() || model.part.has_canonical_sums();
 }
 
-// What the rank holds of every unit.
+// What the rank holds of units that it uses.
 std::vector<UnitSpec> rank_units(const TrainingOptions& options, const sharding::Mesh& mesh,
-                                 int rank) {
+                                 int rank, const std::vector<UnitId>& ids) {
   const model::ModelShape own = rank_model(options, mesh, rank);
-  std::vector<UnitSpec> units = model::parameter_table(own);
+  std::vector<UnitSpec> units = model::parameter_table(own, ids);
   for (UnitSpec& unit : units) {
     for (ParameterSpec& parameter : unit.parameters) {
       if (!own.expert.is_cut() || !model::is_of_experts(parameter.name)) continue;
@@ -50,7 +50,7 @@ std::vector<UnitSpec> rank_units(const TrainingOptions& options, const sharding:
   const int degree = mesh.degree(sharding::kTensorAxis);
   if (degree == 1) return units;
   auto cuts =
-      model::tensor_cut(options.model, degree, mesh.coordinate(rank, sharding::kTensorAxis));
+      model::tensor_cut(options.model, degree, mesh.coordinate(rank, sharding::kTensorAxis), ids);
   for (std::size_t u = 0; u < units.size(); ++u) {
     for (std::size_t p = 0; p < units[u].parameters.size(); ++p) {
       units[u].parameters[p].cut = std::move(cuts[u][p]);
@@ -164,10 +164,9 @@ std::vector<int> fragments_of(const TrainingOptions& options,
 sharding::ShardingPlan sharding_plan(const TrainingOptions& options, const sharding::Mesh& mesh,
                                      int rank) {
   sharding::ShardingPlan plan{mesh, {}};
-  std::vector<UnitSpec> table = rank_units(options, mesh, rank);
   const RankPipeline pipeline = rank_pipeline(options, mesh, rank);
-  for (const UnitId& id : units_of(pipeline, options.model)) {
-    UnitSpec& spec = *std::ranges::find(table, id, &UnitSpec::id);
+  for (UnitSpec& spec : rank_units(options, mesh, rank, units_of(pipeline, options.model))) {
+    const UnitId id = spec.id;
     std::vector<ParameterSpec> frozen, quantised;
     std::erase_if(spec.parameters, [&](ParameterSpec& parameter) {
       if (model::is_trained(options.model, parameter.name)) return false;
