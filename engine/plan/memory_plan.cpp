@@ -43,9 +43,6 @@ std::vector<BufferSpec> training_buffers(const TrainingOptions& options,
   return training_buffers(options, sharding_plan(options, request.mesh, request.rank), request);
 }
 
-namespace {
-
-// The plan of a rank's units lists the whole model, so it is made once.
 std::vector<BufferSpec> run_buffers(const TrainingOptions& options, const MemoryRequest& request) {
   const sharding::ShardingPlan plan = sharding_plan(options, request.mesh, request.rank);
   std::vector<BufferSpec> buffers = training_buffers(options, plan, request);
@@ -56,6 +53,8 @@ std::vector<BufferSpec> run_buffers(const TrainingOptions& options, const Memory
   append(buffers, DiskHome::copy_buffers(buffers, request.saves));
   return buffers;
 }
+
+namespace {
 
 std::vector<BufferSpec> use_buffers(const TrainingOptions& options, const MemoryRequest& request) {
   SHERD_CHECK(!options.placement.has_gradients, "a model that is only used has no gradients");
@@ -85,6 +84,11 @@ MemoryPlan host_plan(const std::vector<BufferSpec>& buffers, const MemoryRequest
   return MemoryPlan(std::move(host));
 }
 
+MemoryPlan disk_plan(std::vector<BufferSpec> buffers) {
+  std::erase_if(buffers, [](const BufferSpec& buffer) { return buffer.home != Home::kDisk; });
+  return MemoryPlan(std::move(buffers));
+}
+
 MemoryPlan plan_memory(const TrainingOptions& options, const MemoryRequest& request) {
   return device_plan(run_buffers(options, request), request);
 }
@@ -96,8 +100,7 @@ MemoryPlan plan_host_memory(const TrainingOptions& options, const MemoryRequest&
 MemoryPlan plan_disk(const TrainingOptions& options, const MemoryRequest& request) {
   std::vector<BufferSpec> buffers;
   if (options.uses_disk()) buffers = run_buffers(options, request);
-  std::erase_if(buffers, [](const BufferSpec& buffer) { return buffer.home != Home::kDisk; });
-  return MemoryPlan(std::move(buffers));
+  return disk_plan(std::move(buffers));
 }
 
 MemoryPlan plan_inference_memory(const TrainingOptions& options, const MemoryRequest& request) {

@@ -25,10 +25,15 @@ struct MemoryRequest {
 std::vector<BufferSpec> training_buffers(const TrainingOptions& options,
                                          const MemoryRequest& request);
 
-/// Splits `buffers` between device and host memory. With separate memory, the host has the staging
-/// of checkpoints and the twins of mirrored buffers; otherwise nothing.
+/// Everything that a run acquires: training, evaluation, data and checkpoints.
+std::vector<BufferSpec> run_buffers(const TrainingOptions& options, const MemoryRequest& request);
+
+/// Splits `buffers` between device and host memory, and what is on disk between uses. With separate
+/// memory, the host has the staging of checkpoints and the twins of mirrored buffers; otherwise
+/// nothing.
 MemoryPlan device_plan(std::vector<BufferSpec> buffers, const MemoryRequest& request);
 MemoryPlan host_plan(const std::vector<BufferSpec>& buffers, const MemoryRequest& request);
+MemoryPlan disk_plan(std::vector<BufferSpec> buffers);
 
 /// Everything that a run acquires on its device: training, evaluation, data and checkpoints.
 MemoryPlan plan_memory(const TrainingOptions& options, const MemoryRequest& request);

@@ -78,8 +78,11 @@ WorldPlan::WorldPlan(const TrainingOptions& options, MemoryRequest request) {
       const auto [at, is_new] = known.emplace(rows[rank], equal_ranks_.size());
       request.rank = rank;
       if (is_new) {
-        equal_ranks_.push_back({rank, 0, plan_memory(options, request),
-                                plan_host_memory(options, request), plan_disk(options, request)});
+        std::vector<BufferSpec> buffers = run_buffers(options, request);
+        MemoryPlan host = host_plan(buffers, request);
+        MemoryPlan disk = disk_plan(options.uses_disk() ? buffers : std::vector<BufferSpec>());
+        equal_ranks_.push_back(
+            {rank, 0, device_plan(std::move(buffers), request), std::move(host), std::move(disk)});
       }
       kind_of_rank_.push_back(at->second);
     } else {
