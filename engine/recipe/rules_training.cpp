@@ -270,6 +270,7 @@ void check_training(Resolution& recipe) {
   check_rates_of_both_updates(recipe);
   check_no_decay(recipe);
   check_groups(recipe);
+  check_adafactor(recipe);
   check_qk_clip(recipe);
   check_evaluations(recipe);
   check_weight_hashes(recipe);

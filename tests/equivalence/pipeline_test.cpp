@@ -93,7 +93,7 @@ TEST(Pipeline, ZeroStagesShardEachPartsState) {
 TEST(Pipeline, RecomputedActivationsAndEveryOptimizer) {
   constexpr optim::OptimizerType kOptimizers[] = {
       optim::OptimizerType::kSgd, optim::OptimizerType::kLamb, optim::OptimizerType::kLars,
-      optim::OptimizerType::kMuon};
+      optim::OptimizerType::kMuon, optim::OptimizerType::kAdafactor};
   int run = 0;
   for (const optim::OptimizerType type : kOptimizers) {
     engine::TrainingOptions options = options_of(false, type);

@@ -76,7 +76,7 @@ INSTANTIATE_TEST_SUITE_P(Optimizers, Groups,
                          ::testing::Values(OptimizerType::kAdamW, OptimizerType::kAdam,
                                            OptimizerType::kSgd, OptimizerType::kLion,
                                            OptimizerType::kLamb, OptimizerType::kLars,
-                                           OptimizerType::kMuon));
+                                           OptimizerType::kMuon, OptimizerType::kAdafactor));
 
 // Factors that are powers of two, since some optimizers multiply the rate and the factor in another
 // order.
