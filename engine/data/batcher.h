@@ -4,6 +4,8 @@
 ///   sequence  sequences.h says what a source's sequences are, and in which order they are used
 ///   source    of several sources, mixture.h says which one each sequence is of. Source i > 0 draws
 ///             its order from a seed of its own.
+///   balance   if documents of any of several sources are separate, the rows of a step are put into
+///             the order of balance.h, by the work of their attention
 ///   segment   a batcher has the steps of one shape, from `begin.first_step` on. If its sequences are
 ///             longer or shorter than those of the steps before, the sources are cut again, from
 ///             seeds of their own.
@@ -21,7 +23,9 @@
 #pragma once
 
 #include <cstdint>
+#include <array>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -157,6 +161,12 @@ class Batcher {
   /// The source and number of a sample.
   Mixture::Place place_of(std::int64_t sample) const;
 
+  /// The work of attention of each row of a step: the sum of its documents' squared lengths.
+  std::vector<std::int64_t> costs_of_rows(std::int64_t step) const;
+  /// The largest work of a rank over the mean of all ranks, in the mean of `num_steps` steps from
+  /// `first_step` on. Replicas are ranks, too.
+  double imbalance(std::int64_t first_step, std::int64_t num_steps) const;
+
   struct StageMixture {
     std::int64_t first_step = 0;
     Mixture mixture;
@@ -205,6 +215,10 @@ class Batcher {
   std::vector<RowDocument> numbered(std::size_t split, std::int64_t row) const;
   std::pair<std::size_t, std::int64_t> place_of_example_row(std::int64_t row) const;
   const StageMixture& stage_of(std::int64_t sample) const;
+  Mixture::Place place_in_mixture(std::int64_t sample) const;
+  std::int64_t cost_of(const Mixture::Place& place) const;
+  using StepOrder = std::shared_ptr<const std::vector<std::int32_t>>;
+  StepOrder order_of(std::int64_t step) const;
   const Sequences& validation(int set, std::int64_t first_window) const;
 
   std::vector<Source> sources_;
@@ -214,6 +228,13 @@ class Batcher {
   SegmentBegin begin_;
   std::vector<Sequences> training_, validation_;
   std::vector<StageMixture> stages_;
+  bool balances_ = false;
+  /// Orders of the last steps that were asked for: step s at s % size.
+  struct Orders {
+    std::mutex mutex;
+    std::array<std::pair<std::int64_t, StepOrder>, 4> of_steps{};
+  };
+  std::unique_ptr<Orders> orders_ = std::make_unique<Orders>();
 };
 
 }  // namespace sherd::data

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <map>
 
+#include "optim/muon.h"
 #include "tests/optim/optimizer_runs.h"
 
 namespace sherd::optim {
@@ -174,6 +175,13 @@ TEST(ParameterGroups, ThatMuonLeavesToAdamWHaveItsBits) {
       }
     }
   }
+}
+
+TEST(ParameterGroups, MatricesOfOneRowAreLeftToAdamW) {
+  const OptimizerOptions options = options_of(OptimizerType::kMuon);
+  const UnitSpec block{"block.0", UnitClass::kBlock, {}};
+  EXPECT_FALSE(is_muons(options, block, {"block.0.gate.weight", {1, 8}, {}, 0}));
+  EXPECT_TRUE(is_muons(options, block, {"block.0.up.weight", {2, 8}, {}, 0}));
 }
 
 TEST(ParameterGroups, DecideTheDecayOfVectorsToo) {
