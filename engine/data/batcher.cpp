@@ -146,7 +146,7 @@ Batcher::StepOrder Batcher::order_of(std::int64_t step) const {
 
 std::vector<std::int64_t> Batcher::costs_of_rows(std::int64_t step) const {
   std::vector<std::int64_t> costs;
-  for (std::int64_t sample = num_samples(step); sample < num_samples(step + 1); ++sample) {
+  for (std::int64_t sample = step * shape_.global_batch_size(); sample < end_of(step); ++sample) {
     costs.push_back(cost_of(place_of(sample)));
   }
   return costs;
@@ -220,7 +220,16 @@ std::int64_t Batcher::num_steps() const {
 
 std::int64_t Batcher::num_samples(std::int64_t num_steps) const {
   const std::int64_t samples = num_steps * shape_.global_batch_size();
-  return shape_.num_epochs == 0 ? samples : std::min(samples, shape_.num_epochs * num_windows());
+  if (shape_.num_epochs == 0) return samples;
+  const std::int64_t padding =
+      this->num_steps() * shape_.global_batch_size() - shape_.num_epochs * num_windows();
+  return num_steps < this->num_steps() ? samples : samples - padding;
+}
+
+// The sample after a step's last one.
+std::int64_t Batcher::end_of(std::int64_t step) const {
+  const std::int64_t end = (step + 1) * shape_.global_batch_size();
+  return shape_.num_epochs > 0 && step + 1 == num_steps() ? shape_.num_epochs * num_windows() : end;
 }
 
 std::int64_t Batcher::num_targets(std::int64_t step) const {
@@ -235,7 +244,7 @@ std::int64_t Batcher::num_targets(std::int64_t step, int part, int num_parts) co
   const std::int64_t rows = shape_.global_batch_size() / num_parts;
   const std::int64_t first = step * shape_.global_batch_size() + part * rows;
   std::int64_t targets = 0;
-  for (std::int64_t sample = first; sample < std::min(first + rows, num_samples(step + 1));
+  for (std::int64_t sample = first; sample < std::min(first + rows, end_of(step));
        ++sample) {
     const Mixture::Place place = place_of(sample);
     const Sequences& sequences = training(place.source);
@@ -246,7 +255,7 @@ std::int64_t Batcher::num_targets(std::int64_t step, int part, int num_parts) co
 
 std::vector<std::int64_t> Batcher::num_targets_of_sources(std::int64_t step) const {
   std::vector<std::int64_t> targets(sources_.size());
-  for (std::int64_t sample = num_samples(step); sample < num_samples(step + 1); ++sample) {
+  for (std::int64_t sample = step * shape_.global_batch_size(); sample < end_of(step); ++sample) {
     const Mixture::Place place = place_of(sample);
     const Sequences& sequences = training(place.source);
     targets[static_cast<std::size_t>(place.source)] +=
@@ -268,7 +277,7 @@ void Batcher::fill(std::int64_t step, std::int64_t micro_step, int rank, const B
   const std::int64_t first_sample =
       step * shape_.global_batch_size() + shape_.first_row(micro_step, rank);
   const std::int64_t count =
-      std::clamp(num_samples(step + 1) - first_sample, std::int64_t{0}, rows);
+      std::clamp(end_of(step) - first_sample, std::int64_t{0}, rows);
   BatchRows written(batch, shape_.seq_length);
   for (std::int64_t row = 0; row < count; ++row) {
     const Mixture::Place place = place_of(first_sample + row);

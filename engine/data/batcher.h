@@ -12,8 +12,8 @@
 ///   stage     a stage begins a mixture of its own, at the step that follows the previous stage's.
 ///             In it, each source continues where the previous stages left it.
 ///   end       with num_epochs E, samples are 0 .. E * W - 1, of W sequences in an epoch. If they
-///             don't fill the last step, its remaining rows are padding without targets. Not for
-///             several sources.
+///             don't fill the last step, its remaining rows are padding without targets. Later
+///             steps have the next epochs' samples. Not for several sources.
 ///   row       row i of a micro-batch is row first_row + i of the global batch. The global batch is
 ///             divided into contiguous parts: by replica, then by micro-step, then by rank:
 ///             first_row = ((replica * num_micro_steps + micro_step) * ranks of a replica
@@ -156,7 +156,8 @@ class Batcher {
   std::int64_t num_tokens(std::int64_t num_steps) const;
   /// Steps in num_epochs; the last may have fewer samples. 0 without num_epochs.
   std::int64_t num_steps() const;
-  /// Samples of the first `num_steps` steps, if all had this shape.
+  /// Samples of the first `num_steps` steps, if all had this shape. Steps after num_epochs, of runs
+  /// that skip data, have those of the next epoch.
   std::int64_t num_samples(std::int64_t num_steps) const;
   /// The source and number of a sample.
   Mixture::Place place_of(std::int64_t sample) const;
@@ -214,6 +215,7 @@ class Batcher {
   const Sequences& split(std::size_t index) const;
   std::vector<RowDocument> numbered(std::size_t split, std::int64_t row) const;
   std::pair<std::size_t, std::int64_t> place_of_example_row(std::int64_t row) const;
+  std::int64_t end_of(std::int64_t step) const;
   const StageMixture& stage_of(std::int64_t sample) const;
   Mixture::Place place_in_mixture(std::int64_t sample) const;
   std::int64_t cost_of(const Mixture::Place& place) const;

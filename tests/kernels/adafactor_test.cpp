@@ -33,13 +33,15 @@ void add_squares(std::int64_t begin, std::int64_t end, std::int64_t longest, DTy
     segments.push_back({.first = first - begin, .count = std::min(longest, end - first)});
     places.push_back({.columns = kColumns, .first = first, .row = 0, .column = kRows});
   }
-  const auto stream = test::make_stream(threads);
+  const auto stream = test::compute_stream(threads);
   adafactor_squares(*stream,
                     {.common = {.parameter = parameter.tensor(),
                                 .gradient = gradient.tensor(),
                                 .segments = segments,
                                 .gradient_scale = 0.5f},
-                     .places = places},
+                     .places = places,
+                     .variances = {},
+                     .scales = {}},
                     sums.tensor());
   stream->synchronize();
 }
@@ -86,7 +88,7 @@ TEST(AdafactorUpdates, AreByHand) {
   const UpdateSegment segments[] = {{.first = 0, .count = 4, .weight_decay = 0.5f}};
   const AdafactorPlace places[] = {{.columns = 2, .row = 0, .column = 2}};
   const AdafactorMatrix matrices[] = {{.rows = 2, .columns = 2, .row = 0, .column = 2}};
-  const auto stream = test::make_stream(1);
+  const auto stream = test::compute_stream(1);
   adafactor_variances(*stream, {.matrices = matrices,
                                 .sums = sums.tensor(),
                                 .variances = variances.tensor(),
