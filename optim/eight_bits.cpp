@@ -2,6 +2,7 @@
 
 #include "core/error.h"
 #include "kernels/eight_bits.h"
+#include "optim/adafactor.h"
 
 namespace sherd::optim {
 namespace {
@@ -47,6 +48,8 @@ MomentForm form_of(std::string_view kind, const MomentType& type) {
 
 std::vector<std::int64_t> shape_of_kind(std::string_view kind, const MomentType& type,
                                         const std::vector<std::int64_t>& shape) {
+  if (kind == kRowKind) return {shape.front()};
+  if (kind == kColumnKind) return {shape.back()};
   if (form_of(kind, type).elements == 1) return shape;
   std::vector<std::int64_t> blocks = shape;
   if (divides(shape.back())) {

@@ -23,7 +23,7 @@ struct MomentForm {
 };
 MomentForm form_of(std::string_view kind, const MomentType& type);
 
-/// The shape of a kind's numbers for a whole parameter of `shape`. Scales: [.., C / 64] if blocks
+/// The shape of a kind's numbers for a whole parameter of `shape`. Adafactor's: [R] and [C]. Scales: [.., C / 64] if blocks
 /// end with the rows, otherwise [number of blocks].
 std::vector<std::int64_t> shape_of_kind(std::string_view kind, const MomentType& type,
                                         const std::vector<std::int64_t>& shape);

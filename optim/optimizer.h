@@ -5,6 +5,7 @@
 /// slices:
 ///   LAMB, LARS   per-tensor norms, from slice partials in one small exchange (tensor_norms.h)
 ///   Muon         whole matrices, one owner each (muon.cpp)
+///   Adafactor    sums of rows and columns, exact and exchanged (adafactor.h)
 /// Equations and sources: kernels/update.h.
 #pragma once
 
@@ -26,6 +27,7 @@ struct UpdateStep {
 };
 
 /// Consecutive elements of one parameter's moment in this rank's memory.
+/// Adafactor's numbers are of rows or columns, and every rank has all of them (adafactor.h).
 struct MomentPiece {
   std::string kind;     ///< "exp_avg", "exp_avg_sq", "momentum"
   int slice_index = 0;  ///< the slice that it belongs to
@@ -79,7 +81,7 @@ struct MomentType {
   bool in_8_bits = false;  ///< blocks of 64 elements with a scale, instead of `dtype`
 };
 
-enum class OptimizerType { kAdamW, kAdam, kSgd, kLion, kLamb, kLars, kMuon };
+enum class OptimizerType { kAdamW, kAdam, kSgd, kLion, kLamb, kLars, kMuon, kAdafactor };
 
 /// Factor on Muon's rate for a matrix: sqrt(max(1, rows / columns)) (Jordan et al. 2024), or 0.2
 /// sqrt(max(rows, columns)) (Liu et al. 2025, arXiv:2502.16982), the size of AdamW's updates.
@@ -95,6 +97,7 @@ struct OptimizerOptions {
   float momentum = 0.0f;            ///< sgd, lars, muon
   float trust_coefficient = 1e-3f;  ///< lars
   float adamw_lr_ratio = 1.0f;      ///< muon: AdamW's rate over Muon's
+  float beta2_decay = -0.8f, clip_threshold = 1.0f, min_parameter_rms = 1e-3f;  ///< adafactor
   MuonScale muon_scale = MuonScale::kOriginal;
   MuonCoefficients muon_coefficients = MuonCoefficients::kJordan;
   DType muon_dtype = DType::kF32;  ///< type in which Muon orthogonalises: f32 or bf16

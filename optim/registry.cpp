@@ -1,3 +1,4 @@
+#include "optim/adafactor.h"
 #include "optim/elementwise.h"
 #include "optim/layerwise_adaptive.h"
 #include "optim/muon.h"
@@ -14,6 +15,7 @@ const OptimizerDescriptor& descriptor_of(OptimizerType type) {
       layerwise_adaptive_descriptor(OptimizerType::kLamb),
       layerwise_adaptive_descriptor(OptimizerType::kLars),
       muon_descriptor(),
+      adafactor_descriptor(),
   };
   for (const OptimizerDescriptor& row : kTable) {
     if (row.type == type) return row;

@@ -22,9 +22,14 @@ int numbers_of(std::int64_t num_parameters) {
   return static_cast<int>(2 * num_parameters * ExactSum::kNumbers);
 }
 
-// Other pipeline ranks have other tensors, and so have replicas that train apart.
-sharding::AxisSet axes_of(const sharding::Mesh& mesh,
-                          const std::vector<sharding::UnitPlan>& units) {
+std::span<const double> numbers_at(const double* sums, std::size_t index) {
+  return {sums + index * ExactSum::kNumbers, ExactSum::kNumbers};
+}
+
+}  // namespace
+
+sharding::AxisSet TensorNorms::axes(const sharding::Mesh& mesh,
+                                    const std::vector<sharding::UnitPlan>& units) {
   if (mesh.num_owners() > 0) return {std::string(sharding::kOwnerAxis)};
   sharding::AxisSet axes = mesh.other_axes({std::string(sharding::kPipelineAxis)});
   if (!units.empty() && units.front().placement.replicas_apart) {
@@ -32,12 +37,6 @@ sharding::AxisSet axes_of(const sharding::Mesh& mesh,
   }
   return axes;
 }
-
-std::span<const double> numbers_at(const double* sums, std::size_t index) {
-  return {sums + index * ExactSum::kNumbers, ExactSum::kNumbers};
-}
-
-}  // namespace
 
 TensorNormBuffers tensor_norm_buffers(const sharding::ShardingPlan& plan,
                                       const MomentType& moments) {
@@ -48,13 +47,13 @@ TensorNormBuffers tensor_norm_buffers(const sharding::ShardingPlan& plan,
   return {{"tensor_norms.sums", Category::kWorkspace, DType::kF64, 2 * most * ExactSum::kNumbers,
            kUpdate, Home::kMirrored},
           sharding::exchange_buffer("tensor_norms", numbers_of(count_parameters(plan.units)),
-                                    plan.mesh.degree(axes_of(plan.mesh, plan.units)))};
+                                    plan.mesh.degree(TensorNorms::axes(plan.mesh, plan.units)))};
 }
 
 sharding::Traffic tensor_norm_traffic(const sharding::ShardingPlan& plan) {
   return sharding::exchange_traffic(
       "tensor norms", numbers_of(count_parameters(plan.units)),
-      sharding::group_along(plan.mesh, axes_of(plan.mesh, plan.units)));
+      sharding::group_along(plan.mesh, TensorNorms::axes(plan.mesh, plan.units)));
 }
 
 TensorNorms::TensorNorms(const sharding::Rank& rank, const std::vector<sharding::UnitState>& units,
@@ -63,7 +62,7 @@ TensorNorms::TensorNorms(const sharding::Rank& rank, const std::vector<sharding:
       num_parameters_(count_parameters(sharding::plans_of(units))),
       sums_(rank, tensor_norm_buffers({rank.mesh, sharding::plans_of(units)}, moments).sums),
       exchange_(rank, "tensor_norms", numbers_of(num_parameters_),
-                axes_of(rank.mesh, sharding::plans_of(units))),
+                TensorNorms::axes(rank.mesh, sharding::plans_of(units))),
       mine_(static_cast<std::size_t>(num_parameters_)),
       all_(mine_.size()),
       numbers_(static_cast<std::size_t>(numbers_of(num_parameters_))) {}

@@ -30,6 +30,11 @@ class TensorNorms {
   TensorNorms(const sharding::Rank& rank, const std::vector<sharding::UnitState>& units,
               const MomentType& moments);
 
+  /// The ranks that exchange: all but other pipeline ranks, which have other tensors, and replicas
+  /// that train apart.
+  static sharding::AxisSet axes(const sharding::Mesh& mesh,
+                                const std::vector<sharding::UnitPlan>& units);
+
   struct Pair {
     double first = 0.0, second = 0.0;
   };

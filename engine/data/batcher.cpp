@@ -7,6 +7,7 @@
 #include <fmt/core.h>
 
 #include "core/error.h"
+#include "engine/data/balance.h"
 #include "engine/data/draw.h"
 
 namespace sherd::data {
@@ -75,6 +76,10 @@ Batcher::Batcher(BatchSources sources, BatchShape shape)
     validation_sources_.push_back(source);
   }
   SHERD_CHECK(all > 0, "no window of {} tokens", shape.seq_length);
+  balances_ = sources_.size() > 1 &&
+              std::ranges::any_of(training_, [](const Sequences& source) {
+                return source.document_rows() != nullptr;
+              });
   make_stages(sources.stages);
 }
 
@@ -108,6 +113,66 @@ const Batcher::StageMixture& Batcher::stage_of(std::int64_t sample) const {
 }
 
 Mixture::Place Batcher::place_of(std::int64_t sample) const {
+  if (!balances_) return place_in_mixture(sample);
+  const std::int64_t rows = shape_.global_batch_size(), step = sample / rows;
+  const StepOrder order = order_of(step);
+  return place_in_mixture(step * rows + (*order)[static_cast<std::size_t>(sample % rows)]);
+}
+
+std::int64_t Batcher::cost_of(const Mixture::Place& place) const {
+  const DocumentRows* const rows = training(place.source).document_rows();
+  if (!rows) return shape_.seq_length * shape_.seq_length;
+  std::int64_t cost = 0;
+  for (const std::int64_t length : rows->lengths_of(place.number)) cost += length * length;
+  return cost;
+}
+
+Batcher::StepOrder Batcher::order_of(std::int64_t step) const {
+  const auto at = static_cast<std::size_t>(step) % orders_->of_steps.size();
+  {
+    std::lock_guard lock(orders_->mutex);
+    if (const auto& [number, order] = orders_->of_steps[at]; order && number == step) return order;
+  }
+  const std::int64_t rows = shape_.global_batch_size();
+  std::vector<std::int64_t> costs;
+  for (std::int64_t row = 0; row < rows; ++row) {
+    costs.push_back(cost_of(place_in_mixture(step * rows + row)));
+  }
+  auto order = std::make_shared<const std::vector<std::int32_t>>(balanced_order(costs));
+  std::lock_guard lock(orders_->mutex);
+  orders_->of_steps[at] = {step, order};
+  return order;
+}
+
+std::vector<std::int64_t> Batcher::costs_of_rows(std::int64_t step) const {
+  std::vector<std::int64_t> costs;
+  for (std::int64_t sample = step * shape_.global_batch_size(); sample < end_of(step); ++sample) {
+    costs.push_back(cost_of(place_of(sample)));
+  }
+  return costs;
+}
+
+// Replicas have contiguous parts of a step, ranks of a replica alternate.
+double Batcher::imbalance(std::int64_t first_step, std::int64_t num_steps) const {
+  double sum = 0.0;
+  const int of_replica = shape_.world / shape_.num_replicas;
+  const std::int64_t rows = shape_.global_batch_size() / shape_.num_replicas;
+  for (std::int64_t step = first_step; step < first_step + num_steps; ++step) {
+    const std::vector<std::int64_t> costs = costs_of_rows(step);
+    std::vector<double> work(static_cast<std::size_t>(shape_.world), 0.0);
+    for (std::size_t i = 0; i < costs.size(); ++i) {
+      const auto row = static_cast<std::int64_t>(i);
+      const std::int64_t rank =
+          row / rows * of_replica + row % rows / shape_.micro_batch_size % of_replica;
+      work[static_cast<std::size_t>(rank)] += static_cast<double>(costs[i]);
+    }
+    const double all = std::accumulate(work.begin(), work.end(), 0.0);
+    sum += all > 0.0 ? std::ranges::max(work) * shape_.world / all : 1.0;
+  }
+  return num_steps > 0 ? sum / static_cast<double>(num_steps) : 1.0;
+}
+
+Mixture::Place Batcher::place_in_mixture(std::int64_t sample) const {
   SHERD_CHECK(sample >= 0, "sample {}", sample);
   const StageMixture& stage = stage_of(sample);
   Mixture::Place place = stage.mixture.at(sample - stage.first_step * shape_.global_batch_size());
@@ -155,7 +220,16 @@ std::int64_t Batcher::num_steps() const {
 
 std::int64_t Batcher::num_samples(std::int64_t num_steps) const {
   const std::int64_t samples = num_steps * shape_.global_batch_size();
-  return shape_.num_epochs == 0 ? samples : std::min(samples, shape_.num_epochs * num_windows());
+  if (shape_.num_epochs == 0) return samples;
+  const std::int64_t padding =
+      this->num_steps() * shape_.global_batch_size() - shape_.num_epochs * num_windows();
+  return num_steps < this->num_steps() ? samples : samples - padding;
+}
+
+// The sample after a step's last one.
+std::int64_t Batcher::end_of(std::int64_t step) const {
+  const std::int64_t end = (step + 1) * shape_.global_batch_size();
+  return shape_.num_epochs > 0 && step + 1 == num_steps() ? shape_.num_epochs * num_windows() : end;
 }
 
 std::int64_t Batcher::num_targets(std::int64_t step) const {
@@ -170,7 +244,7 @@ std::int64_t Batcher::num_targets(std::int64_t step, int part, int num_parts) co
   const std::int64_t rows = shape_.global_batch_size() / num_parts;
   const std::int64_t first = step * shape_.global_batch_size() + part * rows;
   std::int64_t targets = 0;
-  for (std::int64_t sample = first; sample < std::min(first + rows, num_samples(step + 1));
+  for (std::int64_t sample = first; sample < std::min(first + rows, end_of(step));
        ++sample) {
     const Mixture::Place place = place_of(sample);
     const Sequences& sequences = training(place.source);
@@ -181,7 +255,7 @@ std::int64_t Batcher::num_targets(std::int64_t step, int part, int num_parts) co
 
 std::vector<std::int64_t> Batcher::num_targets_of_sources(std::int64_t step) const {
   std::vector<std::int64_t> targets(sources_.size());
-  for (std::int64_t sample = num_samples(step); sample < num_samples(step + 1); ++sample) {
+  for (std::int64_t sample = step * shape_.global_batch_size(); sample < end_of(step); ++sample) {
     const Mixture::Place place = place_of(sample);
     const Sequences& sequences = training(place.source);
     targets[static_cast<std::size_t>(place.source)] +=
@@ -203,7 +277,7 @@ void Batcher::fill(std::int64_t step, std::int64_t micro_step, int rank, const B
   const std::int64_t first_sample =
       step * shape_.global_batch_size() + shape_.first_row(micro_step, rank);
   const std::int64_t count =
-      std::clamp(num_samples(step + 1) - first_sample, std::int64_t{0}, rows);
+      std::clamp(end_of(step) - first_sample, std::int64_t{0}, rows);
   BatchRows written(batch, shape_.seq_length);
   for (std::int64_t row = 0; row < count; ++row) {
     const Mixture::Place place = place_of(first_sample + row);

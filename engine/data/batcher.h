@@ -4,14 +4,16 @@
 ///   sequence  sequences.h says what a source's sequences are, and in which order they are used
 ///   source    of several sources, mixture.h says which one each sequence is of. Source i > 0 draws
 ///             its order from a seed of its own.
+///   balance   if documents of any of several sources are separate, the rows of a step are put into
+///             the order of balance.h, by the work of their attention
 ///   segment   a batcher has the steps of one shape, from `begin.first_step` on. If its sequences are
 ///             longer or shorter than those of the steps before, the sources are cut again, from
 ///             seeds of their own.
 ///   stage     a stage begins a mixture of its own, at the step that follows the previous stage's.
 ///             In it, each source continues where the previous stages left it.
 ///   end       with num_epochs E, samples are 0 .. E * W - 1, of W sequences in an epoch. If they
-///             don't fill the last step, its remaining rows are padding without targets. Not for
-///             several sources.
+///             don't fill the last step, its remaining rows are padding without targets. Later
+///             steps have the next epochs' samples. Not for several sources.
 ///   row       row i of a micro-batch is row first_row + i of the global batch. The global batch is
 ///             divided into contiguous parts: by replica, then by micro-step, then by rank:
 ///             first_row = ((replica * num_micro_steps + micro_step) * ranks of a replica
@@ -21,7 +23,9 @@
 #pragma once
 
 #include <cstdint>
+#include <array>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -152,10 +156,17 @@ class Batcher {
   std::int64_t num_tokens(std::int64_t num_steps) const;
   /// Steps in num_epochs; the last may have fewer samples. 0 without num_epochs.
   std::int64_t num_steps() const;
-  /// Samples of the first `num_steps` steps, if all had this shape.
+  /// Samples of the first `num_steps` steps, if all had this shape. Steps after num_epochs, of runs
+  /// that skip data, have those of the next epoch.
   std::int64_t num_samples(std::int64_t num_steps) const;
   /// The source and number of a sample.
   Mixture::Place place_of(std::int64_t sample) const;
+
+  /// The work of attention of each row of a step: the sum of its documents' squared lengths.
+  std::vector<std::int64_t> costs_of_rows(std::int64_t step) const;
+  /// The largest work of a rank over the mean of all ranks, in the mean of `num_steps` steps from
+  /// `first_step` on. Replicas are ranks, too.
+  double imbalance(std::int64_t first_step, std::int64_t num_steps) const;
 
   struct StageMixture {
     std::int64_t first_step = 0;
@@ -204,7 +215,12 @@ class Batcher {
   const Sequences& split(std::size_t index) const;
   std::vector<RowDocument> numbered(std::size_t split, std::int64_t row) const;
   std::pair<std::size_t, std::int64_t> place_of_example_row(std::int64_t row) const;
+  std::int64_t end_of(std::int64_t step) const;
   const StageMixture& stage_of(std::int64_t sample) const;
+  Mixture::Place place_in_mixture(std::int64_t sample) const;
+  std::int64_t cost_of(const Mixture::Place& place) const;
+  using StepOrder = std::shared_ptr<const std::vector<std::int32_t>>;
+  StepOrder order_of(std::int64_t step) const;
   const Sequences& validation(int set, std::int64_t first_window) const;
 
   std::vector<Source> sources_;
@@ -214,6 +230,13 @@ class Batcher {
   SegmentBegin begin_;
   std::vector<Sequences> training_, validation_;
   std::vector<StageMixture> stages_;
+  bool balances_ = false;
+  /// Orders of the last steps that were asked for: step s at s % size.
+  struct Orders {
+    std::mutex mutex;
+    std::array<std::pair<std::int64_t, StepOrder>, 4> of_steps{};
+  };
+  std::unique_ptr<Orders> orders_ = std::make_unique<Orders>();
 };
 
 }  // namespace sherd::data

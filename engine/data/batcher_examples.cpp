@@ -21,7 +21,7 @@ std::vector<RowDocument> Batcher::numbered(std::size_t index, std::int64_t row) 
 
 std::int64_t Batcher::num_examples(std::int64_t step) const {
   std::int64_t examples = 0;
-  for (std::int64_t sample = num_samples(step); sample < num_samples(step + 1); ++sample) {
+  for (std::int64_t sample = step * shape_.global_batch_size(); sample < end_of(step); ++sample) {
     const Mixture::Place place = place_of(sample);
     examples += training(place.source).num_examples(place.number);
   }
@@ -39,7 +39,7 @@ std::int64_t Batcher::num_validation_examples(std::int64_t first_window, std::in
 
 std::vector<RowDocument> Batcher::documents_of_row(std::int64_t step, std::int64_t row) const {
   const std::int64_t sample = step * shape_.global_batch_size() + row;
-  if (sample >= num_samples(step + 1)) return {};
+  if (sample >= end_of(step)) return {};
   const Mixture::Place place = place_of(sample);
   return numbered(static_cast<std::size_t>(place.source), place.number);
 }

@@ -45,6 +45,12 @@ void check_mup(Resolution& recipe) {
   }
   using enum optim::OptimizerType;
   const optim::OptimizerType type = values.optimizer.type;
+  if (type == kAdafactor) {
+    recipe.refuse({"optimizer.type", kKey},
+                  "{} has no rules for adafactor, which multiplies lr by the size of each tensor. "
+                  "Use adamw, adam, lion, sgd or muon.",
+                  kKey);
+  }
   if (type == kLamb || type == kLars) {
     recipe.refuse(
         {"optimizer.type", kKey},

@@ -225,6 +225,7 @@ struct Recipe {
     double momentum = 0;
     double trust_coefficient = 0;
     double adamw_lr = 0;
+    double beta2_decay = 0, clip_threshold = 0, min_parameter_rms = 0;  ///< adafactor
     optim::MuonScale muon_scale = optim::MuonScale::kOriginal;
     optim::MuonCoefficients muon_coefficients = optim::MuonCoefficients::kJordan;
     FloatType muon_dtype = FloatType::kF32;

@@ -110,6 +110,7 @@ void check_training(Resolution& recipe);
 /// parameters (rules_optimizer.cpp).
 void check_data(Resolution& recipe);
 void check_groups(Resolution& recipe);
+void check_adafactor(Resolution& recipe);
 void check_qk_clip(Resolution& recipe);
 /// Part of check_training: state on disk (rules_offload.cpp).
 void check_offload(Resolution& recipe);

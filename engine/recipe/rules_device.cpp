@@ -62,6 +62,11 @@ std::vector<Refusal> refusals_of_gpus(const Recipe& recipe) {
                                       "on CPUs only; set run.device: cpu.",
                                       recipe.model.kv_lora_rank));
   }
+  if (recipe.optimizer.type == OptimizerType::kAdafactor) {
+    refusals.emplace_back("optimizer.type",
+                          "optimizer.type is adafactor, which is computed on CPUs only; use adamw, "
+                          "or set run.device: cpu.");
+  }
   if (degrees.parameter_servers > 0) {
     refusals.emplace_back("parallelism.parameter_servers",
                           fmt::format("parallelism.parameter_servers is {}, but parameter servers "

@@ -27,7 +27,7 @@ void check_optimizer(Resolution& recipe, bool master) {
       recipe.values().zero_optimization.offload_optimizer != OffloadDevice::kNone ? kOptimizer
                                                                                   : kParam;
   if (optimizer.type == OptimizerType::kLamb || optimizer.type == OptimizerType::kLars ||
-      optimizer.type == OptimizerType::kMuon) {
+      optimizer.type == OptimizerType::kMuon || optimizer.type == OptimizerType::kAdafactor) {
     recipe.refuse({key, "optimizer.type"},
                   "{} is nvme, but {} needs whole tensors, which aren't brought from disk yet. Use "
                   "adamw, adam, lion or sgd.",

@@ -222,6 +222,15 @@ void check_groups(Resolution& recipe) {
   check_frozen(recipe);
 }
 
+// PyTorch's Adafactor would take experts as separate matrices, which are one parameter here.
+void check_adafactor(Resolution& recipe) {
+  const Recipe& values = recipe.values();
+  if (values.optimizer.type != OptimizerType::kAdafactor || values.moe.num_experts == 0) return;
+  recipe.refuse({"optimizer.type", "moe.num_experts"},
+                "optimizer.type is adafactor, which doesn't have a row and a column for each "
+                "expert's matrices yet. Use adamw, or moe.num_experts: 0.");
+}
+
 // QK-clip scales scores by scaling queries and keys.
 void check_qk_clip(Resolution& recipe) {
   constexpr std::string_view kKey = "optimizer.qk_clip_threshold";

@@ -172,12 +172,11 @@ void check_rewinds(Resolution& recipe) {
                   "{} is {}, but checkpoint.interval is 0: there is nothing to go back to. Set it.",
                   kKey, after);
   }
-  if (values.training.num_epochs > 0 || has_shapes(values)) {
-    recipe.refuse({kKey, "training.num_epochs", "data.stages"},
-                  "{} skips data, and that doesn't work yet with {}.", kKey,
-                  values.training.num_epochs > 0
-                      ? "training.num_epochs; use training.max_steps"
-                      : "stages that change the sequence length or batch size");
+  if (has_shapes(values)) {
+    recipe.refuse({kKey, "data.stages"},
+                  "{} skips data, and that doesn't work yet with stages that change the sequence "
+                  "length or batch size.",
+                  kKey);
   }
 }
 
@@ -270,6 +269,7 @@ void check_training(Resolution& recipe) {
   check_rates_of_both_updates(recipe);
   check_no_decay(recipe);
   check_groups(recipe);
+  check_adafactor(recipe);
   check_qk_clip(recipe);
   check_evaluations(recipe);
   check_weight_hashes(recipe);

@@ -57,6 +57,7 @@ std::string to_json(const StepMetrics& metrics) {
     line["exposed_comm_ms_by_axis"][axis] = milliseconds;
   }
   if (metrics.exposed_disk_ms) put(line, "exposed_disk_ms", *metrics.exposed_disk_ms);
+  if (metrics.data_wait_ms) put(line, "data_wait_ms", *metrics.data_wait_ms);
   put(line, "comm_cpu_ms", metrics.comm_cpu_ms);
   if (metrics.slowest) {
     line["slowest_rank"] = metrics.slowest->rank;
@@ -154,6 +155,7 @@ std::string to_json(const EndMetrics& metrics) {
   put(line, "moved_s", metrics.moved_s);
   put(line, "wall_s", metrics.wall_s);
   line["repeated_steps"] = metrics.repeated_steps;
+  put(line, "data_wait_share", metrics.data_wait_share);
   return line.dump();
 }
 

@@ -25,7 +25,10 @@
 /// Each time that the program ends a run, or stops it, it has a line of its goodput: the share of the
 /// program's time that moved the model. Repeated steps had been done before, and were lost.
 ///
-///   {"step":12,"goodput":0.75,"moved_s":6.0,"wall_s":8.0,"repeated_steps":4}
+///   {"step":12,"goodput":0.75,"moved_s":6.0,"wall_s":8.0,"repeated_steps":4,"data_wait_share":0.001}
+///
+/// The share of steps' time in which a rank waited for its batch is "data_wait_share". A step's line
+/// has the milliseconds, "data_wait_ms", of the rank that waited longest.
 ///
 /// "step" is the number of steps done, as on the screen and in the names of checkpoints: the first
 /// step is 1. A file without the first line is of version 1, in which the first step was 0; a run
@@ -136,6 +139,7 @@ struct StepMetrics {
   /// The same by mesh axis, for axes with several ranks.
   std::vector<std::pair<std::string, double>> exposed_by_axis{};
   std::optional<double> exposed_disk_ms{};  ///< the update waited for state on disk
+  std::optional<double> data_wait_ms{};     ///< of the rank that waited longest for its batches
   double comm_cpu_ms = 0;  ///< processor time that communication took from computing
   /// With several ranks: the one with the longest own time, and the median of all.
   struct Slowest {
@@ -218,6 +222,7 @@ struct EndMetrics {
   double moved_s = 0;  ///< in steps that updated the model, and hadn't been done before
   double wall_s = 0;  ///< since the program began: loading, saves, evaluations, repeated steps, too
   std::int64_t repeated_steps = 0;
+  double data_wait_share = 0;  ///< of the time of all steps
 
   double goodput() const { return wall_s > 0 ? moved_s / wall_s : 0; }
 };

@@ -76,6 +76,21 @@ bool is_cut_anew(const RunData& data, std::size_t index) {
   return index > 0 && data.batches[index]->begin().cut != data.batches[index - 1]->begin().cut;
 }
 
+// "attention: the busiest of 4 ranks has 1.02 times the mean work, in the mean of 16 steps".
+std::string balance_line(const data::Batcher& batcher, std::int64_t end) {
+  constexpr std::int64_t kMostSteps = 16;
+  bool has_documents = false;
+  for (int i = 0; i < batcher.num_sources(); ++i) {
+    has_documents |= batcher.training(i).document_rows() != nullptr;
+  }
+  const std::int64_t steps = std::min(kMostSteps, end - batcher.first_step());
+  if (!has_documents || batcher.shape().world == 1 || steps <= 0) return "";
+  return fmt::format(
+      "attention: the busiest of {} ranks has {:.3f} times the mean work, in the mean of {} step{}",
+      batcher.shape().world, batcher.imbalance(batcher.first_step(), steps), steps,
+      steps == 1 ? "" : "s");
+}
+
 std::string counted(std::int64_t count, std::string_view what) {
   return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s");
 }
@@ -109,6 +124,7 @@ std::string data_lines(const Recipe& recipe, const RunData& data) {
     const data::Batcher& batcher = *data.batches[i];
     if (data.batches.size() > 1) add(data.segments[i].text(recipe));
     add(batcher.summary());
+    add(balance_line(batcher, end_of(data, i, max_steps)));
     for (std::size_t stage = 0; is_mixed && stage < batcher.stages().size(); ++stage) {
       if (batcher.stages()[stage].first_step >= max_steps) continue;
       add(stage_line(batcher, stage, end_of(data, i, max_steps)));

@@ -23,6 +23,7 @@ struct RunTotals {
   std::int64_t lost_steps = 0;  ///< done before, in steps after first_step
   /// Of each step after first_step: the time in which it trained the model.
   std::vector<double> moved_seconds{};
+  double step_seconds = 0.0, data_wait_seconds = 0.0;  ///< of all steps
   SlowestCounts slowest{};                ///< of all steps
   std::optional<RewindMetrics> rewind{};  ///< that the next trainer begins with
 };

@@ -149,6 +149,7 @@ StepMetrics RunReporter::metrics_of(std::int64_t step, const StepResult& result,
   line.exposed_comm_ms = result.exposed_comm_ms;
   line.exposed_by_axis = result.exposed_by_axis;
   if (rank_.disk) line.exposed_disk_ms = result.exposed_disk_ms;
+  line.data_wait_ms = result.data_wait_ms;
   line.comm_cpu_ms = result.comm_cpu_ms;
   if (const auto& slowest = result.slowest) {
     line.slowest = {slowest->rank, slowest->own_ms, slowest->median_ms};
@@ -213,6 +214,8 @@ void RunReporter::step(std::int64_t step, const StepResult& result, Clock::durat
   const bool moved = !result.skipped && result.num_targets > 0;
   RunTotals& totals = context_.totals;
   const bool is_lost = step - totals.first_step < totals.lost_steps;
+  totals.step_seconds += seconds;
+  totals.data_wait_seconds += result.data_wait_ms * 1e-3;
   totals.moved_seconds.push_back(moved && !is_lost ? seconds : 0.0);
   if (context_.hooks) context_.hooks->step(step + 1, result.loss);
   show_progress(step, result.loss);
@@ -328,14 +331,17 @@ void RunReporter::end(std::int64_t steps_done, bool continues) {
         .step = steps_done,
         .moved_s = std::accumulate(totals.moved_seconds.begin(), totals.moved_seconds.end(), 0.0),
         .wall_s = process_age().count(),
-        .repeated_steps = std::min(steps_done - totals.first_step, totals.lost_steps)};
+        .repeated_steps = std::min(steps_done - totals.first_step, totals.lost_steps),
+        .data_wait_share = totals.data_wait_seconds / totals.step_seconds};
     metrics_->write(end);
     const std::string repeated =
         end.repeated_steps > 0 ? fmt::format("; {} steps had been done before", end.repeated_steps)
                                : "";
     if (const std::string slow = totals.slowest.text(); !slow.empty()) say(slow);
-    say(fmt::format("goodput {:.1f} %: {:.1f} of {:.1f} s moved the model{}", end.goodput() * 100.0,
-                    end.moved_s, end.wall_s, repeated));
+    say(fmt::format("goodput {:.1f} %: {:.1f} of {:.1f} s moved the model{}; steps waited for data "
+                    "{:.2f} % of their time",
+                    end.goodput() * 100.0, end.moved_s, end.wall_s, repeated,
+                    end.data_wait_share * 100.0));
   }
   metrics_->sync();
 }

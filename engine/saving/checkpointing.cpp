@@ -8,6 +8,7 @@
 #include "core/disk_home.h"
 #include "engine/saving/run_state.h"
 #include "kernels/isa.h"
+#include "optim/adafactor.h"
 #include "optim/eight_bits.h"
 
 namespace sherd::engine {
@@ -19,7 +20,7 @@ std::vector<std::int64_t> bytes_by_kind(const TrainingOptions& options,
                                         const sharding::ShardingPlan& plan,
                                         const sharding::OffloadOptions& offload) {
   const optim::OptimizerDescriptor& optimizer = optim::descriptor_of(options.optimizer.type);
-  std::int64_t slices = 0, frozen = 0, published = 0;
+  std::int64_t slices = 0, frozen = 0, published = 0, factors = 0;
   std::set<std::string> kinds;
   for (const sharding::UnitPlan& unit : plan.units) {
     if (!unit.is_workers()) slices += unit.layout.slice_numel();
@@ -27,7 +28,11 @@ std::vector<std::int64_t> bytes_by_kind(const TrainingOptions& options,
     if (saves_frozen(options)) frozen += unit.frozen_layout.slice_numel();
     for (const ParameterSpec& parameter : unit.spec.parameters) {
       for (std::string& kind : optimizer.moment_kinds(options.optimizer, unit.spec, parameter)) {
-        kinds.insert(std::move(kind));
+        if (optim::is_factor(kind)) {
+          factors += optim::shape_of_kind(kind, {}, parameter.shape)[0];
+        } else {
+          kinds.insert(std::move(kind));
+        }
       }
     }
   }
@@ -38,6 +43,7 @@ std::vector<std::int64_t> bytes_by_kind(const TrainingOptions& options,
     const optim::MomentForm form = optim::form_of(kind, options.optimizer.moment_type);
     bytes.push_back(slices / form.elements * static_cast<std::int64_t>(size_of(form.dtype)));
   }
+  if (factors > 0) bytes.push_back(factors * 4);
   if (options.average.active()) bytes.push_back((slices + frozen) * 4);
   if (published > 0) bytes.push_back(published);
   return bytes;

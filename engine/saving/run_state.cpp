@@ -6,6 +6,7 @@
 #include "engine/model/adapter.h"
 #include "engine/model/parameters.h"
 #include "engine/train/units/cut_pieces.h"
+#include "optim/adafactor.h"
 #include "optim/average.h"
 #include "optim/eight_bits.h"
 #include "optim/outer_update.h"
@@ -214,6 +215,12 @@ int replicas_of(const std::vector<sharding::StateTensor>& tensors) {
 
 namespace {
 
+// Every rank has all of them; one saves them.
+bool saves_factors(const sharding::Rank& rank, const sharding::UnitState& unit) {
+  return unit.contributes_slice() && unit.own_slice() == 0 &&
+         rank.mesh.coordinate(rank.rank, sharding::kTensorAxis) == 0;
+}
+
 // The pieces of moments, or of other state that is a range of each parameter.
 void add_moments(const TrainingOptions& options, const ShardedModel& model,
                  const std::vector<optim::MomentPiece>& moments, const Index& index, Pieces which,
@@ -225,6 +232,12 @@ void add_moments(const TrainingOptions& options, const ShardedModel& model,
   for (const optim::MomentPiece& moment : moments) {
     const sharding::UnitState& unit = *unit_of.at(moment.parameter);
     const ParameterSpec& parameter = optim::parameter_at(unit.spec(), moment.parameter);
+    if (optim::is_factor(moment.kind)) {
+      if (which == Pieces::kOwned && !saves_factors(model.rank(), unit)) continue;
+      pieces.push_back({index.at({moment.parameter, moment.kind}), moment.first_element,
+                        moment.data.numel, moment.data});
+      continue;
+    }
     Elements elements = elements_of(
         moment, parameter, optim::form_of(moment.kind, options.optimizer.moment_type).elements);
     if (which == Pieces::kOwned) {

@@ -100,6 +100,9 @@ TrainingOptions training_options(const Recipe& recipe) {
                        .adamw_lr_ratio = optimizer.lr > 0.0
                                              ? static_cast<float>(optimizer.adamw_lr / optimizer.lr)
                                              : 0.0f,
+                       .beta2_decay = static_cast<float>(optimizer.beta2_decay),
+                       .clip_threshold = static_cast<float>(optimizer.clip_threshold),
+                       .min_parameter_rms = static_cast<float>(optimizer.min_parameter_rms),
                        .muon_scale = optimizer.muon_scale,
                        .muon_coefficients = optimizer.muon_coefficients,
                        .muon_dtype = dtype_of(optimizer.muon_dtype),

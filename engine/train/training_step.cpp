@@ -176,7 +176,12 @@ int TrainingStep::replica_of(int rank) const {
 
 // The step's gradient on every rank's slices, and the sum of this rank's token losses.
 void TrainingStep::accumulate_gradients(std::int64_t step, const NextBatch& next_batch) {
-  model_.train([&](int micro_batch) { return pass_of(step, next_batch(step, micro_batch)); });
+  model_.train([&](int micro_batch) {
+    const auto asked = std::chrono::steady_clock::now();
+    const TokenBatch batch = next_batch(step, micro_batch);
+    waited_for_data_ += std::chrono::steady_clock::now() - asked;
+    return pass_of(step, batch);
+  });
 }
 
 model::Pass TrainingStep::pass_of(std::int64_t step, const TokenBatch& batch) const {
@@ -220,6 +225,7 @@ TrainingStep::RankStats TrainingStep::own_stats(const StepRequests& asked) {
   const std::chrono::nanoseconds for_disk = rank_.waited_for_disk();
   stats.exposed_disk_ms = Milliseconds(for_disk - waited_for_disk_).count();
   waited_for_disk_ = for_disk;
+  stats.data_wait_ms = Milliseconds(std::exchange(waited_for_data_, {})).count();
   stats.comm_cpu_ms = Milliseconds(cpu - cpu_before_).count();
   cpu_before_ = cpu;
   if (const auto sent = rank_.groups->sent()) {
@@ -251,6 +257,7 @@ TrainingStep::StepStats TrainingStep::reduce_step_stats(std::int64_t step,
     total_loss.add(of_rank.loss_sum);
     if (of_rank.exposed_comm_ms >= longest.exposed_comm_ms) longest = of_rank;
     result.comm_cpu_ms = std::max(result.comm_cpu_ms, of_rank.comm_cpu_ms);
+    result.data_wait_ms = std::max(result.data_wait_ms, of_rank.data_wait_ms);
     result.exposed_disk_ms = std::max(result.exposed_disk_ms, of_rank.exposed_disk_ms);
     // Owners have no batch: they are never as busy as the others.
     if (std::ssize(own_ms) < rank_.mesh.num_workers()) own_ms.push_back(of_rank.own_ms);

@@ -49,6 +49,7 @@ struct StepResult {
   /// among ranks of several axes.
   std::vector<std::pair<std::string, double>> exposed_by_axis;
   double exposed_disk_ms = 0.0;  ///< of the rank whose update waited longest for state from disk
+  double data_wait_ms = 0.0;     ///< of the rank that waited longest for its batches
   double comm_cpu_ms = 0.0;      ///< of the rank whose communication workers used most CPU time
   /// From the previous step's statistics to this step's, without evaluations and saves between
   /// steps. None in a world of one rank.
@@ -189,6 +190,7 @@ class TrainingStep {
     double comm_cpu_ms = 0.0;
     double own_ms = 0.0;  ///< SlowestRank
     double exposed_disk_ms = 0.0;
+    double data_wait_ms = 0.0;
     double sent_within = 0.0, sent_across = 0.0;  ///< bytes, if they are known
     double stop_request = 0.0, save_request = 0.0;
   };
@@ -245,6 +247,7 @@ class TrainingStep {
   std::int64_t num_updates_ = 0, num_without_targets_ = 0;
   ShardedModel::Waits waited_before_;
   std::chrono::nanoseconds waited_for_disk_{0};
+  std::chrono::nanoseconds waited_for_data_{0};  // since the last statistics
   LinkBytes sent_before_;
   std::chrono::nanoseconds cpu_before_{0};
   // Of this rank's own time: what has been counted, and its beginning, and the waits until then.

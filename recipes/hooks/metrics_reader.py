@@ -10,7 +10,7 @@ import json
 import os
 
 FIGURES = (
-    "loss grad_norm lr tokens tokens_per_s exposed_comm_ms comm_cpu_ms loss_scale balance_loss"
+    "loss grad_norm lr tokens tokens_per_s exposed_comm_ms data_wait_ms comm_cpu_ms loss_scale balance_loss"
     " router_z_loss z_loss max_attention_logit clipped_heads val_loss val_loss_20_batches save_s"
     " goodput"
 ).split()

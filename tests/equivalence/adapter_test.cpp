@@ -116,7 +116,7 @@ TEST(AdapterLadder, RecomputeChangesNoBitInAnyPrecision) {
 TEST(AdapterLadder, EveryOptimizerAgreesAtEveryStage) {
   for (const OptimizerType type :
        {OptimizerType::kAdam, OptimizerType::kSgd, OptimizerType::kLion, OptimizerType::kLamb,
-        OptimizerType::kLars, OptimizerType::kMuon}) {
+        OptimizerType::kLars, OptimizerType::kMuon, OptimizerType::kAdafactor}) {
     for (const auto& shape : {adapted_model(false), adapters_alone(true)}) {
       engine::TrainingOptions options = tiny_training(shape);
       options.optimizer.type = type;

@@ -36,7 +36,7 @@ TEST(DividedReplicas, HaveTheBitsOfOneRankWithEveryOptimizerThatMayDoSo) {
   int stage = 0;
   for (const OptimizerType type :
        {OptimizerType::kAdamW, OptimizerType::kAdam, OptimizerType::kSgd, OptimizerType::kLion,
-        OptimizerType::kLamb, OptimizerType::kLars}) {
+        OptimizerType::kLamb, OptimizerType::kLars, OptimizerType::kAdafactor}) {
     for (const int shards : {1, 2}) {
       expect_bits(options_of(type, stage % 2 == 0),
                   {.shards = shards, .replicas = 2, .stage = 1 + stage++ % 3, .micro_steps = 2});

@@ -61,7 +61,7 @@ TEST(LocalUpdatesRuns, HaveThemWithEveryOptimizer) {
   int stage = 0;
   for (const OptimizerType type :
        {OptimizerType::kAdam, OptimizerType::kSgd, OptimizerType::kLion, OptimizerType::kLamb,
-        OptimizerType::kLars, OptimizerType::kMuon}) {
+        OptimizerType::kLars, OptimizerType::kMuon, OptimizerType::kAdafactor}) {
     const auto options = options_of(kDelayed, type);
     const MeshCase each{.shards = 2, .replicas = 2, .stage = stage++ % 4};
     EXPECT_EQ(difference(run(options, each, 4), of_single_ranks(options, each, 4)), "")

@@ -19,11 +19,11 @@ constexpr model::Recompute kRecompute[] = {model::Recompute::kNone, model::Recom
                                            model::Recompute::kFull};
 constexpr OptimizerType kOptimizers[] = {
     OptimizerType::kAdamW, OptimizerType::kAdam, OptimizerType::kSgd, OptimizerType::kLion,
-    OptimizerType::kLamb,  OptimizerType::kLars, OptimizerType::kMuon};
+    OptimizerType::kLamb,  OptimizerType::kLars, OptimizerType::kMuon, OptimizerType::kAdafactor};
 
 // Stage, world, type, accumulation, recompute, shape (GPT-2 or Llama with grouped queries, tied or
 // not), optimizer, gradients reduced at the boundary or not.
-const std::vector<int> kFactors = {4, 5, 3, 2, 3, 4, 7, 2};
+const std::vector<int> kFactors = {4, 5, 3, 2, 3, 4, 8, 2};
 
 void train_as_planned(const std::vector<int>& row) {
   model::ModelShape shape = tiny_model(row[5] % 2 == 0);

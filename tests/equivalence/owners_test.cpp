@@ -33,7 +33,7 @@ const Types kTypes[] = {{"f32", {}},
                         {"bf16 throughout", {DType::kBF16, DType::kBF16, DType::kBF16}}};
 constexpr OptimizerType kOptimizers[] = {
     OptimizerType::kAdamW, OptimizerType::kAdam, OptimizerType::kSgd, OptimizerType::kLion,
-    OptimizerType::kLamb,  OptimizerType::kLars, OptimizerType::kMuon};
+    OptimizerType::kLamb,  OptimizerType::kLars, OptimizerType::kMuon, OptimizerType::kAdafactor};
 
 engine::TrainingOptions training(const Types& types, OptimizerType optimizer, bool clips,
                                  bool tied) {
@@ -53,7 +53,7 @@ engine::TrainingOptions training(const Types& types, OptimizerType optimizer, bo
 struct OwnersCase {
   int owners, workers, stage, types, optimizer, micro_steps, sync, clips, tied;
 
-  static std::vector<int> sizes() { return {3, 4, 3, 4, 7, 2, 2, 2, 2}; }
+  static std::vector<int> sizes() { return {3, 4, 3, 4, 8, 2, 2, 2, 2}; }
   static OwnersCase of(const std::vector<int>& row) {
     return {row[0] + 1,     row[1] + 1, row[2] + 1, row[3], row[4],
             1 + 2 * row[5], row[6],     row[7],     row[8]};

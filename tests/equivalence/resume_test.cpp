@@ -43,12 +43,12 @@ const char* const kPrecisions[] = {
     "mixed_precision: {param_dtype: f32}", "mixed_precision: {param_dtype: bf16}",
     "mixed_precision: {param_dtype: f16}\nloss_scaling: {mode: dynamic, growth_interval: 3}",
     "mixed_precision: {param_dtype: bf16, optimizer_state_dtype: bf16, stochastic_rounding: true}"};
-const char* const kOptimizers[] = {"adamw", "adam", "sgd", "lion", "lamb", "lars", "muon"};
+const char* const kOptimizers[] = {"adamw", "adam", "sgd", "lion", "lamb", "lars", "muon", "adafactor"};
 
 TEST(Resume, IsTheRunThatNeverStoppedInEveryStageWorldPrecisionAndOptimizer) {
   const test::TempFolder folder;
   write_data(folder);
-  for (const std::vector<int>& row : pairwise_cover({4, 4, 4, 7, 2, 2})) {
+  for (const std::vector<int>& row : pairwise_cover({4, 4, 4, 8, 2, 2})) {
     const TrainingRun run{
         .stage = row[0],
         .world = row[1] + 1,

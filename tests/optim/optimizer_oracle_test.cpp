@@ -47,6 +47,7 @@ const Case kCases[] = {
     {"lars", OptimizerType::kLars, 1.0f, 0.9f},
     {"muon", OptimizerType::kMuon, 0.02f, 0.95f},
     {"muon_polar_express", OptimizerType::kMuon, 0.02f, 0.95f, MuonCoefficients::kPolarExpress},
+    {"adafactor", OptimizerType::kAdafactor, 0.1f},
 };
 
 OptimizerOptions options_of(const Case& c) {

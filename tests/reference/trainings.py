@@ -4,7 +4,7 @@
     python tests/reference/trainings.py --check    # check itself and the stored file, write nothing
     python tests/reference/trainings.py --float32  # also: how far a plain float32 run strays from float64
 
-Models, weights and tokens are generate.py's. AdamW, Adam and SGD are PyTorch's own. Lion, LAMB, LARS and
+Models, weights and tokens are generate.py's. AdamW, Adam, SGD and Adafactor are PyTorch's own. Lion, LAMB, LARS and
 Muon are written here from their papers: arXiv:2302.06675 Alg. 2, arXiv:1904.00962v3 Alg. 2,
 arXiv:1708.03888 Alg. 1, and https://kellerjordan.github.io/posts/muon. Polar Express has the coefficients
 of arXiv:2505.16932 for five steps and a safety factor of 2e-2, by which the norm is multiplied as well.
@@ -35,6 +35,8 @@ OPTIMIZERS = {
              "adamw_lr": 3e-3, "beta1": 0.9, "beta2": 0.95, "eps": 1e-8},
     "muon_polar_express": {"lr": 2e-2, "momentum": 0.95, "weight_decay": 0.1,
                            "adamw_lr": 3e-3, "beta1": 0.9, "beta2": 0.95, "eps": 1e-8},
+    "adafactor": {"lr": 5e-2, "beta2_decay": -0.8, "eps": 1e-7, "min_parameter_rms": 0.03, "clip_threshold": 1.0,
+                  "weight_decay": 0.1},
 }
 
 # --- optimizers from their papers -------------------------------------------------------------------
@@ -175,6 +177,9 @@ def make(name, c, o, w):
         return Torch(torch_optimizer(kind, o, w, o["lr"], betas=(o["beta1"], o["beta2"]), eps=o["eps"]))
     if name == "sgd":
         return Torch(torch_optimizer(torch.optim.SGD, o, w, o["lr"], momentum=o["momentum"]))
+    if name == "adafactor":
+        return Torch(torch_optimizer(torch.optim.Adafactor, o, w, o["lr"], beta2_decay=o["beta2_decay"],
+                                     eps=(o["eps"], o["min_parameter_rms"]), d=o["clip_threshold"]))
     return {"lion": Lion, "lamb": Lamb, "lars": Lars, "muon": Muon,
             "muon_polar_express": MuonPolarExpress}[name](c, o, w)
 

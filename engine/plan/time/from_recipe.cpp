@@ -35,6 +35,7 @@ double update_bytes(const Recipe& recipe) {
     moments = recipe.optimizer.momentum > 0.0 ? 1.0 : 0.0;
   } else if (recipe.optimizer.type == OptimizerType::kLion ||
              recipe.optimizer.type == OptimizerType::kLars ||
+             recipe.optimizer.type == OptimizerType::kAdafactor ||  // reads gradients twice more
              recipe.optimizer.type == OptimizerType::kMuon) {
     moments = 1.0;
   }

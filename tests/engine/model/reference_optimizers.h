@@ -16,7 +16,8 @@ inline optim::OptimizerOptions optimizer_options(const std::string& name, const 
       {"adamw", OptimizerType::kAdamW}, {"adam", OptimizerType::kAdam},
       {"sgd", OptimizerType::kSgd},     {"lion", OptimizerType::kLion},
       {"lamb", OptimizerType::kLamb},   {"lars", OptimizerType::kLars},
-      {"muon", OptimizerType::kMuon},   {"muon_polar_express", OptimizerType::kMuon}};
+      {"muon", OptimizerType::kMuon},   {"muon_polar_express", OptimizerType::kMuon},
+      {"adafactor", OptimizerType::kAdafactor}};
   optim::OptimizerOptions options;
   options.type = kTypes.at(name);
   options.beta1 = o.value("beta1", 0.0f);
@@ -24,6 +25,9 @@ inline optim::OptimizerOptions optimizer_options(const std::string& name, const 
   options.eps = o.value("eps", 0.0f);
   options.momentum = o.value("momentum", 0.0f);
   options.trust_coefficient = o.value("trust_coefficient", 0.0f);
+  options.beta2_decay = o.value("beta2_decay", 0.0f);
+  options.clip_threshold = o.value("clip_threshold", 0.0f);
+  options.min_parameter_rms = o.value("min_parameter_rms", 0.0f);
   options.adamw_lr_ratio = static_cast<float>(o.value("adamw_lr", 0.0) / o.at("lr").get<double>());
   if (name == "muon_polar_express") {
     options.muon_coefficients = optim::MuonCoefficients::kPolarExpress;

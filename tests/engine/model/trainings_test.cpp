@@ -84,7 +84,7 @@ void expect_trained(const ReferenceCase& model, const Json& training, const Trai
 class Trainings : public ::testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(Optimizers, Trainings,
                          ::testing::Values("adamw", "adam", "sgd", "lion", "lamb", "lars", "muon",
-                                           "muon_polar_express"),
+                                           "muon_polar_express", "adafactor"),
                          [](const auto& info) { return info.param; });
 
 TEST_P(Trainings, AreThoseOfPyTorchAtEveryStageAndWorldClippedAndAccumulated) {

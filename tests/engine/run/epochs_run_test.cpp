@@ -1,6 +1,7 @@
 // Runs that are counted in epochs: how many steps they take, what the last one is, and how they go on.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -24,7 +25,7 @@ class EpochsRun : public ::testing::Test {
   }
 
   engine::ResolvedRecipe recipe(const std::string& output, const std::string& training,
-                                int ranks = 1) const {
+                                int ranks = 1, const std::string& more = "") const {
     std::ostringstream text;
     text << "run: {output_dir: " << folder_.file(output) << "}\n"
          << "model: {num_layers: 1, hidden_size: 16, num_attention_heads: 2, vocab_size: 256}\n"
@@ -32,14 +33,15 @@ class EpochsRun : public ::testing::Test {
          << "training: {seq_length: 8, micro_batch_size: 1, " << training << "}\n"
          << "zero_optimization: {stage: 2}\n"
          << "lr_scheduler: {warmup_ratio: 0.5}\n"
-         << "checkpoint: {interval: 2}\n";
+         << (more.empty() ? "checkpoint: {interval: 2}\n" : more);
     return engine::resolve_recipe(
         {.path = "mine.yaml", .text = text.str(), .sets = {}, .ranks = ranks});
   }
 
-  std::string train(const std::string& output, const std::string& training, int ranks = 1) const {
+  std::string train(const std::string& output, const std::string& training, int ranks = 1,
+                    const std::string& more = "") const {
     ::testing::internal::CaptureStdout();
-    engine::train(recipe(output, training, ranks), engine::cpu_machine());
+    engine::train(recipe(output, training, ranks, more), engine::cpu_machine());
     return ::testing::internal::GetCapturedStdout();
   }
 
@@ -108,6 +110,39 @@ TEST_F(EpochsRun, AnotherNumberOfStepsAndOtherDataAreRefused) {
   EXPECT_NE(refused("global_batch_size: 4, num_epochs: 2").find("data (fingerprint)"),
             std::string::npos);
   ::testing::internal::GetCapturedStdout();
+}
+
+// With a rate of 0 a step's loss is a function of its data alone. Steps 0 to 4 have two epochs, the
+// last one half of a batch; what follows is the third epoch's.
+TEST_F(EpochsRun, ARunThatSkipsDataTakesTheNextEpochsInstead) {
+  const std::string still = "optimizer: {lr: 0}\ncheckpoint: {interval: 1, keep_last: 20}\n";
+  train("endless", "global_batch_size: 4, max_steps: 12", 1, still);
+  train("epochs", "global_batch_size: 4, num_epochs: 2", 1, still);
+  std::vector<double> data;  // the losses of steps of data
+  for (const auto& step : steps_of("endless")) data.push_back(step[1]);
+  data[4] = steps_of("epochs")[4][1];
+  const auto losses_of = [&](const std::string& output) {
+    std::vector<double> losses;
+    for (const auto& step : steps_of(output)) losses.push_back(step[1]);
+    return losses;
+  };
+  const std::vector<double> plain(data.begin(), data.begin() + 5);
+  ASSERT_EQ(losses_of("epochs"), plain);
+  // The largest loss of the first steps is bad; the run goes back before it and skips it.
+  const auto worst = std::max_element(data.begin() + 1, data.begin() + 5);
+  const double second = *std::max_element(
+      data.begin(), data.end(), [&](double a, double b) { return (a == *worst ? 0 : a) < (b == *worst ? 0 : b); });
+  if (second >= *worst) GTEST_SKIP() << "a later step is worse";
+  const std::string bad = still + fmt::format("bad_steps: {{max_loss: {:.17g}, rewind_after: 1}}\n",
+                                              (second + *worst) / 2);
+  std::vector<double> expected = data;
+  expected.erase(expected.begin() + (worst - data.begin()));
+  expected.resize(5);
+  const std::string said = train("skips", "global_batch_size: 4, num_epochs: 2", 1, bad);
+  EXPECT_NE(said.find("without its next 1 steps of data"), std::string::npos) << said;
+  EXPECT_EQ(losses_of("skips"), expected);
+  for (int ranks : {2, 4, 1}) train("ranks", "global_batch_size: 4, num_epochs: 2", ranks, bad);
+  EXPECT_EQ(losses_of("ranks"), expected);
 }
 
 TEST_F(EpochsRun, AreCountedByTheDataCommandWhicheverIsGiven) {

@@ -17,7 +17,7 @@ using optim::OptimizerType;
 
 constexpr OptimizerType kOptimizers[] = {
     OptimizerType::kAdamW, OptimizerType::kAdam, OptimizerType::kSgd, OptimizerType::kLion,
-    OptimizerType::kLamb,  OptimizerType::kLars, OptimizerType::kMuon};
+    OptimizerType::kLamb,  OptimizerType::kLars, OptimizerType::kMuon, OptimizerType::kAdafactor};
 
 // One of each stage, alone and among ranks, with and without accumulation.
 const RunShape kShapes[] = {{.world_size = 1, .num_micro_steps = 2, .stage = 0},

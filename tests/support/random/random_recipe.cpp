@@ -355,7 +355,9 @@ class LegalRecipe {
   }
 
   /// Experts, where no other key forbids them.
+  // Adafactor's matrices are whole parameters; those of experts are stacked.
   void experts() {
+    if (value_of("optimizer.type", "adamw") == "adafactor") return set("moe.num_experts", "0");
     const auto is = [&](const char* key, const char* value) {
       const auto found = settings_.find(key);
       return found != settings_.end() && found->second == value;
@@ -581,6 +583,9 @@ class LegalRecipe {
                                     ? random_.one_of({"[]", "[\"*\"]"})
                                     : random_.one_of({"[]", "[\"embedding.*\", \"*norm*\"]"}));
     maybe("optimizer.trust_coefficient", random_.one_of({"1e-3", "1"}));
+    maybe("optimizer.beta2_decay", random_.one_of({"-0.8", "0", "-2"}));
+    maybe("optimizer.clip_threshold", random_.one_of({"1e-3", "1"}));
+    maybe("optimizer.min_parameter_rms", random_.one_of({"1e-6", "0.1"}));
     maybe("optimizer.betas", random_.one_of({"[0.9, 0.95]", "[0, 0]", "[0.5, 0.999]"}));
     maybe("optimizer.momentum", random_.one_of({"0", "0.9", "0.99"}));
     maybe("optimizer.groups",
@@ -595,7 +600,8 @@ class LegalRecipe {
     maybe("model.mup_base_hidden_size", random_.one_of({"0", "8", "100"}));
     const auto optimizer = settings_.find("optimizer.type");
     const bool by_trust = optimizer != settings_.end() &&
-                          (optimizer->second == "lamb" || optimizer->second == "lars");
+                          (optimizer->second == "lamb" || optimizer->second == "lars" ||
+                           optimizer->second == "adafactor");
     if (by_trust || has_adapter_ || settings_.contains("model.logits_scale")) {
       leave("model.mup_base_hidden_size");
     }
@@ -639,7 +645,9 @@ class LegalRecipe {
       sums = random_.one_of({"f32", "bf16", "f16"});
       set("mixed_precision.grad_accum_dtype", sums);
     }
-    const std::string state = random_.one_of({"f32", "bf16"});
+    const std::string state = value_of("optimizer.type", "adamw") == "adafactor"
+                                  ? "f32"
+                                  : random_.one_of({"f32", "bf16"});
     set("mixed_precision.optimizer_state_dtype", state);
     if (state == "f32") leave("mixed_precision.stochastic_rounding");
     const bool f16 = compute == "f16" || reduce == "f16" || sums == "f16";

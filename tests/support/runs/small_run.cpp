@@ -62,7 +62,7 @@ std::vector<nlohmann::json> metrics_of(const test::TempFolder& folder, const std
     nlohmann::json parsed = nlohmann::json::parse(line);
     if (!parsed.contains("step")) continue;
     if (parsed.contains("saved") || parsed.contains("goodput")) continue;
-    for (const char* key : {"tokens_per_s", "exposed_comm_ms", "exposed_disk_ms",
+    for (const char* key : {"tokens_per_s", "exposed_comm_ms", "exposed_disk_ms", "data_wait_ms",
                             "exposed_comm_ms_by_axis", "comm_cpu_ms", "peak_bytes", "isa",
                             "sent_bytes", "slowest_rank", "slowest_rank_ms", "median_rank_ms"}) {
       parsed.erase(key);

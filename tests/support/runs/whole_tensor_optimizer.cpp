@@ -83,6 +83,9 @@ void WholeTensorOptimizer::step(const optim::UpdateStep& step, const ElementValu
       case OptimizerType::kLars:
         step_lars(tensor, gradient, common);
         break;
+      case OptimizerType::kAdafactor:
+        step_adafactor(tensor, gradient, step, whole.weight_decay);
+        break;
       case OptimizerType::kMuon:
         if (tensor.in_block && decays) {
           step_muon(tensor, gradient, common);
@@ -148,6 +151,54 @@ void WholeTensorOptimizer::step_lars(Tensor& tensor, const Values& gradient,
               ? 1.0
               : static_cast<double>(options_.trust_coefficient) * p / (g + decay * p);
   lars_apply(tensor.state, gradient, args, {ratio});
+}
+
+namespace {
+
+double mean_of_squares(const Values& values) {
+  double sum = 0.0;
+  for (const double value : values) sum += value * value;
+  return sum / static_cast<double>(values.size());
+}
+
+}  // namespace
+
+// As in the documentation of torch.optim.Adafactor.
+void WholeTensorOptimizer::step_adafactor(Tensor& tensor, const Values& gradient,
+                                          const optim::UpdateStep& step,
+                                          double weight_decay) const {
+  const auto& shape = tensor.spec.shape;
+  const bool is_matrix = shape.size() > 1;
+  const auto rows = static_cast<std::size_t>(is_matrix ? shape[0] : 1);
+  const auto columns = static_cast<std::size_t>(shape.back());
+  Values &row = tensor.state.first_moment, &column = tensor.state.second_moment;
+  const auto t = static_cast<double>(step.update_number);
+  const double fresh = std::pow(t, static_cast<double>(options_.beta2_decay));
+  Values row_mean(rows, 0.0), column_mean(columns, 0.0), u(gradient.size());
+  for (std::size_t i = 0; i < gradient.size(); ++i) {
+    u[i] = step.gradient_scale * gradient[i];
+    row_mean[i / columns] += u[i] * u[i] / static_cast<double>(columns);
+    column_mean[i % columns] += u[i] * u[i] / static_cast<double>(rows);
+  }
+  double all = 0.0;
+  for (std::size_t r = 0; r < rows; ++r) {
+    row[r] += fresh * (row_mean[r] - row[r]);
+    all += row[r] / static_cast<double>(rows);
+  }
+  for (std::size_t c = 0; c < columns; ++c) column[c] += fresh * (column_mean[c] - column[c]);
+  const double eps = options_.eps;
+  for (std::size_t i = 0; i < u.size(); ++i) {
+    const double of_row = is_matrix ? row[i / columns] / std::max(all, eps) : 1.0;
+    u[i] /= std::sqrt(std::max(of_row * column[i % columns], eps * eps));
+  }
+  Values& p = tensor.state.parameter;
+  const double size =
+      std::max<double>(options_.min_parameter_rms, std::sqrt(mean_of_squares(p)));
+  const double rate = size * std::min<double>(step.lr, 1.0 / std::sqrt(t)) /
+                      std::max(1.0, std::sqrt(mean_of_squares(u)) / options_.clip_threshold);
+  for (std::size_t i = 0; i < u.size(); ++i) {
+    p[i] -= static_cast<double>(step.lr) * weight_decay * p[i] + rate * u[i];
+  }
 }
 
 void WholeTensorOptimizer::step_muon(Tensor& tensor, const Values& gradient,

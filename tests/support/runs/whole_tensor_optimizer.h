@@ -35,7 +35,7 @@ class WholeTensorOptimizer {
   struct Tensor {
     ParameterSpec spec;
     bool in_block = false;
-    UpdateState state;
+    UpdateState state;  ///< adafactor: first moments are of rows, second moments of columns
     Values smallest_direction;
   };
   void step_adam(Tensor& tensor, const Values& gradient, const kernels::UpdateCommon& common,
@@ -44,6 +44,8 @@ class WholeTensorOptimizer {
   void step_lamb(Tensor& tensor, const Values& gradient, const kernels::UpdateCommon& common,
                  std::int64_t update_number);
   void step_lars(Tensor& tensor, const Values& gradient, const kernels::UpdateCommon& common);
+  void step_adafactor(Tensor& tensor, const Values& gradient, const optim::UpdateStep& step,
+                      double weight_decay) const;
   void step_muon(Tensor& tensor, const Values& gradient, const kernels::UpdateCommon& common) const;
 
   optim::OptimizerOptions options_;
