@@ -41,8 +41,8 @@ std::int64_t numbers_of(const UnitSpec& unit) {
 AdafactorPlace place_of(const ParameterSpec& parameter, const AdafactorMatrix& matrix,
                         std::int64_t element) {
   const ParameterSpec::Place place = parameter.place_of(element);
-  AdafactorPlace result{.first = element - place.first, .scale = matrix.scale,
-                        .counts = place.counts};
+  AdafactorPlace result{
+      .first = element - place.first, .scale = matrix.scale, .counts = place.counts};
   if (matrix.row < 0) {
     result.columns = place.box.num_rows * place.box.num_columns;
     result.column = matrix.column + place.box.first_row;
@@ -74,8 +74,7 @@ Buffers buffers_of(const sharding::ShardingPlan& plan) {
     }
   }
   buffers.sums_per_message = std::min(most, kSumsPerMessage);
-  const std::int64_t messages =
-      (most + buffers.sums_per_message - 1) / buffers.sums_per_message;
+  const std::int64_t messages = (most + buffers.sums_per_message - 1) / buffers.sums_per_message;
   buffers.sums = {"adafactor.sums", Category::kWorkspace, DType::kF64,
                   messages * buffers.sums_per_message * ExactSum::kNumbers, kUpdate};
   buffers.scales = {"adafactor.scales", Category::kWorkspace, DType::kF32, parameters, kUpdate};
@@ -179,7 +178,8 @@ class Adafactor final : public Optimizer {
   void add_squares(Stream& stream, std::size_t unit, const UpdateStep& step) {
     const sharding::UnitState& state = (*units_)[unit];
     const Tensor sums = sums_.tensor();
-    stream.run("adafactor_clear", [sums] { std::ranges::fill_n(sums.as<double>(), sums.numel, 0.0); });
+    stream.run("adafactor_clear",
+               [sums] { std::ranges::fill_n(sums.as<double>(), sums.numel, 0.0); });
     for (const UpdatedSlice& slice : slices_[unit]) {
       if (slice.slice_index != state.own_slice() || !state.first_of_copies()) continue;
       kernels::adafactor_squares(stream, args(static_cast<int>(unit), slice, step), sums);
@@ -193,8 +193,8 @@ class Adafactor final : public Optimizer {
     const auto per_message = static_cast<std::int64_t>(exchange_.count() / ExactSum::kNumbers);
     for (std::int64_t first = 0; first < count; first += per_message) {
       double* const mine = sums + first * ExactSum::kNumbers;
-      const auto rows = exchange_.all_gather(
-          "sums of squares", {mine, static_cast<std::size_t>(exchange_.count())});
+      const auto rows = exchange_.all_gather("sums of squares",
+                                             {mine, static_cast<std::size_t>(exchange_.count())});
       for (std::int64_t i = 0; i < per_message; ++i) {
         const std::int64_t at = i * ExactSum::kNumbers;
         ExactSum total;
@@ -278,7 +278,8 @@ OptimizerDescriptor adafactor_descriptor() {
   return {.type = OptimizerType::kAdafactor,
           .moment_kinds = [](const OptimizerOptions&, const UnitSpec&,
                              const ParameterSpec& parameter) -> std::vector<std::string> {
-            if (parameter.shape.size() > 1) return {std::string(kRowKind), std::string(kColumnKind)};
+            if (parameter.shape.size() > 1)
+              return {std::string(kRowKind), std::string(kColumnKind)};
             return {std::string(kColumnKind)};
           },
           .buffers = adafactor_buffers,

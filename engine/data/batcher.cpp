@@ -76,8 +76,7 @@ Batcher::Batcher(BatchSources sources, BatchShape shape)
     validation_sources_.push_back(source);
   }
   SHERD_CHECK(all > 0, "no window of {} tokens", shape.seq_length);
-  balances_ = sources_.size() > 1 &&
-              std::ranges::any_of(training_, [](const Sequences& source) {
+  balances_ = sources_.size() > 1 && std::ranges::any_of(training_, [](const Sequences& source) {
                 return source.document_rows() != nullptr;
               });
   make_stages(sources.stages);
@@ -244,8 +243,7 @@ std::int64_t Batcher::num_targets(std::int64_t step, int part, int num_parts) co
   const std::int64_t rows = shape_.global_batch_size() / num_parts;
   const std::int64_t first = step * shape_.global_batch_size() + part * rows;
   std::int64_t targets = 0;
-  for (std::int64_t sample = first; sample < std::min(first + rows, end_of(step));
-       ++sample) {
+  for (std::int64_t sample = first; sample < std::min(first + rows, end_of(step)); ++sample) {
     const Mixture::Place place = place_of(sample);
     const Sequences& sequences = training(place.source);
     targets += sequences.document_rows() ? sequences.num_targets(place.number) : shape_.seq_length;
@@ -276,8 +274,7 @@ void Batcher::fill(std::int64_t step, std::int64_t micro_step, int rank, const B
       shape_.seq_length);
   const std::int64_t first_sample =
       step * shape_.global_batch_size() + shape_.first_row(micro_step, rank);
-  const std::int64_t count =
-      std::clamp(end_of(step) - first_sample, std::int64_t{0}, rows);
+  const std::int64_t count = std::clamp(end_of(step) - first_sample, std::int64_t{0}, rows);
   BatchRows written(batch, shape_.seq_length);
   for (std::int64_t row = 0; row < count; ++row) {
     const Mixture::Place place = place_of(first_sample + row);

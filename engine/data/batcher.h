@@ -22,8 +22,8 @@
 /// Immutable; any thread may call.
 #pragma once
 
-#include <cstdint>
 #include <array>
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <string>

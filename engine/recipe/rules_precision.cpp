@@ -95,9 +95,10 @@ void check_moments(Resolution& recipe) {
                          "moments in 8 bits. Use one of them, or leave it out.");
   }
   if (optimizer.type == kAdafactor && precision.optimizer_state_dtype != FloatType::kF32) {
-    return recipe.refuse({"mixed_precision.optimizer_state_dtype", "optimizer.type"},
-                         "mixed_precision.optimizer_state_dtype is bf16, but adafactor's few numbers "
-                         "are always f32. Leave it out.");
+    return recipe.refuse(
+        {"mixed_precision.optimizer_state_dtype", "optimizer.type"},
+        "mixed_precision.optimizer_state_dtype is bf16, but adafactor's few numbers "
+        "are always f32. Leave it out.");
   }
   if (optimizer.eight_bit_states && precision.optimizer_state_dtype != FloatType::kF32) {
     return recipe.refuse({"optimizer.eight_bit_states", "mixed_precision.optimizer_state_dtype"},

@@ -24,8 +24,8 @@ struct RunTotals {
   /// Of each step after first_step: the time in which it trained the model.
   std::vector<double> moved_seconds{};
   double step_seconds = 0.0, data_wait_seconds = 0.0;  ///< of all steps
-  SlowestCounts slowest{};                ///< of all steps
-  std::optional<RewindMetrics> rewind{};  ///< that the next trainer begins with
+  SlowestCounts slowest{};                             ///< of all steps
+  std::optional<RewindMetrics> rewind{};               ///< that the next trainer begins with
 };
 
 /// What all ranks of a process share. Rank 0 alone writes and prints.

@@ -338,10 +338,10 @@ void RunReporter::end(std::int64_t steps_done, bool continues) {
         end.repeated_steps > 0 ? fmt::format("; {} steps had been done before", end.repeated_steps)
                                : "";
     if (const std::string slow = totals.slowest.text(); !slow.empty()) say(slow);
-    say(fmt::format("goodput {:.1f} %: {:.1f} of {:.1f} s moved the model{}; steps waited for data "
-                    "{:.2f} % of their time",
-                    end.goodput() * 100.0, end.moved_s, end.wall_s, repeated,
-                    end.data_wait_share * 100.0));
+    say(fmt::format(
+        "goodput {:.1f} %: {:.1f} of {:.1f} s moved the model{}; steps waited for data "
+        "{:.2f} % of their time",
+        end.goodput() * 100.0, end.moved_s, end.wall_s, repeated, end.data_wait_share * 100.0));
   }
   metrics_->sync();
 }

@@ -197,13 +197,12 @@ void adafactor_norms(ThreadTeam& team, const AdafactorUpdate& args, Tensor sums)
   const float* parameter = common.parameter.as<float>();
   dispatch_float(common.gradient.dtype, [&]<class G>(G) {
     const Direction<G> direction(args);
-    segment_sums(team, common, sums,
-                 [&](const UpdateSegment& segment, std::int64_t first, int count, float* a,
-                     float* b) {
-                   std::copy_n(parameter + first, count, a);
-                   direction(static_cast<std::size_t>(&segment - common.segments.data()), first,
-                             count, b);
-                 });
+    segment_sums(
+        team, common, sums,
+        [&](const UpdateSegment& segment, std::int64_t first, int count, float* a, float* b) {
+          std::copy_n(parameter + first, count, a);
+          direction(static_cast<std::size_t>(&segment - common.segments.data()), first, count, b);
+        });
   });
 }
 

@@ -34,8 +34,8 @@ void adafactor_squares(Stream& stream, const AdafactorUpdate& args, Tensor sums)
 
 void adafactor_variances(Stream& stream, const AdafactorVariances& args) {
   SHERD_CHECK(!is_cuda(stream), "Adafactor is for CPUs");
-  SHERD_CHECK(args.sums.numel >= args.variances.numel * ExactSum::kNumbers,
-              "{} numbers of {} sums", args.sums.numel, args.variances.numel);
+  SHERD_CHECK(args.sums.numel >= args.variances.numel * ExactSum::kNumbers, "{} numbers of {} sums",
+              args.sums.numel, args.variances.numel);
   stream.run("adafactor_variances",
              [=, &stream] { cpu::adafactor_variances(stream.team(), args); });
 }

@@ -43,8 +43,8 @@ RunShape in_groups(RunShape setup, int groups) {
 }
 
 constexpr optim::OptimizerType kOptimizers[] = {
-    optim::OptimizerType::kAdamW, optim::OptimizerType::kAdam, optim::OptimizerType::kSgd,
-    optim::OptimizerType::kLion,  optim::OptimizerType::kLamb, optim::OptimizerType::kLars,
+    optim::OptimizerType::kAdamW, optim::OptimizerType::kAdam,     optim::OptimizerType::kSgd,
+    optim::OptimizerType::kLion,  optim::OptimizerType::kLamb,     optim::OptimizerType::kLars,
     optim::OptimizerType::kMuon,  optim::OptimizerType::kAdafactor};
 
 void expect_equal(const engine::TrainingOptions& options, const Outcome& expected,

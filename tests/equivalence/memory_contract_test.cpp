@@ -18,7 +18,7 @@ constexpr int kMicroSteps[] = {1, 4};
 constexpr model::Recompute kRecompute[] = {model::Recompute::kNone, model::Recompute::kSelective,
                                            model::Recompute::kFull};
 constexpr OptimizerType kOptimizers[] = {
-    OptimizerType::kAdamW, OptimizerType::kAdam, OptimizerType::kSgd, OptimizerType::kLion,
+    OptimizerType::kAdamW, OptimizerType::kAdam, OptimizerType::kSgd,  OptimizerType::kLion,
     OptimizerType::kLamb,  OptimizerType::kLars, OptimizerType::kMuon, OptimizerType::kAdafactor};
 
 // Stage, world, type, accumulation, recompute, shape (GPT-2 or Llama with grouped queries, tied or

@@ -32,7 +32,7 @@ const Types kTypes[] = {{"f32", {}},
                         {"f16", {DType::kF16, DType::kF32, DType::kF32}},
                         {"bf16 throughout", {DType::kBF16, DType::kBF16, DType::kBF16}}};
 constexpr OptimizerType kOptimizers[] = {
-    OptimizerType::kAdamW, OptimizerType::kAdam, OptimizerType::kSgd, OptimizerType::kLion,
+    OptimizerType::kAdamW, OptimizerType::kAdam, OptimizerType::kSgd,  OptimizerType::kLion,
     OptimizerType::kLamb,  OptimizerType::kLars, OptimizerType::kMuon, OptimizerType::kAdafactor};
 
 engine::TrainingOptions training(const Types& types, OptimizerType optimizer, bool clips,

@@ -118,8 +118,8 @@ TEST(PrecisionLadder, RandomRoundingOfMomentsSurvivesResharding) {
 }
 
 const optim::OptimizerType kOptimizers[] = {
-    optim::OptimizerType::kAdamW, optim::OptimizerType::kAdam, optim::OptimizerType::kSgd,
-    optim::OptimizerType::kLion,  optim::OptimizerType::kLamb, optim::OptimizerType::kLars,
+    optim::OptimizerType::kAdamW, optim::OptimizerType::kAdam,     optim::OptimizerType::kSgd,
+    optim::OptimizerType::kLion,  optim::OptimizerType::kLamb,     optim::OptimizerType::kLars,
     optim::OptimizerType::kMuon,  optim::OptimizerType::kAdafactor};
 
 engine::TrainingOptions training_with(optim::OptimizerType type, bool tied) {

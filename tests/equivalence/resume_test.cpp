@@ -43,7 +43,8 @@ const char* const kPrecisions[] = {
     "mixed_precision: {param_dtype: f32}", "mixed_precision: {param_dtype: bf16}",
     "mixed_precision: {param_dtype: f16}\nloss_scaling: {mode: dynamic, growth_interval: 3}",
     "mixed_precision: {param_dtype: bf16, optimizer_state_dtype: bf16, stochastic_rounding: true}"};
-const char* const kOptimizers[] = {"adamw", "adam", "sgd", "lion", "lamb", "lars", "muon", "adafactor"};
+const char* const kOptimizers[] = {"adamw", "adam", "sgd",  "lion",
+                                   "lamb",  "lars", "muon", "adafactor"};
 
 TEST(Resume, IsTheRunThatNeverStoppedInEveryStageWorldPrecisionAndOptimizer) {
   const test::TempFolder folder;

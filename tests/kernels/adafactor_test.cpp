@@ -107,9 +107,9 @@ TEST(AdafactorUpdates, AreByHand) {
   stream->synchronize();
   const double* numbers = norms.tensor().as<double>();
   EXPECT_EQ(ExactSum(std::span<const double>(numbers, ExactSum::kNumbers)).value(), 30.0);
-  EXPECT_NEAR(ExactSum(std::span<const double>(numbers + ExactSum::kNumbers, ExactSum::kNumbers))
-                  .value(),
-              2.0, 1e-6);
+  EXPECT_NEAR(
+      ExactSum(std::span<const double>(numbers + ExactSum::kNumbers, ExactSum::kNumbers)).value(),
+      2.0, 1e-6);
   const std::vector<float> ratios = {0.25f};
   adafactor_apply(*stream, args, ratios);
   stream->synchronize();

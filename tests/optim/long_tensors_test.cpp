@@ -97,10 +97,9 @@ Compared compare_after_steps(OptimizerType type, const RunShape& shape,
 }
 
 TEST(LongTensors, EveryOptimizerTreatsManySegmentsAsTheOneTensorThatTheyAre) {
-  for (const OptimizerType type :
-       {OptimizerType::kAdamW, OptimizerType::kAdam, OptimizerType::kSgd, OptimizerType::kLion,
-        OptimizerType::kLamb, OptimizerType::kLars, OptimizerType::kMuon,
-        OptimizerType::kAdafactor}) {
+  for (const OptimizerType type : {OptimizerType::kAdamW, OptimizerType::kAdam, OptimizerType::kSgd,
+                                   OptimizerType::kLion, OptimizerType::kLamb, OptimizerType::kLars,
+                                   OptimizerType::kMuon, OptimizerType::kAdafactor}) {
     oracle::WholeTensorOptimizer whole(options_of(type), long_units(), initial_value);
     for (int t = 1; t <= kSteps; ++t) {
       whole.step(update_step(0.01f, t), [t](std::uint32_t parameter, std::int64_t element) {

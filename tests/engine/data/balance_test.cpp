@@ -79,12 +79,11 @@ class BalancedBatches : public ::testing::Test {
   Batcher batches(int world, std::int64_t micro_steps) {
     BatchSources sources;
     sources.training = {{"short", texts("short", 3, 12), 1}, {"long", texts("long", 56, 64), 1}};
-    return Batcher(std::move(sources),
-                   {.seq_length = 64,
-                    .micro_batch_size = 24 / world / micro_steps,
-                    .num_micro_steps = micro_steps,
-                    .world = world,
-                    .seed = 3});
+    return Batcher(std::move(sources), {.seq_length = 64,
+                                        .micro_batch_size = 24 / world / micro_steps,
+                                        .num_micro_steps = micro_steps,
+                                        .world = world,
+                                        .seed = 3});
   }
 
   test::TempFolder folder_;

@@ -43,7 +43,8 @@ TEST_F(TrainCliTest, ARunOnTwoRanksAtStage3WritesAMetricsLineForEveryStepAndEval
     const nlohmann::json& line = steps[static_cast<std::size_t>(i)];
     EXPECT_EQ(line.at("step"), i + 1) << "as on the screen";
     for (const char* key : {"grad_norm", "lr", "tokens_per_s"}) EXPECT_GT(line.at(key), 0.0) << key;
-    for (const char* key : {"exposed_comm_ms", "data_wait_ms", "comm_cpu_ms"}) EXPECT_GE(line.at(key), 0.0) << key;
+    for (const char* key : {"exposed_comm_ms", "data_wait_ms", "comm_cpu_ms"})
+      EXPECT_GE(line.at(key), 0.0) << key;
     EXPECT_TRUE(line.at("slowest_rank") == 0 || line.at("slowest_rank") == 1) << line;
     EXPECT_GE(line.at("slowest_rank_ms"), line.at("median_rank_ms"));
     EXPECT_EQ(line.at("tokens"), (i + 1) * 12 * 16);

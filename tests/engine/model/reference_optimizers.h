@@ -13,10 +13,14 @@ namespace sherd::testing {
 inline optim::OptimizerOptions optimizer_options(const std::string& name, const Json& o) {
   using optim::OptimizerType;
   static const std::map<std::string, OptimizerType> kTypes = {
-      {"adamw", OptimizerType::kAdamW}, {"adam", OptimizerType::kAdam},
-      {"sgd", OptimizerType::kSgd},     {"lion", OptimizerType::kLion},
-      {"lamb", OptimizerType::kLamb},   {"lars", OptimizerType::kLars},
-      {"muon", OptimizerType::kMuon},   {"muon_polar_express", OptimizerType::kMuon},
+      {"adamw", OptimizerType::kAdamW},
+      {"adam", OptimizerType::kAdam},
+      {"sgd", OptimizerType::kSgd},
+      {"lion", OptimizerType::kLion},
+      {"lamb", OptimizerType::kLamb},
+      {"lars", OptimizerType::kLars},
+      {"muon", OptimizerType::kMuon},
+      {"muon_polar_express", OptimizerType::kMuon},
       {"adafactor", OptimizerType::kAdafactor}};
   optim::OptimizerOptions options;
   options.type = kTypes.at(name);

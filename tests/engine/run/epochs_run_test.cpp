@@ -140,8 +140,9 @@ TEST_F(EpochsRun, ARunThatSkipsDataTakesTheNextEpochsInstead) {
   for (std::size_t next = 0; expected.size() < 5; ++next) {
     if (data.at(next) <= limit || expected.size() == 4) expected.push_back(data[next]);
   }
-  const std::string bad = still + fmt::format(
-      "bad_steps: {{max_loss: {:.17g}, rewind_after: 1, max_rewinds: 9}}\n", limit);
+  const std::string bad =
+      still +
+      fmt::format("bad_steps: {{max_loss: {:.17g}, rewind_after: 1, max_rewinds: 9}}\n", limit);
   const std::string said = train("skips", "global_batch_size: 4, num_epochs: 2", 1, bad);
   EXPECT_NE(said.find("without its next 1 steps of data"), std::string::npos) << said;
   EXPECT_EQ(losses_of("skips"), expected);

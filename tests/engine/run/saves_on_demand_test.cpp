@@ -85,7 +85,8 @@ TEST_F(SavesOnDemand, GoodputCountsRepeatedStepsAsWallTimeOnly) {
   EXPECT_EQ(second.at("repeated_steps"), 2);
   EXPECT_EQ(second.at("moved_s"), 0.0);
   EXPECT_NE(said.find("goodput 0.0 %: "), std::string::npos) << said;
-  EXPECT_NE(said.find("moved the model; 2 steps had been done before; steps waited"), std::string::npos);
+  EXPECT_NE(said.find("moved the model; 2 steps had been done before; steps waited"),
+            std::string::npos);
 }
 
 TEST_F(SavesOnDemand, OneBatchIsThatOfStepZeroInEveryStep) {

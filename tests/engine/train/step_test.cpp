@@ -16,7 +16,7 @@ using optim::LossScaling;
 using optim::OptimizerType;
 
 constexpr OptimizerType kOptimizers[] = {
-    OptimizerType::kAdamW, OptimizerType::kAdam, OptimizerType::kSgd, OptimizerType::kLion,
+    OptimizerType::kAdamW, OptimizerType::kAdam, OptimizerType::kSgd,  OptimizerType::kLion,
     OptimizerType::kLamb,  OptimizerType::kLars, OptimizerType::kMuon, OptimizerType::kAdafactor};
 
 // One of each stage, alone and among ranks, with and without accumulation.

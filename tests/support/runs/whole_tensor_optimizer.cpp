@@ -192,8 +192,7 @@ void WholeTensorOptimizer::step_adafactor(Tensor& tensor, const Values& gradient
     u[i] /= std::sqrt(std::max(of_row * column[i % columns], eps * eps));
   }
   Values& p = tensor.state.parameter;
-  const double size =
-      std::max<double>(options_.min_parameter_rms, std::sqrt(mean_of_squares(p)));
+  const double size = std::max<double>(options_.min_parameter_rms, std::sqrt(mean_of_squares(p)));
   const double rate = size * std::min<double>(step.lr, 1.0 / std::sqrt(t)) /
                       std::max(1.0, std::sqrt(mean_of_squares(u)) / options_.clip_threshold);
   for (std::size_t i = 0; i < u.size(); ++i) {
