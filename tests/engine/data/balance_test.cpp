@@ -91,7 +91,7 @@ class BalancedBatches : public ::testing::Test {
 
 TEST_F(BalancedBatches, OfSeveralSourcesGiveRanksWithin5PercentTheSameWork) {
   for (const auto& [world, micro_steps] :
-       {std::pair(2, 1), {3, 1}, {4, 1}, {6, 1}, {2, 2}, {3, 2}, {6, 2}}) {
+       {std::pair(2, 1), {3, 1}, {4, 1}, {6, 1}, {2, 2}, {3, 2}, {6, 2}, {4, 6}, {2, 12}}) {
     EXPECT_LE(batches(world, micro_steps).imbalance(0, 16), 1.05) << world << " " << micro_steps;
   }
 }
