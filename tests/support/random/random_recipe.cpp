@@ -355,9 +355,7 @@ class LegalRecipe {
   }
 
   /// Experts, where no other key forbids them.
-  // Adafactor's matrices are whole parameters; those of experts are stacked.
   void experts() {
-    if (value_of("optimizer.type", "adamw") == "adafactor") return set("moe.num_experts", "0");
     const auto is = [&](const char* key, const char* value) {
       const auto found = settings_.find(key);
       return found != settings_.end() && found->second == value;
@@ -368,7 +366,8 @@ class LegalRecipe {
     leave("moe.bias");
     set("moe.num_experts", "0");
     set("parallelism.expert_parallel_degree", 1);
-    if (cut || is("parallelism.sum_order", "canonical") || has_adapter_ || !random_.chance(0.3))
+    if (cut || is("parallelism.sum_order", "canonical") || is("optimizer.type", "adafactor") ||
+        has_adapter_ || !random_.chance(0.3))
       return;
     const std::int64_t groups = random_.whole(1, 2), experts = groups * random_.whole(1, 4);
     const std::int64_t kept = random_.whole(1, groups);
