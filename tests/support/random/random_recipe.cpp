@@ -778,8 +778,15 @@ Settings elsewhere(const Settings& settings, Random& random) {
   for (const char* key : {"parallel_degree", "schedule", "chunks_per_rank", "layers_per_chunk"}) {
     changed.erase(std::string("parallelism.pipeline_") + key);
   }
-  changed["training.micro_batch_size"] =
-      std::to_string(random.chance(0.5) ? std::int64_t{1} : batch / ranks);
+  // Canonical sums of ranks that share tokens are of one row.
+  const auto is = [&](const char* key, const char* value) {
+    const auto found = changed.find(key);
+    return found != changed.end() && found->second == value;
+  };
+  const bool one_row =
+      (is("parallelism.sum_order", "canonical") && is("parallelism.sequence_parallel", "true")) ||
+      random.chance(0.5);
+  changed["training.micro_batch_size"] = std::to_string(one_row ? std::int64_t{1} : batch / ranks);
   changed.erase("training.gradient_accumulation_steps");
   changed["zero_optimization.stage"] = std::to_string(random.whole(servers ? 1 : 0, 3));
   leave_what_the_stage_lacks(changed);
