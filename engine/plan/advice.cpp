@@ -48,6 +48,8 @@ class Variants {
     std::optional<PlannedRecipe> planned;
     const std::int64_t bytes = counted([&] {
       planned.emplace(variant->recipe.values);
+      const std::int64_t least = plan_first_rank(*planned).arena_bytes();
+      if (least > limit_.bytes) return least;
       const WorldPlan plan = plan_world(*planned);
       if (server_problem(variant->recipe.values, plan, limit_)) {
         return std::numeric_limits<std::int64_t>::max();

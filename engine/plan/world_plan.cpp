@@ -99,18 +99,29 @@ WorldPlan::WorldPlan(const TrainingOptions& options, MemoryRequest request) {
   }
 }
 
-WorldPlan plan_world(const PlannedRecipe& planned) {
+namespace {
+
+MemoryRequest request_of(const PlannedRecipe& planned) {
   const Recipe& recipe = planned.recipe;
   const DeviceTraits& device = planned.device;
-  return {planned.options,
-          {.mesh = planned.mesh,
-           .num_threads =
-               device.threads_per_rank > 0 ? device.threads_per_rank : compute_threads(recipe),
-           .saves = recipe.checkpoint.saves(),
-           .device = device.kind,
-           .deterministic = recipe.run.deterministic,
-           .separate_memory = device.separate_memory,
-           .staging_bytes = device.staging_bytes}};
+  return {.mesh = planned.mesh,
+          .num_threads =
+              device.threads_per_rank > 0 ? device.threads_per_rank : compute_threads(recipe),
+          .saves = recipe.checkpoint.saves(),
+          .device = device.kind,
+          .deterministic = recipe.run.deterministic,
+          .separate_memory = device.separate_memory,
+          .staging_bytes = device.staging_bytes};
+}
+
+}  // namespace
+
+WorldPlan plan_world(const PlannedRecipe& planned) {
+  return {planned.options, request_of(planned)};
+}
+
+MemoryPlan plan_first_rank(const PlannedRecipe& planned) {
+  return plan_memory(planned.options, request_of(planned));
 }
 
 }  // namespace sherd::engine

@@ -49,5 +49,7 @@ class WorldPlan {
 };
 
 WorldPlan plan_world(const PlannedRecipe& planned);
+/// Rank 0 alone: no world needs less.
+MemoryPlan plan_first_rank(const PlannedRecipe& planned);
 
 }  // namespace sherd::engine
