@@ -16,7 +16,7 @@
 #include <string_view>
 
 #include "core/error.h"
-#include "engine/launch/mpirun_messages.h"
+#include "engine/launch/launcher_messages.h"
 #include "engine/main/standard_streams.h"
 
 namespace sherd::main {

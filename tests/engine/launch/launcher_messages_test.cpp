@@ -1,6 +1,6 @@
 // Standard error of mpirun and its processes: what `sherd launch` passes on. The texts are those of
 // Open MPI 4.1.4.
-#include "engine/launch/mpirun_messages.h"
+#include "engine/launch/launcher_messages.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "engine/launch/mpirun_messages.h"
+#include "engine/launch/launcher_messages.h"
 
 #include <fmt/format.h>
 
