@@ -36,7 +36,7 @@ std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
 /// Bytes that are taken, as intervals in order, none of which touches another.
 class Taken {
  public:
-  // The lowest place for so many bytes.
+  // Returns the lowest offset at which `bytes` bytes are free.
   std::int64_t lowest(std::int64_t bytes) const {
     std::int64_t offset = 0;
     for (const auto& [begin, end] : intervals_) {
