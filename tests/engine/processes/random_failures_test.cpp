@@ -5,12 +5,11 @@
 #include <signal.h>
 
 #include <chrono>
-#include <cstdlib>
-#include <map>
 #include <thread>
 
 #include "checkpoint/inspect.h"
 #include "checkpoint/store/committed.h"
+#include "tests/engine/processes/failure_series.h"
 #include "tests/engine/processes/hold.h"
 #include "tests/engine/processes/mpi_runs.h"
 #include "tests/support/random/random_value.h"
@@ -18,8 +17,6 @@
 
 namespace sherd::testing {
 namespace {
-
-using Seconds = std::chrono::duration<double>;
 
 struct Failure {
   ProcessWorld world;
@@ -107,24 +104,10 @@ class RandomFailuresSlow : public ProcessesTest {
 };
 
 TEST_F(RandomFailuresSlow, AreFoundAndNamedAndLeaveNobodyBehind) {
-  int first = 0, end = 200;
-  if (const char* numbers = std::getenv("SHERD_FAILURES")) {
-    ASSERT_EQ(std::sscanf(numbers, "%d..%d", &first, &end), 2) << "SHERD_FAILURES=FIRST..END";
-  }
-  std::map<std::string, std::pair<int, Seconds>> found;
-  for (int number = first; number < end && !HasFailure(); ++number) {
+  run_failures(200, [&](int number) -> SeenFailure {
     const Failure failure(number);
-    const Seconds took = run(failure, fmt::format("run{}", number));
-    auto& [count, longest] = found[failure.what];
-    ++count;
-    longest = std::max(longest, took);
-    fmt::print("failure {}: {}: {:.1f} s\n", number, failure.text(), took.count());
-    std::fflush(stdout);
-  }
-  for (const auto& [what, seen] : found) {
-    fmt::print("{}: {} times, the run ended within {:.1f} s\n", what, seen.first,
-               seen.second.count());
-  }
+    return {failure.what, failure.text(), run(failure, fmt::format("run{}", number))};
+  });
 }
 
 }  // namespace

@@ -4,21 +4,18 @@
 #include <fmt/core.h>
 #include <signal.h>
 
-#include <algorithm>
 #include <chrono>
-#include <cstdlib>
 #include <map>
 #include <thread>
 #include <vector>
 
+#include "tests/engine/processes/failure_series.h"
 #include "tests/engine/processes/mpi_runs.h"
 #include "tests/support/random/random_value.h"
 #include "tests/where.h"
 
 namespace sherd::testing {
 namespace {
-
-using Seconds = std::chrono::duration<double>;
 
 constexpr int kManySteps = 60;
 
@@ -138,28 +135,16 @@ class ServerFailuresSlow : public ProcessesTest {
 };
 
 TEST_F(ServerFailuresSlow, AreNamedAndLoseNothingAtAnyPhase) {
-  int first = 0, end = 60;
-  if (const char* numbers = std::getenv("SHERD_FAILURES")) {
-    ASSERT_EQ(std::sscanf(numbers, "%d..%d", &first, &end), 2) << "SHERD_FAILURES=FIRST..END";
-  }
-  std::map<std::string, std::pair<int, Seconds>> found;
-  for (int number = first; number < end && !HasFailure(); ++number) {
+  run_failures(60, [&](int number) -> SeenFailure {
     const ServerFailure failure(number);
     SCOPED_TRACE(fmt::format("failure {}: {}", number, failure.text()));
     const std::string output = fmt::format("run{}", number);
     const Seconds took = disturb(failure, output);
     expect_nothing_lost(failure, output);
-    auto& [count, longest] = found[fmt::format("{}{}", failure.stops ? "stopped" : "killed",
-                                               failure.step == 0 ? " while joining" : "")];
-    ++count;
-    longest = std::max(longest, took);
-    fmt::print("failure {}: {}: {:.1f} s\n", number, failure.text(), took.count());
-    std::fflush(stdout);
-  }
-  for (const auto& [what, seen] : found) {
-    fmt::print("{}: {} times, the run ended within {:.1f} s\n", what, seen.first,
-               seen.second.count());
-  }
+    return {fmt::format("{}{}", failure.stops ? "stopped" : "killed",
+                        failure.step == 0 ? " while joining" : ""),
+            failure.text(), took};
+  });
 }
 
 }  // namespace
