@@ -24,6 +24,7 @@
 #include "core/error.h"
 #include "engine/model/shape.h"
 #include "engine/recipe/adapter_keys.h"
+#include "engine/recipe/bad_steps_keys.h"
 #include "engine/recipe/choices.h"
 #include "engine/recipe/diloco_keys.h"
 #include "engine/recipe/distillation_keys.h"
@@ -251,16 +252,7 @@ struct Recipe {
     double max_norm = 0;  ///< 0: off
   } gradient_clipping;
 
-  /// Steps that aren't applied because they look wrong: optim/bad_steps.h.
-  struct BadSteps {
-    double max_loss = 0, max_grad_norm = 0;  ///< 0: no limit
-    double sigma = 0;                        ///< 0: no limit by the window
-    std::int64_t window = 0;
-    bool skip_non_finite = false;
-    std::int64_t max_in_a_row = 0;
-    std::int64_t rewind_after = 0;  ///< bad steps in a row; 0: never
-    std::int64_t rewind_steps = 0, skip_data_steps = 0, max_rewinds = 0;
-  } bad_steps;
+  BadStepsKeys bad_steps;
 
   /// An average of the weights: optim/average.h.
   struct Averages {

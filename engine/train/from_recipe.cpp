@@ -132,7 +132,7 @@ TrainingOptions training_options(const Recipe& recipe) {
   options.max_norm = static_cast<float>(recipe.gradient_clipping.max_norm);
   options.average = {recipe.averages.type, recipe.averages.decay, recipe.averages.start_step,
                      recipe.averages.interval};
-  const Recipe::BadSteps& bad = recipe.bad_steps;
+  const BadStepsKeys& bad = recipe.bad_steps;
   options.bad_steps = {.max_loss = bad.max_loss,
                        .max_grad_norm = bad.max_grad_norm,
                        .sigma = bad.sigma,

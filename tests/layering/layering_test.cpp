@@ -1,5 +1,4 @@
-// Who may include whom. The table is the one in docs/architecture.md; this test reads every
-// #include of the layers and compares.
+// Who may include whom: the table of docs/architecture.md, compared with every #include.
 #include <gtest/gtest.h>
 
 #include <filesystem>
