@@ -36,6 +36,7 @@ class PlanCommand {
   bool measure_disk_ = false, search_ = false;
   engine::SearchRequest wanted_;
   std::string cluster_;
+  const CLI::Option* top_ = nullptr;
 
   void add_search_options(CLI::App& command);
   void search(const engine::ResolvedRecipe& recipe) const;
@@ -83,9 +84,9 @@ void PlanCommand::add_search_options(CLI::App& command) {
                   "machines, ranks_per_machine, device, and optionally memory and links "
                   "(default: the recipe's ranks, here)")
       ->type_name("FILE");
-  command.add_option("--top", wanted_.top, "How many layouts --search prints (default: 3)")
-      ->type_name("N")
-      ->check(CLI::Range(1, 100));
+  top_ = command.add_option("--top", wanted_.top, "How many layouts --search prints (default: 3)")
+             ->type_name("N")
+             ->check(CLI::Range(1, 100));
   command
       .add_option("--keep", wanted_.keep,
                   "Keys, or blocks of keys, that --search leaves as they are")
@@ -143,8 +144,8 @@ void PlanCommand::run() const {
   const engine::LargestSegment largest = engine::largest_segment(engine::resolve_recipe(request));
   const engine::ResolvedRecipe& recipe = largest.recipe;
   if (search_) return search(recipe);
-  if (!wanted_.keep.empty() || wanted_.tokens > 0.0) {
-    throw UsageError("--keep and --tokens belong to --search: add it.");
+  if (!wanted_.keep.empty() || wanted_.tokens > 0.0 || top_->count() > 0) {
+    throw UsageError("--keep, --tokens and --top belong to --search: add it.");
   }
   if (!cluster_.empty()) return predict(recipe.values);
   if (ledger_) {

@@ -139,7 +139,7 @@ Cluster cluster_from(const std::string& yaml, const std::string& where) {
 }
 
 Cluster read_cluster(const std::string& path) {
-  return cluster_from(read_recipe_file(path), path);
+  return cluster_from(read_recipe_file(path, "cluster file"), path);
 }
 
 }  // namespace sherd::engine

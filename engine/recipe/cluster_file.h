@@ -30,6 +30,8 @@ namespace sherd::engine {
 struct ClusterLink {
   double bytes = 0.0;    ///< per second; 0: not given
   double latency = 0.0;  ///< seconds; 0: not given
+
+  bool is_given() const { return bytes > 0.0 || latency > 0.0; }
 };
 
 struct Cluster {

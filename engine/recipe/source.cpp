@@ -257,14 +257,14 @@ std::string RawValue::describe() const {
   return fmt::format("\"{}{}\"", text.substr(0, kShown), text.size() > kShown ? "..." : "");
 }
 
-std::string read_recipe_file(const std::string& path) {
+std::string read_recipe_file(const std::string& path, std::string_view what) {
   std::error_code error;
   if (std::filesystem::is_directory(path, error)) {
-    throw UsageError("{}: is a folder; expected a recipe, a YAML file.", path);
+    throw UsageError("{}: is a folder; expected a {}, a YAML file.", path, what);
   }
   std::string problem;
   std::optional<std::string> text = read_small_file(path, kMaxFileBytes, problem);
-  if (!text) throw UsageError("{}: can't read the recipe: {}.", path, problem);
+  if (!text) throw UsageError("{}: can't read the {}: {}.", path, what, problem);
   return std::move(*text);
 }
 

@@ -33,7 +33,7 @@ struct Assignment {
 };
 
 /// The file's bytes.
-std::string read_recipe_file(const std::string& path);
+std::string read_recipe_file(const std::string& path, std::string_view what = "recipe");
 struct ParsedRecipe {
   std::vector<Assignment> assignments;
   std::vector<std::string> problems;  ///< each beginning with file:line

@@ -31,7 +31,9 @@ double update_bytes(const Recipe& recipe) {
       static_cast<double>(size_of(dtype_of(recipe.mixed_precision.optimizer_state_dtype)));
   const bool half = recipe.mixed_precision.param_dtype != FloatType::kF32;
   double moments = 2.0;
-  if (recipe.optimizer.type == OptimizerType::kSgd) {
+  if (recipe.optimizer.type == OptimizerType::kAdafactor) {
+    moments = 0.0;  // numbers of rows and columns alone
+  } else if (recipe.optimizer.type == OptimizerType::kSgd) {
     moments = recipe.optimizer.momentum > 0.0 ? 1.0 : 0.0;
   } else if (recipe.optimizer.type == OptimizerType::kLion ||
              recipe.optimizer.type == OptimizerType::kLars ||
@@ -152,7 +154,7 @@ std::unique_ptr<StepRates> gpu_rates_of(const Cluster& cluster, bool allow_tf32)
 namespace {
 
 CpuLinks links_of(const Cluster& cluster) {
-  return {.servers_elsewhere = cluster.machines > 1 || cluster.servers.bytes > 0.0,
+  return {.servers_elsewhere = cluster.machines > 1 || cluster.servers.is_given(),
           .between = cluster.between,
           .servers = cluster.servers};
 }
@@ -170,8 +172,13 @@ std::unique_ptr<StepRates> cpu_rates_of(const CpuRates& rates, const Recipe& rec
       rates, CpuStepRates::Ranks{static_cast<int>(here), static_cast<int>(threads)},
       cluster ? links_of(*cluster) : CpuLinks{});
   if (cluster) made->assumed.emplace_back("the machines: as this one, whose rates were measured");
-  if (cluster && cluster->machines > 1 && cluster->between.bytes == 0.0) {
+  if (!cluster) return made;
+  const bool has_links = cluster->machines > 1 || (servers > 0 && cluster->servers.is_given());
+  if (has_links && cluster->between.bytes == 0.0) {
     made->assumed.emplace_back("links between machines: 1.25 GB/s a rank");
+  }
+  if (servers > 0 && has_links && cluster->servers.bytes == 0.0) {
+    made->assumed.emplace_back("links of servers: as a worker's");
   }
   return made;
 }

@@ -4,12 +4,19 @@
 #include <cmath>
 #include <utility>
 
+#include "core/error.h"
+
 namespace sherd::engine {
 
 GpuStepRates::GpuStepRates(GpuRates rates, bool allow_tf32)
     : rates_(std::move(rates)), tf32_(allow_tf32) {
   name = rates_.name;
   stated_flops = rates_.stated_flops;
+}
+
+double GpuStepRates::seconds(const ServerExchange& /*exchange*/) const {
+  SHERD_CHECK(false, "a parameter server on {}", name);
+  __builtin_unreachable();
 }
 
 namespace {

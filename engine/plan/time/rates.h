@@ -23,8 +23,7 @@ class StepRates {
   virtual ~StepRates() = default;
   virtual double seconds(const Launch& launch) const = 0;
   virtual double seconds(const GroupExchange& exchange) const = 0;
-  /// Only CPUs: the recipe refuses servers on GPUs.
-  virtual double seconds(const ServerExchange& /*exchange*/) const { return 0.0; }
+  virtual double seconds(const ServerExchange& exchange) const = 0;
   virtual double host_seconds_of_a_call() const = 0;
   /// Share of its rate that computation loses during an exchange.
   virtual double taken_by_exchanges() const = 0;
@@ -41,6 +40,8 @@ class GpuStepRates final : public StepRates {
   GpuStepRates(GpuRates rates, bool allow_tf32);
   double seconds(const Launch& launch) const override { return rates_.seconds(launch, tf32_); }
   double seconds(const GroupExchange& exchange) const override { return rates_.seconds(exchange); }
+  /// A failed check: parameter servers are for CPUs.
+  double seconds(const ServerExchange& exchange) const override;
   double host_seconds_of_a_call() const override { return kHostSecondsOfACall; }
   double taken_by_exchanges() const override { return kTakenByExchanges; }
 

@@ -21,12 +21,18 @@ PredictedStep predicted_step(const Recipe& recipe, const Cluster& cluster) {
     throw UsageError("{} is set, but the times of such trainings can't be predicted yet.", key);
   }
   const std::int64_t servers = recipe.parallelism.parameter_servers;
+  if (servers > 0 && !cluster.on_cpus()) {
+    throw UsageError(
+        "parallelism.parameter_servers is {}, but the cluster's device is {}; servers need CPUs. "
+        "Give a cluster of CPUs, or --set parallelism.parameter_servers=0.",
+        servers, cluster.device);
+  }
   if (cluster.ranks() != recipe.world_size() - servers) {
     throw UsageError(
         "The cluster has {} ranks, but the recipe has {}{}. Set parallelism's degrees to match, or "
         "add --search to find a layout.",
         cluster.ranks(), recipe.world_size() - servers,
-        servers > 0 ? " besides parameter servers" : "");
+        servers > 0 ? " in addition to parameter servers" : "");
   }
   const auto rates = rates_for(recipe, cluster);
   const StepShape step = step_shape(recipe);

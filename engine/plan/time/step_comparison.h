@@ -25,7 +25,7 @@ struct PredictedStep {
 /// kind without times, or if the rates of this processor were never measured: this measures nothing.
 std::optional<PredictedStep> predicted_step(const Recipe& recipe);
 /// The same on a cluster of as many ranks; on CPUs, measures this processor's rates if need be.
-/// Errors   UsageError: another number of ranks, a key without times.
+/// Errors   UsageError: another number of ranks, a key without times, parameter servers on GPUs.
 PredictedStep predicted_step(const Recipe& recipe, const Cluster& cluster);
 /// The key of a training whose time can't be predicted yet; empty if there is none.
 std::string_view key_without_times(const Recipe& recipe);

@@ -205,10 +205,16 @@ TEST_F(PlanCliTest, ClusterWithoutASearchPredictsTheRecipeAsItIs) {
   folder_.write("cluster.yaml", "machines: 2\nranks_per_machine: 2\ndevice: H100\n");
   const Strings four = {"--cluster", folder_.file("cluster.yaml")};
   expect_plan_refused(four, {"The cluster has 4 ranks, but the recipe has"});
+  Strings served = four;
+  served.insert(served.end(), {"--ranks", "2", "--set", "parallelism.parameter_servers=1", "--set",
+                               "zero_optimization.stage=1"});
+  expect_plan_refused(served, {"the cluster's device is H100; servers need CPUs."});
+  expect_plan_refused({"--cluster", folder_.file("none.yaml")}, {"can't read the cluster file"});
 }
 
 TEST_F(PlanCliTest, OptionsOfASearchNeedOne) {
   expect_plan_refused({"--keep", "parallelism"}, {"--search: add it"});
+  expect_plan_refused({"--top", "2"}, {"--search: add it"});
   expect_plan_refused({"--search", "--paper-convention"}, {"--search can only be combined"});
   expect_plan_refused({"--search", "--cluster", folder_.file("none.yaml")}, {"none.yaml"});
 }

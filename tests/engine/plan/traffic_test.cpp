@@ -3,8 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <functional>
-#include <map>
-#include <tuple>
 
 #include "engine/model/cut/tensor_cut.h"
 #include "engine/model/parameters.h"
@@ -306,7 +304,7 @@ TEST(Traffic, OfEveryOptimizerIsCountedToo) {
   using optim::OptimizerType;
   for (const OptimizerType type :
        {OptimizerType::kAdam, OptimizerType::kSgd, OptimizerType::kLion, OptimizerType::kLamb,
-        OptimizerType::kLars, OptimizerType::kMuon}) {
+        OptimizerType::kLars, OptimizerType::kMuon, OptimizerType::kAdafactor}) {
     for (int world_size = 1; world_size <= 4; ++world_size) {
       for (int stage = 0; stage <= 3; ++stage) {
         engine::TrainingOptions options = tiny_training(tiny_model(false));

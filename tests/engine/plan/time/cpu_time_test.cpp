@@ -95,6 +95,21 @@ TEST(CpuTime, ServersHaveTheWorkersLinksUnlessTheFileSaysOtherwise) {
   EXPECT_NEAR(seconds("servers: {bandwidth: 1GB}\n"), 2.0 * 50e-6 + 1e9 / 1e8, 1e-6);
 }
 
+// One machine of workers, with servers elsewhere: what the file leaves out is said.
+TEST(CpuTime, LinksOfServersThatAreAssumedAreNamed) {
+  const Recipe recipe =
+      resolved(kSmallRecipe, {"parallelism.parameter_servers=1", "zero_optimization.stage=1"})
+          .values;
+  const std::string here = "machines: 1\nranks_per_machine: 1\ndevice: cpu\n";
+  const auto assumed = [&](const std::string& more) {
+    return cpu_rates_of(rates_of(4), recipe, cluster_from(here + more, "cluster.yaml"))->assumed;
+  };
+  const std::string latency = "servers: {latency_us: 5}\n";
+  EXPECT_EQ(assumed("").size(), 1u);
+  EXPECT_EQ(assumed(latency).size(), 3u);
+  EXPECT_EQ(assumed("between: {bandwidth: 1GB}\nservers: {bandwidth: 1GB}\n").size(), 1u);
+}
+
 TEST(CpuTime, LatePublishingHidesTheServersUpdate) {
   const auto time = [](const char* delay) {
     const Recipe recipe = resolved(kSmallRecipe, {"parallelism.data_parallel_shard_degree=2",
