@@ -63,11 +63,21 @@ void ChatFormat::mark_answers(const Conversation& conversation, Rendered& render
   if (answers.empty()) return;
   AnswerPlaces places(renderer_, conversation, answers, special_tokens_, options_.renderings);
   const SharedText whole(rendered.text);
+  std::size_t said_before = 0;  // the end of the previous answer, without the token that stops it
   for (const std::size_t index : answers) {
     auto [with_answer, span] = places.place_of(index);
     if (places.common_bytes(with_answer, whole) >= span.end) {
-      const std::size_t said = span.end;
-      span.end = std::max(said, places.common_text(with_answer, whole));
+      if (span.begin < said_before) {
+        throw UnfitRow(unfit::kOrder,
+                       "the template shows message {} before the end of an earlier answer",
+                       index + 1);
+      }
+      const std::size_t said = said_before = span.end;
+      // The token that stopped the previous answer may begin this one.
+      if (!rendered.trained.empty()) {
+        span.begin = std::max(span.begin, rendered.trained.back().end);
+      }
+      span.end = std::max({said, span.begin, places.common_text(with_answer, whole)});
       span.end = after_stop(rendered.text, said, span.end);
       rendered.trained.push_back(span);
       continue;

@@ -36,6 +36,7 @@ inline constexpr std::string_view kPromptsDiffer = "prompts that the template sh
 inline constexpr std::string_view kUnknownMask = "a weight or mask that isn't known";
 inline constexpr std::string_view kToolCalls = "tool calls that the template doesn't show";
 inline constexpr std::string_view kTemplate = "refused by the chat template";
+inline constexpr std::string_view kOrder = "answers that the template shows in another order";
 inline constexpr std::string_view kLong = "longer than a sequence";
 inline constexpr std::string_view kNoAnswer = "no answer to train on";
 inline constexpr std::string_view kWeightless = "answers that all have weight 0";

@@ -206,6 +206,22 @@ TEST_F(Chat, ATemplateThatRewritesHistoryTrainsTheLastAnswerOrIsAnError) {
   EXPECT_NE(problem.find("rewrites message 2"), std::string::npos) << problem;
 }
 
+TEST_F(Chat, AnswersThatTheTemplateShowsInAnotherOrderAreRefused) {
+  use("{{ messages[-1].content }}{% for m in messages %}{{ m.content }}<|end|>{% endfor %}");
+  const std::string line =
+      R"({"messages": [{"role": "user", "content": "u"}, {"role": "assistant", "content": "a"},)"
+      R"( {"role": "user", "content": "v"}, {"role": "assistant", "content": "a"}]})";
+  EXPECT_EQ(error(line), "the template shows message 4 before the end of an earlier answer");
+}
+
+TEST_F(Chat, TheTokenThatStopsAnAnswerMayBeginTheNext) {
+  use("{% for m in messages %}<|end|>{{ m.content }}{% endfor %}");
+  const std::string line =
+      R"({"messages": [{"role": "user", "content": "u"}, {"role": "assistant", "content": "a"},)"
+      R"( {"role": "assistant", "content": "b"}]})";
+  EXPECT_EQ(marked(line), "<|end|>u«<|end|>a<|end|>b»");
+}
+
 TEST_F(Chat, LinesThatAreNoConversationSayWhy) {
   EXPECT_NE(error("{\"messages\": [").find("not JSON"), std::string::npos);
   EXPECT_EQ(error("[]"), "isn't an object");
