@@ -145,12 +145,10 @@ void ConfigReader::rotary_by_layer(const RotaryClass& of_class, double window_th
   }
   if (in_windows.has(kTheta)) {
     window_theta = in_windows.needed(kTheta);
-  } else if (window_is_class_s && beside && !rope.has(kTheta) && *beside != window_theta) {
+  } else if (window_is_class_s && beside && *beside != window_theta) {
     refuse(kTheta, fmt::format("is {}: transformers 4 takes it for windowed layers too, 5 takes {} "
                                "there; give both in {}",
                                *beside, window_theta, kParameters));
-  } else if (window_is_class_s && beside) {
-    window_theta = *beside;
   }
   set("model.window_rope_theta", window_theta, "rope_local_base_freq");
   if (!value_of("model.rope_scaling").empty()) set("model.window_rope_scaling", "false");

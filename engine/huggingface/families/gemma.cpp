@@ -54,24 +54,25 @@ constexpr ConfigWord kNewWords[] = {
 constexpr std::string_view kHarmless[] = {"hidden_activation", "cache_implementation"};
 constexpr std::string_view kHarmless2[] = {"hidden_act", "cache_implementation"};
 
+constexpr const char* kAttentionCap = "attn_logit_softcapping";  // Gemma 3's class ignores it
+constexpr const char* kLogitsCap = "final_logit_softcapping";
+
 void scaled(ConfigReader& config, double missing_width = 0) {
   config.head_width(256);
   const double width = config.number("hidden_size").value_or(missing_width);
   config.set("model.embedding_scale", std::sqrt(width), "hidden_size");
 }
 
-// `attention`, `logits`: the class's, where they are missing.
-void softcaps(ConfigReader& config, std::optional<std::string> attention = std::nullopt,
-              std::optional<std::string> logits = std::nullopt) {
+void query_scalar(ConfigReader& config) {
   const double scalar = config.number("query_pre_attn_scalar").value_or(256.0);
   if (scalar <= 0.0) config.refuse("query_pre_attn_scalar", "isn't above 0");
   config.set("model.attention_scale", 1.0 / std::sqrt(scalar), "query_pre_attn_scalar");
-  if (const auto cap = config.value("attn_logit_softcapping", std::move(attention))) {
-    config.set("model.attention_softcap", *cap, "attn_logit_softcapping");
-  }
-  if (const auto cap = config.value("final_logit_softcapping", std::move(logits))) {
-    config.set("model.logits_softcap", *cap, "final_logit_softcapping");
-  }
+}
+
+// `missing`: the class's, where the key is missing.
+void softcap(ConfigReader& config, std::string_view theirs, std::string_view ours,
+             std::optional<std::string> missing = std::nullopt) {
+  if (const auto cap = config.value(theirs, std::move(missing))) config.set(ours, *cap, theirs);
 }
 
 void gemma(ConfigReader& config) {
@@ -86,7 +87,9 @@ void gemma2(ConfigReader& config) {
   scaled(config);
   config.rotary();
   attention_biases(config);
-  softcaps(config, "50.0", "30.0");
+  query_scalar(config);
+  softcap(config, kAttentionCap, "model.attention_softcap", "50.0");
+  softcap(config, kLogitsCap, "model.logits_softcap", "30.0");
   config.windows(config.layer_types().value_or("10"), kUsualWindow);
 }
 
@@ -94,7 +97,8 @@ void gemma3(ConfigReader& config) {
   config.set("model.num_kv_heads", config.value("num_key_value_heads").value_or("4"),
              "num_key_value_heads");
   scaled(config, 2304);
-  softcaps(config);
+  query_scalar(config);
+  softcap(config, kLogitsCap, "model.logits_softcap");
   config.set("model.qk_norm", "head");
   const double windowed = config.number("rope_local_base_freq").value_or(10000.0);
   config.rotary_by_layer({.theta = 1000000.0}, windowed, false);
@@ -118,16 +122,12 @@ void write_scalar(FamilyWriter& config) {
   config.set("query_pre_attn_scalar", static_cast<std::int64_t>(std::llround(scalar)));
 }
 
-void write_softcaps(FamilyWriter& config) {
-  for (const auto& [theirs, ours] :
-       {std::pair("attn_logit_softcapping", "model.attention_softcap"),
-        std::pair("final_logit_softcapping", "model.logits_softcap")}) {
-    const double cap = config.number(ours);
-    if (cap == 0.0) {
-      config.set_null(theirs);
-    } else {
-      config.set(theirs, cap);
-    }
+void write_softcap(FamilyWriter& config, const char* theirs, const char* ours) {
+  const double cap = config.number(ours);
+  if (cap == 0.0) {
+    config.set_null(theirs);
+  } else {
+    config.set(theirs, cap);
   }
 }
 
@@ -135,7 +135,8 @@ void write_gemma2(FamilyWriter& config) {
   if (!config.heads_divide_width()) return;
   write_gemma(config);
   write_scalar(config);
-  write_softcaps(config);
+  write_softcap(config, kAttentionCap, "model.attention_softcap");
+  write_softcap(config, kLogitsCap, "model.logits_softcap");
   config.window_layers();
 }
 
@@ -146,6 +147,7 @@ void write_gemma3(FamilyWriter& config) {
   config.rotary_by_layer();
   config.attention_bias();
   write_scalar(config);
+  write_softcap(config, kLogitsCap, "model.logits_softcap");
   config.window_layers();
 }
 

@@ -170,7 +170,7 @@ void qwen2(ConfigReader& config) {
 void qwen3(ConfigReader& config) {
   config.head_width(128);
   config.set("model.qk_norm", "head");
-  attention_and_mlp_biases(config);
+  attention_biases(config);
   qwen(config);
 }
 
