@@ -193,6 +193,7 @@ MemoryPlan::MemoryPlan(std::vector<BufferSpec> buffers) {
       std::int64_t& total = by_phase_[phase][static_cast<std::size_t>(spec.category)];
       total = add(total, bytes);
     }
+    if (spec.phases == kAlways) at_rest_[static_cast<std::size_t>(spec.category)] += bytes;
     buffers_.push_back({std::move(spec), 0});
   }
   place();
@@ -259,15 +260,6 @@ BytesByCategory MemoryPlan::peak_by_category() const {
     for (int i = 0; i < kNumCategories; ++i) peak[i] = std::max(peak[i], phase[i]);
   }
   return peak;
-}
-
-BytesByCategory MemoryPlan::at_rest() const {
-  BytesByCategory bytes{};
-  for (const PlannedBuffer& buffer : buffers_) {
-    if (buffer.spec.phases != kAlways) continue;
-    bytes[static_cast<std::size_t>(buffer.spec.category)] += buffer.spec.bytes();
-  }
-  return bytes;
 }
 
 }  // namespace sherd

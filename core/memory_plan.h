@@ -39,7 +39,11 @@ class MemoryPlan {
   /// Live bytes of every phase, in the order of the enumerators.
   const BytesByPhase& by_phase() const { return by_phase_; }
   std::int64_t live_bytes(Phase phase) const;
-  BytesByCategory at_rest() const;  ///< buffers that are alive always
+  /// Buffers that are alive always.
+  const BytesByCategory& at_rest() const { return at_rest_; }
+
+  /// Forgets the buffers, and keeps all sums.
+  void keep_sums_only() { std::vector<PlannedBuffer>().swap(buffers_); }
 
  private:
   void place();
@@ -47,6 +51,7 @@ class MemoryPlan {
 
   std::vector<PlannedBuffer> buffers_;
   BytesByPhase by_phase_{};
+  BytesByCategory at_rest_{};
   std::int64_t arena_bytes_ = 0;
 };
 

@@ -76,8 +76,8 @@ std::vector<BufferSpec> Activations::list(const ModelShape& shape,
   std::vector<BufferSpec> buffers;
   Activations(
       shape, device,
-      [&buffers](const BufferSpec& buffer) {
-        buffers.push_back(buffer);
+      [&buffers](BufferSpec buffer) {
+        buffers.push_back(std::move(buffer));
         return Buffer();
       },
       part);
@@ -135,14 +135,14 @@ void Activations::acquire_slots(const ModelShape& shape, const ModelPart& part,
       routing.push_back(acquire_routing(shape, fmt::format("slot.{}.", i), acquire));
     }
   }
+  blocks.reserve(static_cast<std::size_t>(part.num_kept));
   for (int i = 0; i < part.num_kept; ++i) {
-    PerSite<SiteBuffers> block;
+    PerSite<SiteBuffers>& block = blocks.emplace_back();
+    const std::string prefix = fmt::format("slot.{}.", i);
     for (const Site& site : sites_) {
       const bool output = !(shape.recompute == Recompute::kSelective && site.cheap);
-      block[site.id] =
-          acquire_site(shape, site, fmt::format("slot.{}.", i), output, kKept, acquire);
+      block[site.id] = acquire_site(shape, site, prefix, output, kKept, acquire);
     }
-    blocks.push_back(std::move(block));
   }
 }
 

@@ -42,7 +42,7 @@ struct BlockTensors : PerSite<SiteTensors> {
 };
 
 /// Returns a buffer; or, if a run is only planned, records it and returns an empty one.
-using Acquire = std::function<Buffer(const BufferSpec&)>;
+using Acquire = std::function<Buffer(BufferSpec)>;
 
 /// What a block's weight gradients still need after its input gradient: the gradients of its
 /// projections' outputs. The gradients of norms are computed with the input gradient, and wait here

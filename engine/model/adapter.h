@@ -103,7 +103,7 @@ struct AdapterTensors {
 /// The matmuls of all adapters of a model, which share scratch.
 class AdapterProducts {
  public:
-  using Acquire = std::function<Buffer(const BufferSpec&)>;
+  using Acquire = std::function<Buffer(BufferSpec)>;
   /// Acquires nothing if all parameters are trained.
   AdapterProducts(const ModelShape& shape, const Acquire& acquire);
 

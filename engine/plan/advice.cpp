@@ -50,7 +50,9 @@ class Variants {
       planned.emplace(variant->recipe.values);
       const std::int64_t least = plan_first_rank(*planned).arena_bytes();
       if (least > limit_.bytes) return least;
-      const WorldPlan plan = plan_world(*planned);
+      const WorldPlan plan = plan_world(*planned, PlanDetail::kSums, [&](const WorldPlan& ranks) {
+        return may_fit(ranks, limit_);
+      });
       if (server_problem(variant->recipe.values, plan, limit_)) {
         return std::numeric_limits<std::int64_t>::max();
       }
@@ -246,7 +248,8 @@ std::optional<ValueLimit> largest_free_micro_batch(const Variants& variants) {
     const auto variant = variant_of(variants.own(), {}, batch);
     if (!variant) return false;
     return Variants::counted([&] {
-             return least_need(plan_world(variant->recipe.values), variants.limit());
+             return least_need(plan_world(variant->recipe.values, PlanDetail::kSums),
+                               variants.limit());
            }) <= variants.limit().bytes;
   };
   std::int64_t fits = 0, too_large = kMostSequences + 1;

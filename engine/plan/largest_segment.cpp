@@ -10,7 +10,8 @@ LargestSegment largest_segment(const ResolvedRecipe& recipe) {
   std::int64_t most = -1;
   const Segment* largest = nullptr;
   for (const Segment& segment : segments) {
-    const std::int64_t bytes = plan_world(segment.recipe.values).all_arenas_bytes();
+    const std::int64_t bytes =
+        plan_world(segment.recipe.values, PlanDetail::kSums).all_arenas_bytes();
     if (bytes <= most) continue;
     most = bytes;
     largest = &segment;

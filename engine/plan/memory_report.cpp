@@ -233,6 +233,12 @@ bool fits(const WorldPlan& plan, const DeviceLimit& limit) {
   return needed_bytes(plan, limit) <= limit.bytes && servers_fit(plan, limit);
 }
 
+bool may_fit(const WorldPlan& first_ranks, const DeviceLimit& limit) {
+  if (limit.num_ranks > 0 || limit.server_bytes > 0) return true;
+  return (limit.shared ? first_ranks.all_arenas_bytes() : first_ranks.worst().arena_bytes()) <=
+         limit.bytes;
+}
+
 std::optional<std::string> server_problem(const Recipe& recipe, const WorldPlan& plan,
                                           const DeviceLimit& limit) {
   if (servers_fit(plan, limit)) return std::nullopt;

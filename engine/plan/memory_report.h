@@ -67,6 +67,10 @@ std::int64_t needed_bytes(const WorldPlan& plan, const DeviceLimit& limit);
 /// Whether all ranks fit: `needed_bytes`, and parameter servers that have a limit of their own.
 bool fits(const WorldPlan& plan, const DeviceLimit& limit);
 
+/// Whether a world of which only the first ranks are planned may still fit: false only if no further
+/// rank can change that.
+bool may_fit(const WorldPlan& first_ranks, const DeviceLimit& limit);
+
 /// What parameter servers lack, in a sentence; none if they fit.
 std::optional<std::string> server_problem(const Recipe& recipe, const WorldPlan& plan,
                                           const DeviceLimit& limit);

@@ -160,7 +160,7 @@ std::string sent_text(const PlanReport& report) {
 PlanReport plan_report(const ResolvedRecipe& recipe, const DeviceLimit& limit,
                        int ranks_per_machine, const std::optional<DiskRates>& rates) {
   const PlannedRecipe planned = recipe.values;
-  WorldPlan plan = plan_world(planned);
+  WorldPlan plan = plan_world(planned, PlanDetail::kSums);
   const std::int64_t needed = needed_bytes(plan, limit);
   const sharding::Traffic traffic = most_traffic(planned);
   PlanReport report{
@@ -190,11 +190,12 @@ PlanReport plan_report(const ResolvedRecipe& recipe, const DeviceLimit& limit,
   if (ranks_per_machine > 0) report.machines = machine_traffic(planned, ranks_per_machine);
   for (const auto& [stage, variant] : at_every_stage(recipe)) {
     const PlannedRecipe at_stage = variant.values;
-    WorldPlan of_stage = plan_world(at_stage);
+    const bool is_own = stage == planned.recipe.zero_optimization.stage;
+    WorldPlan of_stage = is_own ? report.plan : plan_world(at_stage, PlanDetail::kSums);
     std::int64_t bytes = needed_bytes(of_stage, limit);
     if (!engine::fits(of_stage, limit)) bytes = std::max(bytes, limit.bytes + 1);
-    report.stages.push_back(
-        {stage, std::move(of_stage), bytes, most_traffic(at_stage).total_bytes()});
+    report.stages.push_back({stage, std::move(of_stage), bytes,
+                             is_own ? report.sent_bytes : most_traffic(at_stage).total_bytes()});
   }
   if (!report.fits()) report.changes = cheapest_changes(recipe, limit);
   return report;

@@ -60,7 +60,8 @@ std::vector<Peculiarity> peculiarities(const TrainingOptions& options, const sha
 
 }  // namespace
 
-WorldPlan::WorldPlan(const TrainingOptions& options, MemoryRequest request) {
+WorldPlan::WorldPlan(const TrainingOptions& options, MemoryRequest request, PlanDetail detail,
+                     const GoesOn& goes_on) {
   const int world_size = request.mesh.world_size();
   num_workers_ = request.mesh.num_workers();
   const bool uneven = optim::descriptor_of(options.optimizer.type).uneven_numels &&
@@ -83,6 +84,7 @@ WorldPlan::WorldPlan(const TrainingOptions& options, MemoryRequest request) {
         MemoryPlan disk = disk_plan(options.uses_disk() ? buffers : std::vector<BufferSpec>());
         equal_ranks_.push_back(
             {rank, 0, device_plan(std::move(buffers), request), std::move(host), std::move(disk)});
+        if (detail == PlanDetail::kSums) equal_ranks_.back().plan.keep_sums_only();
       }
       kind_of_rank_.push_back(at->second);
     } else {
@@ -96,6 +98,7 @@ WorldPlan::WorldPlan(const TrainingOptions& options, MemoryRequest request) {
     if (__builtin_add_overflow(all_arenas_bytes_, bytes, &all_arenas_bytes_)) {
       throw UsageError("{} ranks together need more bytes than 64 bits can count.", world_size);
     }
+    if (goes_on && !goes_on(*this)) return;
   }
 }
 
@@ -116,8 +119,9 @@ MemoryRequest request_of(const PlannedRecipe& planned) {
 
 }  // namespace
 
-WorldPlan plan_world(const PlannedRecipe& planned) {
-  return {planned.options, request_of(planned)};
+WorldPlan plan_world(const PlannedRecipe& planned, PlanDetail detail,
+                     const WorldPlan::GoesOn& goes_on) {
+  return {planned.options, request_of(planned), detail, goes_on};
 }
 
 MemoryPlan plan_first_rank(const PlannedRecipe& planned) {

@@ -4,6 +4,7 @@
 /// Errors   UsageError if bytes overflow 64 bits.
 #pragma once
 
+#include <functional>
 #include <vector>
 
 #include "engine/plan/memory_plan.h"
@@ -11,10 +12,17 @@
 
 namespace sherd::engine {
 
+/// What is kept of each rank's plan. A long pipeline has millions of buffers.
+enum class PlanDetail { kBuffers, kSums };
+
 class WorldPlan {
  public:
+  /// Asked after each rank about those planned so far; false ends the plan there.
+  using GoesOn = std::function<bool(const WorldPlan&)>;
+
   /// Plans all ranks; `request.rank` is ignored.
-  WorldPlan(const TrainingOptions& options, MemoryRequest request);
+  WorldPlan(const TrainingOptions& options, MemoryRequest request,
+            PlanDetail detail = PlanDetail::kBuffers, const GoesOn& goes_on = {});
 
   /// Ranks with equal plans.
   struct EqualRanks {
@@ -48,7 +56,8 @@ class WorldPlan {
   std::int64_t all_arenas_bytes_ = 0;
 };
 
-WorldPlan plan_world(const PlannedRecipe& planned);
+WorldPlan plan_world(const PlannedRecipe& planned, PlanDetail detail = PlanDetail::kBuffers,
+                     const WorldPlan::GoesOn& goes_on = {});
 /// Rank 0 alone: no world needs less.
 MemoryPlan plan_first_rank(const PlannedRecipe& planned);
 

@@ -25,9 +25,10 @@ struct Uses {
 };
 
 // Without a pipeline each micro-step uses units in the same order, which many of them make no
-// longer to count.
+// longer to count. Nobody counts the uses of parameters that are all resident.
 Uses uses_of(const TrainingOptions& options, const RankPipeline& pipeline,
              const sharding::ShardingPlan& plan) {
+  if (std::ranges::none_of(plan.units, &sharding::UnitPlan::needs_slot)) return {};
   if (pipeline.whole()) {
     std::vector<UnitId> uses = forward_uses(pipeline.chunks[0], options.model, false);
     const std::vector<UnitId> backward = backward_uses(pipeline.chunks[0], options.model);

@@ -207,6 +207,7 @@ void SlotSchedule::forget_slot(int slot) {
 std::vector<std::int64_t> count_gathers(const std::vector<UnitPlan>& units,
                                         const GatherOptions& options, const std::vector<int>& uses,
                                         int num_micro_steps) {
+  if (uses.empty()) return std::vector<std::int64_t>(units.size(), 0);
   const auto played = [&](int micro_steps) {
     std::vector<int> all;
     for (int i = 0; i < micro_steps; ++i) all.insert(all.end(), uses.begin(), uses.end());

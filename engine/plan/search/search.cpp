@@ -307,7 +307,7 @@ std::vector<Timed> Search::fastest(bool offload) {
 // Nothing if a part of the model can't be divided so, which only its plan finds out.
 std::optional<std::int64_t> Search::planned_bytes(const ResolvedRecipe& recipe) const {
   try {
-    return needed_bytes(plan_world(recipe.values), result_.limit);
+    return needed_bytes(plan_world(recipe.values, PlanDetail::kSums), result_.limit);
   } catch (const UsageError&) {
     return std::nullopt;
   }
@@ -353,7 +353,8 @@ void Search::take(const std::vector<Timed>& layouts, bool offload) {
 
 SearchResult Search::run() {
   result_.own = found(recipe_);
-  result_.own.needed_bytes = needed_bytes(plan_world(recipe_.values), result_.limit);
+  result_.own.needed_bytes =
+      needed_bytes(plan_world(recipe_.values, PlanDetail::kSums), result_.limit);
   result_.own_fits = result_.own.needed_bytes <= result_.limit.bytes;
   take(fastest(false), false);
   if (result_.best.empty() && !space_.keeps(SearchKey::kOffloadOptimizer) &&

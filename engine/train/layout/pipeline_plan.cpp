@@ -247,16 +247,21 @@ std::vector<UnitId> step_uses(const RankPipeline& pipeline, const model::ModelSh
     }
     return uses;
   }
+  struct OfChunk {
+    std::vector<UnitId> forward, backward, weights;
+  };
+  std::map<int, OfChunk> of_chunks;
+  for (const Chunk& chunk : pipeline.chunks) {
+    OfChunk& of = of_chunks[chunk.number];
+    of.forward = forward_uses(chunk, shape, false);
+    of.backward = backward_uses(chunk, shape);
+    if (weight_gradients_use_parameters(shape)) of.weights = layers_backwards(chunk, shape);
+  }
   for (const schedule::Action& action : pipeline.actions()) {
-    const Chunk& chunk = pipeline.chunk(action.chunk);
-    if (action.kind == schedule::ActionKind::kForward) {
-      append(uses, forward_uses(chunk, shape, false));
-    }
-    if (schedule::makes_input_gradient(action.kind)) append(uses, backward_uses(chunk, shape));
-    if (action.kind == schedule::ActionKind::kWeightGradient &&
-        weight_gradients_use_parameters(shape)) {
-      append(uses, layers_backwards(chunk, shape));
-    }
+    const OfChunk& of = of_chunks.at(action.chunk);
+    if (action.kind == schedule::ActionKind::kForward) append(uses, of.forward);
+    if (schedule::makes_input_gradient(action.kind)) append(uses, of.backward);
+    if (action.kind == schedule::ActionKind::kWeightGradient) append(uses, of.weights);
   }
   return uses;
 }

@@ -23,6 +23,7 @@ struct Chunk {
   bool embedding = false, head = false;
 
   int end_block() const { return first_block + num_blocks; }
+  bool operator==(const Chunk&) const = default;
 };
 
 struct PipelinePlan {

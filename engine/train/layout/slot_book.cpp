@@ -1,6 +1,8 @@
 #include "engine/train/layout/slot_book.h"
 
 #include <algorithm>
+#include <map>
+#include <memory>
 #include <utility>
 
 #include "core/error.h"
@@ -92,7 +94,9 @@ void SlotBook::give_back(const Place& place) {
   }
 }
 
-SlotCounts count_slots(const RankPipeline& pipeline, bool one_set_for_all) {
+namespace {
+
+SlotCounts counted_slots(const RankPipeline& pipeline, bool one_set_for_all) {
   SlotBook training(pipeline, one_set_for_all, true), pass(pipeline, one_set_for_all, false);
   for (const Action& action : pipeline.actions()) {
     if (!schedule::is_compute(action.kind)) continue;
@@ -108,6 +112,30 @@ SlotCounts count_slots(const RankPipeline& pipeline, bool one_set_for_all) {
   }
   return {std::max(training.num_residuals(), pass.num_residuals()),
           std::max(training.num_kept(), pass.num_kept()), training.num_waiting()};
+}
+
+/// Of one schedule, by place.
+struct KnownSlots {
+  struct OfPlace {
+    std::vector<Chunk> chunks;
+    bool one_set_for_all = false;
+    SlotCounts counts;
+  };
+  std::weak_ptr<const schedule::Schedule> schedule;
+  std::map<int, OfPlace> places;
+};
+
+}  // namespace
+
+// The stages of ZeRO have the same schedule, so a plan of all asks for the same counts.
+SlotCounts count_slots(const RankPipeline& pipeline, bool one_set_for_all) {
+  thread_local KnownSlots known;
+  if (known.schedule.lock() != pipeline.plan.schedule) known = {pipeline.plan.schedule, {}};
+  KnownSlots::OfPlace& of_place = known.places[pipeline.place];
+  if (of_place.chunks != pipeline.chunks || of_place.one_set_for_all != one_set_for_all) {
+    of_place = {pipeline.chunks, one_set_for_all, counted_slots(pipeline, one_set_for_all)};
+  }
+  return of_place.counts;
 }
 
 std::optional<model::ModelPart> model_part(const RankPipeline& pipeline,

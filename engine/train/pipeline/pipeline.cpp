@@ -37,18 +37,20 @@ bool one_set_for_all(const model::ModelShape& shape) {
 // Micro-batches whose tokens a rank needs at a time: from the first forward on it to the last input
 // gradient, or without backwards to the last forward.
 int most_under_way(const RankPipeline& pipeline, const std::vector<Action>& actions, bool trains) {
-  std::map<int, int> left;  // of its chunks, by micro-batch
-  std::size_t most = 0;
+  std::vector<std::size_t> begun, ended;  // of its chunks, by micro-batch
+  const auto count = [](std::vector<std::size_t>& counts, int micro_batch) {
+    const auto index = static_cast<std::size_t>(micro_batch);
+    if (index >= counts.size()) counts.resize(2 * index + 1, 0);
+    return ++counts[index];
+  };
+  int under_way = 0, most = 0;
   for (const Action& action : actions) {
     const bool forward = action.kind == ActionKind::kForward;
-    if (forward) {
-      left.try_emplace(action.micro_batch, static_cast<int>(pipeline.chunks.size()));
-      most = std::max(most, left.size());
-    }
+    if (forward && count(begun, action.micro_batch) == 1) most = std::max(most, ++under_way);
     const bool ends = trains ? schedule::makes_input_gradient(action.kind) : forward;
-    if (ends && --left[action.micro_batch] == 0) left.erase(action.micro_batch);
+    if (ends && count(ended, action.micro_batch) == pipeline.chunks.size()) --under_way;
   }
-  return static_cast<int>(most);
+  return most;
 }
 
 int most_under_way_of_step(const RankPipeline& pipeline) {
