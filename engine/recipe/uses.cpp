@@ -256,6 +256,8 @@ const Use kUses[] = {
     {"parallelism.pipeline_chunks_per_rank", kWithPipeline, has_pipeline},
     {"parallelism.pipeline_layers_per_chunk", kWithPipeline, has_pipeline},
 
+    {"zero_optimization.grad_sync", "with several ranks or micro-steps",
+     [](R r) { return r.world_size() > 1 || r.training.gradient_accumulation_steps > 1; }},
     {"zero_optimization.prefetch_depth", kAtStage3, at_stage_3},
     {"zero_optimization.reshard_after_forward", kAtStage3, at_stage_3},
     {"zero_optimization.shard_optimizer_over_replicas", "with data_parallel_replicate_degree",
@@ -353,6 +355,10 @@ const Use kUses[] = {
     {"metrics.source_losses", "with several data.sources",
      [](R r) { return r.data.sources.size() > 1; }},
 
+    {"hooks.on_step", "if the run has step_interval steps",
+     [](R r) {
+       return r.training.max_steps == 0 || r.hooks.step_interval <= r.training.max_steps;
+     }},
     {"hooks.on_save", kSaves, saves},
     {"hooks.step_interval", "with on_step", [](R r) { return !r.hooks.on_step.empty(); }},
     {"hooks.timeout", "with a command", [](R r) { return r.hooks.any(); }},

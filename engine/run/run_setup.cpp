@@ -6,6 +6,7 @@
 #include "engine/launch/device.h"
 #include "engine/offload/file_home.h"
 #include "engine/plan/disk_plan.h"
+#include "engine/recipe/uses.h"
 
 namespace sherd::engine {
 namespace {
@@ -15,9 +16,12 @@ std::string offload_folder(const Recipe& recipe) {
   return path.empty() ? recipe.run.output_dir : path;
 }
 
+// A tokenizer that the texts weren't encoded with isn't the model's.
 void keep_model_files(checkpoint::Disk& disk, const std::string& output, const Recipe& recipe) {
   std::string tokenizer = recipe.data.tokenizer;
-  if (!checkpoint::exists(disk, tokenizer + "/tokenizer.json")) tokenizer.clear();
+  if (!use_of("data.tokenizer")->holds(recipe) ||
+      !checkpoint::exists(disk, tokenizer + "/tokenizer.json"))
+    tokenizer.clear();
   if (recipe.model.from.empty() && tokenizer.empty()) return;
   huggingface::keep_files(disk, output, {recipe.model.from, tokenizer});
 }

@@ -27,7 +27,8 @@ const char* const kOutput = "out";
 bool is_a_measurement(const std::string& key) {
   for (const char* part :
        {"tokens_per_s", "_ms", "peak_bytes", "isa", "sent_bytes", "seconds", "resident", "measured",
-        "time", "uuid", "bytes_per_s", "goodput", "moved_s", "wall_s"}) {
+        "time", "uuid", "bytes_per_s", "goodput", "moved_s", "wall_s", "save_s", "write_mib_per_s",
+        "data_wait_share", "slowest_rank"}) {
     if (key.find(part) != std::string::npos) return true;
   }
   return false;
@@ -63,21 +64,32 @@ std::string checkpoints(const std::string& folder) {
     const checkpoint::Checkpoint saved(checkpoint::posix_disk(),
                                        folder + "/" + checkpoint::step_directory_name(step));
     for (const std::string& digest : checkpoint::tensor_digests(saved)) all += digest + "\n";
-    all += saved.manifest().global->at("counters").dump() + "\n";
+    json counters = saved.manifest().global->at("counters");
+    counters.erase("credit");  // loss_scaling.hysteresis, also where nothing is scaled
+    all += counters.dump() + "\n";
   }
   return all;
+}
+
+bool is_measured(const std::string& line) {
+  for (const char* word :
+       {"measured", "resident", "outside of the plan", "all arenas", "was left out"}) {
+    if (line.find(word) != std::string::npos) return true;
+  }
+  return line.starts_with("goodput ") || line.starts_with("a step took ") ||
+         line.find(" was the slowest ") != std::string::npos;
 }
 
 /// What a person sees, but no times, rates and measured memory.
 std::string printed(std::string text, std::string& notes) {
   text = std::regex_replace(text, std::regex("  [^ \n]*[0-9.]+[kMG]? tok/s[^\n]*"), "");
+  text = std::regex_replace(text, std::regex(": [0-9]+ [KMG]iB/s per rank[^\n]*"), "");
   std::string lines;
   std::istringstream in(text);
   for (std::string line; std::getline(in, line);) {
     if (line.find(" has no effect: ") != std::string::npos) {
       notes += line + "\n";
-    } else if (line.find("measured") == std::string::npos && !line.starts_with("goodput ") &&
-               line.find("resident") == std::string::npos) {
+    } else if (!is_measured(line)) {
       lines += line + "\n";
     }
   }
@@ -141,7 +153,8 @@ std::string planned(const Settings& settings) {
   try {
     const auto recipe = engine::resolve_recipe(
         {.path = "keys.yaml", .text = recipe_text(settings), .sets = {}, .ranks = {}});
-    return engine::plan_json(engine::plan_report(recipe, engine::device_limit(recipe.values)));
+    const auto report = engine::plan_report(recipe, engine::device_limit(recipe.values));
+    return engine::plan_json(report) + engine::plan_text(report);
   } catch (const Error&) {
     return "";
   }

@@ -19,7 +19,7 @@ struct ObservedRun {
 /// are printed as given.
 ObservedRun observe(const test::TempFolder& folder, const Settings& settings);
 
-/// The output of `sherd plan --json`; "" if the recipe is refused.
+/// The output of `sherd plan` and `sherd plan --json`; "" if the recipe is refused.
 std::string planned(const Settings& settings);
 
 }  // namespace sherd::testing
