@@ -25,6 +25,13 @@ bool is_as_without(const Resolution& recipe, const Field& field) {
 
 }  // namespace
 
+/// Keys from which others follow, unless these are set.
+constexpr std::pair<std::string_view, std::string_view> kReplaced[] = {
+    {"lr_scheduler.warmup_ratio", "lr_scheduler.warmup_steps"},
+    {"lr_scheduler.wsd_decay_ratio", "lr_scheduler.wsd_decay_steps"},
+    {"lr_scheduler.wsd_decay_tokens", "lr_scheduler.wsd_decay_steps"},
+};
+
 void note_unused(Resolution& recipe) {
   if (recipe.request().is_kept) return;
   const auto note = [&recipe](const Field& field, std::string_view when) {
@@ -37,10 +44,12 @@ void note_unused(Resolution& recipe) {
     if (is_models(recipe.values(), field.key) || is_as_without(recipe, field)) continue;
     note(field, use->when);
   }
-  constexpr std::string_view kRatio = "lr_scheduler.warmup_ratio";
-  if (recipe.origin(kRatio).is_given() && recipe.values().lr_scheduler.warmup_ratio > 0.0 &&
-      recipe.origin("lr_scheduler.warmup_steps").is_given()) {
-    note(recipe_fields()[row_of(kRatio)], "if warmup_steps isn't set");
+  for (const auto& [key, other] : kReplaced) {
+    const Field& field = recipe_fields()[row_of(key)];
+    const Use* use = use_of(key);
+    if (!recipe.origin(key).is_given() || !recipe.origin(other).is_given()) continue;
+    if ((use && !use->holds(recipe.values())) || is_as_without(recipe, field)) continue;
+    note(field, fmt::format("if {} isn't set", other.substr(other.find('.') + 1)));
   }
 }
 

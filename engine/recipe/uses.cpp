@@ -257,7 +257,11 @@ const Use kUses[] = {
     {"parallelism.pipeline_layers_per_chunk", kWithPipeline, has_pipeline},
 
     {"zero_optimization.grad_sync", "with several ranks or micro-steps",
-     [](R r) { return r.world_size() > 1 || r.training.gradient_accumulation_steps > 1; }},
+     [](R r) {
+       const std::int64_t replicas =
+           r.diloco.active() ? r.parallelism.data_parallel_replicate_degree : 1;
+       return r.world_size() > replicas || r.training.gradient_accumulation_steps > 1;
+     }},
     {"zero_optimization.prefetch_depth", kAtStage3, at_stage_3},
     {"zero_optimization.reshard_after_forward", kAtStage3, at_stage_3},
     {"zero_optimization.shard_optimizer_over_replicas", "with data_parallel_replicate_degree",
