@@ -40,7 +40,7 @@ struct PipelinePlan {
 };
 
 /// Errors   UsageError if the schedule doesn't allow these numbers of ranks, chunks, layers or
-///          micro-batches, or has a violation (engine/schedule/validate.h).
+///          micro-batches.
 PipelinePlan pipeline_plan(const TrainingOptions& options, const sharding::Mesh& mesh);
 
 /// One rank's part of the plan.

@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "engine/model/transformer.h"
+#include "engine/schedule/validate.h"
 #include "engine/train/layout/sharding_plan.h"
 #include "engine/train/units/unit_runner.h"
 #include "sharding/comm/communicator.h"
@@ -117,6 +118,8 @@ sharding::Traffic Pipeline::traffic(const TrainingOptions& options, const RankPi
 Pipeline::Pipeline(const TrainingOptions& options, RankPipeline pipeline, UnitRunner& runner)
     : options_(options), pipeline_(std::move(pipeline)), runner_(runner) {
   const sharding::Rank& rank = runner.rank();
+  const auto violation = schedule::first_violation(*pipeline_.plan.schedule);
+  SHERD_CHECK(!violation, "the schedule can't be executed: {}", violation->text);
   channels_ =
       std::make_unique<Channels>(pipeline_, rank_model(options, rank.mesh, rank.rank), rank);
   if (!runner.computes()) return;
