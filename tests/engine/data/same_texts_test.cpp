@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <random>
 
 #include "core/error.h"
 #include "engine/data/dataset.h"
@@ -157,6 +158,94 @@ TEST_F(SameTextsTest, AreTheSameDocumentsInAFileOfTokens) {
       }
     }
   }
+}
+
+/// Documents of up to 120 pieces: letters, line ends, quotes, characters of two to four bytes, and the
+/// spelling of the end token. Some are empty.
+std::vector<std::string> random_texts(std::mt19937& random) {
+  const std::vector<std::string> pieces = {"a",
+                                           "b",
+                                           " ",
+                                           "the ",
+                                           "\n",
+                                           "\r\n",
+                                           "\t",
+                                           "7",
+                                           "\"",
+                                           "\\",
+                                           "\xc3\xa9",
+                                           "\xe2\x82\xac",
+                                           "{",
+                                           "}",
+                                           "<",
+                                           "<|end|>",
+                                           "\xf0\x9f\x98\x80"};
+  const auto whole = [&](int least, int most) {
+    return std::uniform_int_distribution(least, most)(random);
+  };
+  std::vector<std::string> texts(static_cast<std::size_t>(whole(4, 60)));
+  for (std::string& text : texts) {
+    for (int i = whole(0, 9) == 0 ? 0 : whole(1, 120); i > 0; --i) {
+      text += pieces[static_cast<std::size_t>(whole(0, static_cast<int>(pieces.size()) - 1))];
+    }
+  }
+  texts.insert(texts.end(), {"there are always", "documents to train on"});
+  return texts;
+}
+
+/// Those that have a target without an end token.
+Documents with_targets(Documents documents) {
+  std::erase_if(documents, [](const Ids& ids) { return ids.size() < 2; });
+  return documents;
+}
+
+class RandomTexts : public SameTextsTest {
+ protected:
+  void compare(unsigned first, unsigned last) {
+    for (unsigned seed = first; seed < last; ++seed) {
+      SCOPED_TRACE(fmt::format("seed {}", seed));
+      std::filesystem::remove_all(folder_.file("files"));
+      std::filesystem::remove_all(folder_.file("packed"));
+      std::mt19937 random(seed);
+      compare(written(random_texts(random)), random);
+    }
+  }
+
+ private:
+  void compare(const std::vector<std::string>& forms, std::mt19937& random) {
+    DataOptions options = this->options(random() % 2 == 0 ? Format::kText : Format::kBytes,
+                                        0.02 * (1 + random() % 30), random() % 2 == 0);
+    options.path = forms[0];
+    const auto expected = open_dataset(options);
+    for (const std::string& form : forms) {
+      SCOPED_TRACE(form);
+      options.path = form;
+      const auto data = open_dataset(options);
+      expect_same(*data, *expected);
+      EXPECT_EQ(data->fingerprint(), expected->fingerprint());
+    }
+    if (options.format != Format::kText || !options.separate_documents) return;
+    options.format = Format::kBin;
+    for (const std::string& form : forms) {
+      SCOPED_TRACE(form);
+      std::filesystem::remove(folder_.file("all.bin"));
+      options.path = tokenized(form, "all.bin", random() % 2 == 0);
+      const auto data = open_dataset(options);
+      for (const Split split : {Split::kTrain, Split::kValidation}) {
+        EXPECT_EQ(with_targets(documents(*data, split)), with_targets(documents(*expected, split)));
+      }
+    }
+  }
+};
+
+TEST_F(RandomTexts, AreTheSameDataInEveryForm) {
+  compare(0, 12);
+}
+
+class RandomTextsSlow : public RandomTexts {};
+
+TEST_F(RandomTextsSlow, AreTheSameDataInEveryForm) {
+  compare(12, 4000);
 }
 
 // By hand: of ten, the fifth and the tenth; never a part of one.
