@@ -87,6 +87,12 @@ LaunchCommand::LaunchCommand(CLI::App& command) {
 }
 
 LaunchCommand::World LaunchCommand::first_world() const {
+  const auto says_servers = [](const std::string& word) {
+    return word.find("parallelism.parameter_servers=") != std::string::npos;
+  };
+  if (num_servers_ > 0 && std::ranges::any_of(words_, says_servers)) {
+    throw UsageError("--servers sets parallelism.parameter_servers; leave out the --set.");
+  }
   if (num_servers_ >= num_processes_) {
     throw UsageError("--servers is {}, of {} processes (-n); at least one must be left to compute.",
                      num_servers_, num_processes_);

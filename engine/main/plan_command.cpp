@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
 #include <optional>
 
 #include "core/byte_size.h"
@@ -93,7 +94,10 @@ void PlanCommand::add_search_options(CLI::App& command) {
       ->type_name("KEY");
   command.add_option("--tokens", wanted_.tokens, "Also say how many days N tokens take, e.g. 1e12")
       ->type_name("N")
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::PositiveNumber)
+      ->check([](const std::string& text) {
+        return std::isfinite(std::stod(text)) ? std::string() : text + " is no number of tokens";
+      });
 }
 
 // Of the drive with the recipe's state on disk.

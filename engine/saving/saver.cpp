@@ -258,10 +258,13 @@ void Saver::saved(const checkpoint::SaveStatus& status) {
       .write_mib_per_s = times.mib_per_second(),
       .stalled_ms = std::chrono::duration<double, std::milli>(times.stalled).count(),
       .save_s = std::chrono::duration<double>(times.committed).count()};
-  shared_.say_here(
-      fmt::format("saved {}/{}: {:.0f} MiB/s per rank, {:.1f} ms stalled{}", checkpoints_.directory,
-                  checkpoint::step_directory_name(saving_step_), metrics.write_mib_per_s,
-                  metrics.stalled_ms, status.warning.empty() ? "" : "; " + status.warning));
+  const std::string rate = rank_.mesh.num_owners() > 0
+                               ? "by the parameter servers"
+                               : fmt::format("{:.0f} MiB/s per rank", metrics.write_mib_per_s);
+  shared_.say_here(fmt::format("saved {}/{}: {}, {:.1f} ms stalled{}", checkpoints_.directory,
+                               checkpoint::step_directory_name(saving_step_), rate,
+                               metrics.stalled_ms,
+                               status.warning.empty() ? "" : "; " + status.warning));
   if (events_.on_saved) events_.on_saved(metrics);
   retention_->apply();
 }

@@ -65,6 +65,7 @@ const std::map<std::string, const char*, std::less<>> kShownElsewhere = {
     {"distillation.teacher", "a file that is written first: tests/engine/distillation"},
     {"hooks.on_failure", "nothing fails; tests/engine/hooks"},
     {"hooks.timeout", "commands that take longer; tests/engine/hooks"},
+    {"hooks.step_interval", "commands that leave something; tests/engine/hooks"},
     {"hooks.retries", "commands that fail; tests/engine/hooks"},
     {"bad_steps.max_in_a_row", "several bad steps: tests/engine/run"},
     {"bad_steps.max_rewinds", "several rewinds: tests/engine/run"},

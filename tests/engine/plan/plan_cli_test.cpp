@@ -191,6 +191,12 @@ TEST_F(PlanCliTest, SearchPrintsLayoutsForTheClusterOfAFile) {
   EXPECT_LE(json.at("best")[0].at("needed_bytes"), json.at("limit_bytes"));
 }
 
+TEST_F(PlanCliTest, SearchRefusesANumberOfTokensThatIsNone) {
+  for (const char* tokens : {"nan", "inf", "0", "-1"}) {
+    EXPECT_EQ(plan({"--search", "--tokens", tokens}).exit_code, 2) << tokens;
+  }
+}
+
 // A slow link of a server is in the time, and the cluster's ranks are workers.
 TEST_F(PlanCliTest, ClusterWithoutASearchPredictsTheRecipeAsItIs) {
   const auto seconds = [&](const std::string& servers) {

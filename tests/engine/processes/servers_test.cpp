@@ -51,6 +51,15 @@ TEST_F(ServersInProcesses, HaveTheBitsOfThreadsAndOfARunWithoutServers) {
   }
 }
 
+TEST_F(ServersInProcesses, AreCountedOnce) {
+  std::vector<std::string> words = this->words("twice", 1, 3);
+  words.insert(words.end(), {"--set", "parallelism.parameter_servers=2"});
+  const auto outcome = test::run_program(SHERD_PROGRAM, words);
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_EQ(outcome.err,
+            "sherd: --servers sets parallelism.parameter_servers; leave out the --set.\n");
+}
+
 // At MPI's door, as `sherd plan` says of both kinds of rank.
 TEST_F(ServersInProcesses, SendWhatIsPlanned) {
   for (const int stage : {2, 3}) {
