@@ -10,6 +10,7 @@
 #include "engine/train/layout/sharding_plan.h"
 #include "engine/train/units/unit_runner.h"
 #include "sharding/comm/communicator.h"
+#include "sharding/mesh/process_groups.h"
 
 namespace sherd::engine {
 
