@@ -100,7 +100,7 @@ TEST(Sizes, NoFolderHasMoreThan24SubjectsWithoutAReason) {
     page += line + "\n";
     if (line.starts_with("## Mesh")) break;
   }
-  const std::size_t table = page.find("A folder has at most 24 subjects");
+  const std::size_t table = page.find("Folders with more than 24 subjects");
   ASSERT_NE(table, std::string::npos);
   for (const auto& [folder, names] : subjects) {
     const bool has_reason = page.find("`" + folder + "`", table) != std::string::npos;
