@@ -15,6 +15,7 @@
 #include "core/stream.h"
 #include "core/thread.h"
 #include "core/thread_team.h"
+#include "core/trace.h"
 
 namespace sherd {
 namespace {

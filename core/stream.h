@@ -19,12 +19,12 @@
 #include <memory>
 #include <string>
 #include <string_view>
-
-#include "core/trace.h"
+#include <utility>
 
 namespace sherd {
 
 class ThreadTeam;
+class Trace;
 
 enum class DeviceKind { kCpu, kCuda };
 
@@ -122,7 +122,7 @@ class TraceSpan {
  private:
   Stream& stream_;
   std::string label_;
-  Clock::time_point begin_;
+  std::chrono::steady_clock::time_point begin_;
 };
 
 }  // namespace sherd

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/columns.h"
+#include "sharding/mesh/process_groups.h"
 
 namespace sherd::optim {
 namespace {

@@ -7,6 +7,7 @@
 #include "kernels/orthogonalise.h"
 #include "optim/muon_plan.h"
 #include "sharding/comm/communicator.h"
+#include "sharding/mesh/process_groups.h"
 
 namespace sherd::optim {
 

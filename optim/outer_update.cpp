@@ -7,6 +7,7 @@
 #include "kernels/pointwise.h"
 #include "optim/slices.h"
 #include "sharding/comm/communicator.h"
+#include "sharding/mesh/process_groups.h"
 #include "sharding/mesh/waits.h"
 
 namespace sherd::optim {

@@ -15,6 +15,7 @@
 #include "engine/launch/system_info.h"
 #include "sharding/comm/flight_recorder.h"
 #include "sharding/comm/single.h"
+#include "sharding/mesh/process_groups.h"
 
 namespace sherd::engine {
 namespace {

@@ -30,7 +30,7 @@ double best_rate(Stream& stream, std::int64_t size, int matmuls_per_round, const
   double best_seconds = 1e9;
   for (int round = 0; round <= kRounds; ++round) {
     stream.synchronize();
-    const auto begin = Clock::now();
+    const auto begin = std::chrono::steady_clock::now();
     for (int i = 0; i < matmuls_per_round; ++i) {
       kernels::linear_forward(stream, {.shape = {size, size, size},
                                        .x = on.x,
@@ -40,7 +40,7 @@ double best_rate(Stream& stream, std::int64_t size, int matmuls_per_round, const
                                        .workspace = on.workspace});
     }
     stream.synchronize();
-    const std::chrono::duration<double> seconds = Clock::now() - begin;
+    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
     if (round > 0) best_seconds = std::min(best_seconds, seconds.count());
   }
   const auto n = static_cast<double>(size);

@@ -12,9 +12,8 @@ namespace {
 /// An unsupported key, and a sentence.
 using Refusal = std::pair<std::string_view, std::string>;
 
-std::vector<Refusal> refusals_of_gpus(const Recipe& recipe) {
+void refuse_exchanges(const Recipe& recipe, std::vector<Refusal>& refusals) {
   const Recipe::Parallelism& degrees = recipe.parallelism;
-  std::vector<Refusal> refusals;
   // NCCL can't add the contributions of some ranks alone.
   if (degrees.batch_groups > degrees.data_parallel_replicate_degree) {
     refusals.emplace_back(
@@ -40,6 +39,9 @@ std::vector<Refusal> refusals_of_gpus(const Recipe& recipe) {
                          "set run.device: cpu.",
                          key));
   }
+}
+
+void refuse_models(const Recipe& recipe, std::vector<Refusal>& refusals) {
   if (recipe.moe.num_experts > 0) {
     refusals.emplace_back("moe.num_experts",
                           fmt::format("moe.num_experts is {}, but experts are computed on CPUs "
@@ -62,6 +64,10 @@ std::vector<Refusal> refusals_of_gpus(const Recipe& recipe) {
                                       "on CPUs only; set run.device: cpu.",
                                       recipe.model.kv_lora_rank));
   }
+}
+
+void refuse_updates(const Recipe& recipe, std::vector<Refusal>& refusals) {
+  const Recipe::Parallelism& degrees = recipe.parallelism;
   if (recipe.optimizer.type == OptimizerType::kAdafactor) {
     refusals.emplace_back("optimizer.type",
                           "optimizer.type is adafactor, which is computed on CPUs only; use adamw, "
@@ -87,6 +93,9 @@ std::vector<Refusal> refusals_of_gpus(const Recipe& recipe) {
                     "use 0, or set run.device: cpu.",
                     recipe.training.weight_hash_interval));
   }
+}
+
+void refuse_offload_and_graphs(const Recipe& recipe, std::vector<Refusal>& refusals) {
   for (const auto& [key, device] :
        {std::pair<std::string_view, OffloadDevice>("zero_optimization.offload_optimizer",
                                                    recipe.zero_optimization.offload_optimizer),
@@ -98,14 +107,22 @@ std::vector<Refusal> refusals_of_gpus(const Recipe& recipe) {
         fmt::format("{} is nvme, which only CPUs support; use none, or set run.device: cpu.", key));
   }
   // Graphs can't contain exchanges between ranks inside layers.
+  const Recipe::Parallelism& degrees = recipe.parallelism;
   if (recipe.run.cuda_graphs &&
       degrees.tensor_parallel_degree * degrees.context_parallel_degree > 1) {
     refusals.emplace_back(
         "run.cuda_graphs",
         "run.cuda_graphs is true, but graphs can't contain exchanges of tensor or context ranks; "
-        "use "
-        "cuda_graphs: false.");
+        "use cuda_graphs: false.");
   }
+}
+
+std::vector<Refusal> refusals_of_gpus(const Recipe& recipe) {
+  std::vector<Refusal> refusals;
+  refuse_exchanges(recipe, refusals);
+  refuse_models(recipe, refusals);
+  refuse_updates(recipe, refusals);
+  refuse_offload_and_graphs(recipe, refusals);
   return refusals;
 }
 

@@ -243,6 +243,14 @@ void with_hooks(Hooks* hooks, const std::atomic<bool>& has_begun,
   end_hooks(hooks, nullptr);
 }
 
+// Returns the number of steps from which the run goes on.
+std::int64_t go_back(const Rewind& rewind, RunTotals& totals, CheckpointOptions& checkpoints) {
+  totals.rewind = rewind.metrics;
+  checkpoints.resume = rewind.checkpoint;
+  checkpoints.new_skips = rewind.skips;
+  return rewind.step;
+}
+
 void train_in(const OutputFolder& output, const PreparedRun& run,
               const std::shared_ptr<const Machine>& machine, const OnStuck& on_stuck,
               std::atomic<bool>& has_begun) {
@@ -309,10 +317,7 @@ void train_in(const OutputFolder& output, const PreparedRun& run,
           if (hooks) hooks->wait_for_saves();
           remove_later_checkpoints(checkpoints.directory, rewind.step, output.disk());
         }
-        totals.rewind = rewind.metrics;
-        checkpoints.resume = rewind.checkpoint;
-        checkpoints.new_skips = rewind.skips;
-        steps_done = rewind.step;
+        steps_done = go_back(rewind, totals, checkpoints);
       }
     } catch (const Requeue&) {
       calls.forget();

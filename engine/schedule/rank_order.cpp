@@ -81,15 +81,25 @@ RankOrder gpipe(const OrderRequest& request, int /*rank*/) {
   return order;
 }
 
+namespace {
+
+// `warm_up` forwards, then forwards and backwards in turn, `count` of each in total.
+template <class Forward, class Backward>
+void alternate(int count, int warm_up, const Forward& forward, const Backward& backward) {
+  warm_up = std::min(warm_up, count);
+  for (int i = 0; i < warm_up + count; ++i) {
+    if (i < count) forward(i);
+    if (i >= warm_up) backward(i - warm_up);
+  }
+}
+
+}  // namespace
+
 RankOrder one_forward_one_backward(const OrderRequest& request, int rank) {
   RankOrder order(1);
-  const int micro_batches = request.num_micro_batches;
-  const int warm_up = std::min(request.num_ranks - rank - 1, micro_batches);
-  for (int i = 0; i < warm_up; ++i) order.forward(0);
-  for (int i = 0; i < micro_batches; ++i) {
-    if (warm_up + i < micro_batches) order.forward(0);
-    order.backward(0);
-  }
+  alternate(
+      request.num_micro_batches, request.num_ranks - rank - 1, [&](int) { order.forward(0); },
+      [&](int) { order.backward(0); });
   return order;
 }
 
@@ -119,14 +129,12 @@ RankOrder interleaved(const OrderRequest& request, int rank) {
   RankOrder order(request.chunks_per_rank);
   const int per_turn = micro_batches_per_turn(request);
   const std::vector<int> forwards = turns(request);
-  const std::size_t warm_up =
-      std::min(forwards.size(), static_cast<std::size_t>(2 * (request.num_ranks - rank - 1) +
-                                                         (request.chunks_per_rank - 1) * per_turn));
-  for (std::size_t i = 0; i < warm_up; ++i) order.forward(forwards[i]);
-  for (std::size_t i = 0; i < forwards.size(); ++i) {
-    if (warm_up + i < forwards.size()) order.forward(forwards[warm_up + i]);
-    order.backward(request.chunks_per_rank - 1 - forwards[i]);  // the same turns, chunks reversed
-  }
+  const int last = request.chunks_per_rank - 1;
+  alternate(
+      static_cast<int>(forwards.size()), 2 * (request.num_ranks - rank - 1) + last * per_turn,
+      [&](int i) { order.forward(forwards[static_cast<std::size_t>(i)]); },
+      // The same turns, chunks reversed.
+      [&](int i) { order.backward(last - forwards[static_cast<std::size_t>(i)]); });
   return order;
 }
 
@@ -134,15 +142,13 @@ RankOrder interleaved(const OrderRequest& request, int rank) {
 // many activations as rank 0 of 1F1B.
 RankOrder zb_h1(const OrderRequest& request, int rank) {
   RankOrder order(1);
-  const int micro_batches = request.num_micro_batches;
-  const int warm_up = std::min(request.num_ranks - rank - 1, micro_batches);
-  for (int i = 0; i < warm_up; ++i) order.forward(0);
-  for (int i = 0; i < micro_batches; ++i) {
-    if (warm_up + i < micro_batches) order.forward(0);
-    order.input_gradient(0);
-    if (i >= rank) order.weight_gradient();
-  }
-  while (order.num_weight_gradients(0) < micro_batches) order.weight_gradient();
+  alternate(
+      request.num_micro_batches, request.num_ranks - rank - 1, [&](int) { order.forward(0); },
+      [&](int i) {
+        order.input_gradient(0);
+        if (i >= rank) order.weight_gradient();
+      });
+  while (order.num_weight_gradients(0) < request.num_micro_batches) order.weight_gradient();
   return order;
 }
 

@@ -41,6 +41,32 @@ kernels::BlockFormat blocks_of(GatherType type) {
                                           : kernels::BlockFormat::kF32;
 }
 
+optim::OptimizerOptions optimizer_options(const Recipe& recipe, const model::ModelShape& shape) {
+  const Recipe::Optimizer& optimizer = recipe.optimizer;
+  optim::OptimizerOptions options = {
+      .type = optimizer.type,
+      .beta1 = static_cast<float>(optimizer.betas[0]),
+      .beta2 = static_cast<float>(optimizer.betas[1]),
+      .eps = static_cast<float>(optimizer.eps),
+      .momentum = static_cast<float>(optimizer.momentum),
+      .trust_coefficient = static_cast<float>(optimizer.trust_coefficient),
+      .adamw_lr_ratio =
+          optimizer.lr > 0.0 ? static_cast<float>(optimizer.adamw_lr / optimizer.lr) : 0.0f,
+      .beta2_decay = static_cast<float>(optimizer.beta2_decay),
+      .clip_threshold = static_cast<float>(optimizer.clip_threshold),
+      .min_parameter_rms = static_cast<float>(optimizer.min_parameter_rms),
+      .muon_scale = optimizer.muon_scale,
+      .muon_coefficients = optimizer.muon_coefficients,
+      .muon_dtype = dtype_of(optimizer.muon_dtype),
+      .decay = {static_cast<float>(optimizer.weight_decay), optimizer.no_decay},
+      .groups = parameter_groups(recipe, shape),
+      .moment_type = {dtype_of(recipe.mixed_precision.optimizer_state_dtype),
+                      recipe.mixed_precision.stochastic_rounding, recipe.run.seed}};
+  options.moment_type.in_8_bits = optimizer.eight_bit_states;
+  options.offload = offload_of(recipe);
+  return options;
+}
+
 }  // namespace
 
 // The recipe's choices are in the order of the data room's.
@@ -90,34 +116,13 @@ TrainingOptions training_options(const Recipe& recipe) {
     options.num_loss_sources = static_cast<int>(recipe.data.sources.size());
   }
 
-  const Recipe::Optimizer& optimizer = recipe.optimizer;
-  options.optimizer = {.type = optimizer.type,
-                       .beta1 = static_cast<float>(optimizer.betas[0]),
-                       .beta2 = static_cast<float>(optimizer.betas[1]),
-                       .eps = static_cast<float>(optimizer.eps),
-                       .momentum = static_cast<float>(optimizer.momentum),
-                       .trust_coefficient = static_cast<float>(optimizer.trust_coefficient),
-                       .adamw_lr_ratio = optimizer.lr > 0.0
-                                             ? static_cast<float>(optimizer.adamw_lr / optimizer.lr)
-                                             : 0.0f,
-                       .beta2_decay = static_cast<float>(optimizer.beta2_decay),
-                       .clip_threshold = static_cast<float>(optimizer.clip_threshold),
-                       .min_parameter_rms = static_cast<float>(optimizer.min_parameter_rms),
-                       .muon_scale = optimizer.muon_scale,
-                       .muon_coefficients = optimizer.muon_coefficients,
-                       .muon_dtype = dtype_of(optimizer.muon_dtype),
-                       .decay = {static_cast<float>(optimizer.weight_decay), optimizer.no_decay},
-                       .groups = parameter_groups(recipe, options.model),
-                       .moment_type = {dtype_of(precision.optimizer_state_dtype),
-                                       precision.stochastic_rounding, recipe.run.seed}};
-  options.optimizer.moment_type.in_8_bits = optimizer.eight_bit_states;
-  options.optimizer.offload = offload_of(recipe);
+  options.optimizer = optimizer_options(recipe, options.model);
   if (recipe.activation_checkpointing.offload == OffloadDevice::kNvme) {
     options.model.residual_slots = KeptInputs::slots(options.model.num_layers);
   }
   options.lr_schedule = recipe.lr_schedule();
-  options.qk_clip_threshold = optimizer.qk_clip_threshold;
-  options.qk_clip_alpha = optimizer.qk_clip_alpha;
+  options.qk_clip_threshold = recipe.optimizer.qk_clip_threshold;
+  options.qk_clip_alpha = recipe.optimizer.qk_clip_alpha;
   options.model.max_attention_logit =
       recipe.metrics.log_max_attention_logit || options.qk_clip_threshold > 0.0;
   options.model.z_loss = recipe.training.z_loss_multiplier;

@@ -14,17 +14,12 @@
 #include "engine/train/training_step.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <iterator>
 #include <utility>
 
 namespace sherd::engine {
 namespace {
-
-int numbers_of_sources(const TrainingOptions& options) {
-  return options.num_loss_sources * ExactSum::kNumbers;
-}
 
 std::vector<float> norms_of(const std::vector<ExactSum>& sums_of_squares, double loss_scale) {
   std::vector<float> norms;
@@ -45,24 +40,6 @@ float largest_of(const std::vector<float>& norms) {
 }
 
 }  // namespace
-
-std::vector<BufferSpec> TrainingStep::buffers(const TrainingOptions& options,
-                                              const sharding::ShardingPlan& plan, int rank) {
-  const int world_size = plan.mesh.world_size();
-  const optim::NormBuffers norm = optim::gradient_norm_buffers(plan.units);
-  std::vector<BufferSpec> buffers;
-  if (updates(plan.mesh, rank)) {
-    buffers = optim::descriptor_of(options.optimizer.type).buffers(options.optimizer, plan, rank);
-    std::ranges::move(copies_buffers(options, plan), std::back_inserter(buffers));
-  }
-  buffers.insert(buffers.end(), {norm.sums, norm.workspace,
-                                 sharding::Agreement<RankStats>::buffer(kStepStats, world_size),
-                                 Diagnosis::Reports::buffer("diagnosis", world_size)});
-  if (const int count = numbers_of_sources(options); count > 0) {
-    buffers.push_back(sharding::exchange_buffer(kSourceLosses, count, world_size));
-  }
-  return buffers;
-}
 
 TrainingStep::Counters TrainingStep::counters() const {
   return {num_updates_,       scaler_.state(),      model_.expert_counts(),
@@ -112,23 +89,6 @@ StepResult TrainingStep::run(std::int64_t step, const NextBatch& next_batch,
   return result;
 }
 
-// The statistics' exchange carries the hashes, so they need no memory of their own.
-void TrainingStep::compare_weights(std::int64_t step) {
-  constexpr int kCount = sharding::Agreement<RankStats>::kCount;
-  using Numbers = std::array<double, kCount>;
-  weight_check_.run(step, kCount, [this](std::span<const double> mine) {
-    Numbers numbers;
-    std::ranges::copy(mine, numbers.begin());
-    std::vector<std::vector<double>> rows;
-    for (const RankStats& row :
-         stats_.all_gather("weight hashes", std::bit_cast<RankStats>(numbers))) {
-      const auto of_rank = std::bit_cast<Numbers>(row);
-      rows.emplace_back(of_rank.begin(), of_rank.end());
-    }
-    return rows;
-  });
-}
-
 // Every rank decides alike, since all have the same statistics. A step that isn't applied leaves
 // parameters, moments and Adam's step count as they are.
 bool TrainingStep::is_bad(StepResult& result) {
@@ -140,23 +100,6 @@ bool TrainingStep::is_bad(StepResult& result) {
   }
   if (std::isfinite(values.loss) && std::isfinite(values.norm)) bad_steps_.applied(values);
   return false;
-}
-
-// Parameters, moments and Adam's step count stay as they are. Every rank is here, since all have
-// the same statistics. Weights that aren't finite give such gradients at any scale: that is no
-// overflow.
-void TrainingStep::skip(StepResult& result) {
-  Diagnosis diagnosis(model_, diagnosis_reports_);
-  if (const std::string where = diagnosis.non_finite_weight(); !where.empty()) {
-    throw TrainingError(
-        "the weights aren't finite, so no loss scale helps: {}. Resume from an older checkpoint, "
-        "with a lower optimizer.lr or gradient_clipping.max_norm.",
-        where);
-  }
-  diagnosis.look_at_slices();
-  result.skipped = true;
-  result.overflow = diagnosis.where();
-  scaler_.skipped_step();
 }
 
 std::int64_t TrainingStep::targets_of(std::int64_t step) const {
@@ -228,7 +171,7 @@ TrainingStep::RankStats TrainingStep::own_stats(const StepRequests& asked) {
   stats.data_wait_ms = Milliseconds(std::exchange(waited_for_data_, {})).count();
   stats.comm_cpu_ms = Milliseconds(cpu - cpu_before_).count();
   cpu_before_ = cpu;
-  if (const auto sent = rank_.groups->sent()) {
+  if (const auto sent = rank_.sent()) {
     const LinkBytes since = *sent - sent_before_;
     stats.sent_within = static_cast<double>(since.within);
     stats.sent_across = static_cast<double>(since.across);
@@ -271,7 +214,7 @@ TrainingStep::StepStats TrainingStep::reduce_step_stats(std::int64_t step,
   result.preference = model_.preference_report();
   begin_own_time();  // of the next step's statistics
   if (own_ms.size() > 1) result.slowest = slowest_of(own_ms);
-  if (rank_.groups->sent()) result.sent = sent;
+  if (rank_.sent()) result.sent = sent;
   result.exposed_comm_ms = longest.exposed_comm_ms;
   for (const auto& [axis, waited] : waited_before_.by_axis) {
     const std::size_t i = result.exposed_by_axis.size();
@@ -357,16 +300,6 @@ void TrainingStep::update(std::int64_t step, float gradient_scale, StepResult& r
     if (update_copies(static_cast<int>(unit), step) || options_.placement.published_late) continue;
     model_.publish(static_cast<int>(unit), optimizer_->rounds_parameters() && !clipped);
   }
-}
-
-void TrainingStep::explain_non_finite(std::int64_t step, const NextBatch& next_batch,
-                                      const StepStats& stats) {
-  Diagnosis diagnosis(model_, diagnosis_reports_);
-  diagnosis.look_at_slices();
-  diagnosis.watch_gradients();
-  accumulate_gradients(step, next_batch);
-  diagnosis.stop_watching(model_.step_loss_sum().value());
-  throw TrainingError("{}", diagnosis.explain(step, stats.loss, stats.norm));
 }
 
 }  // namespace sherd::engine

@@ -4,16 +4,16 @@
 #include <array>
 #include <chrono>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "core/exact_sum.h"
-#include "engine/train/diagnosis.h"
+#include "core/link_bytes.h"
 #include "engine/train/sharded_model.h"
 #include "engine/train/stop_request.h"
-#include "engine/train/weight_check.h"
 #include "kernels/documents.h"
 #include "optim/clip.h"
 #include "optim/optimizer.h"
@@ -27,6 +27,7 @@ class WeightAverage;
 namespace sherd::engine {
 
 struct PreferenceReport;
+struct StepChecks;
 
 /// How evenly ranks worked: a rank's own time is the time of its step without waits for others.
 struct SlowestRank {
@@ -240,8 +241,7 @@ class TrainingStep {
   optim::GradientNorm norm_;
   sharding::Agreement<RankStats> stats_;
   std::optional<sharding::Exchange> source_sums_;
-  Diagnosis::Reports diagnosis_reports_;
-  WeightCheck weight_check_;
+  std::unique_ptr<StepChecks> checks_;
   optim::LossScaler scaler_;
   optim::BadSteps bad_steps_;
   std::int64_t num_updates_ = 0, num_without_targets_ = 0;

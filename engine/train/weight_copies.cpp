@@ -1,10 +1,12 @@
 // Weights next to those that a step updates: their average, and the global weights of replicas that
-// train apart. The step is made here, so that its own file needs to know neither.
+// train apart. The step is made here, so that its own file needs to know little of what it holds by
+// pointer.
 
 #include <algorithm>
 #include <iterator>
 
 #include "engine/train/layout/sharding_plan.h"
+#include "engine/train/step_checks.h"
 #include "engine/train/training_step.h"
 #include "optim/average.h"
 #include "optim/outer_update.h"
@@ -26,10 +28,32 @@ std::unique_ptr<optim::Optimizer> optimizer_of(const TrainingOptions& options,
   return optim::make_optimizer(options.optimizer, model.rank(), model.units());
 }
 
+int numbers_of_sources(const TrainingOptions& options) {
+  return options.num_loss_sources * ExactSum::kNumbers;
+}
+
 }  // namespace
 
 bool updates(const sharding::Mesh& mesh, int rank) {
   return mesh.num_owners() == 0 || mesh.is_owner(rank);
+}
+
+std::vector<BufferSpec> TrainingStep::buffers(const TrainingOptions& options,
+                                              const sharding::ShardingPlan& plan, int rank) {
+  const int world_size = plan.mesh.world_size();
+  const optim::NormBuffers norm = optim::gradient_norm_buffers(plan.units);
+  std::vector<BufferSpec> buffers;
+  if (updates(plan.mesh, rank)) {
+    buffers = optim::descriptor_of(options.optimizer.type).buffers(options.optimizer, plan, rank);
+    std::ranges::move(copies_buffers(options, plan), std::back_inserter(buffers));
+  }
+  buffers.insert(buffers.end(), {norm.sums, norm.workspace,
+                                 sharding::Agreement<RankStats>::buffer(kStepStats, world_size),
+                                 StepChecks::buffer(world_size)});
+  if (const int count = numbers_of_sources(options); count > 0) {
+    buffers.push_back(sharding::exchange_buffer(kSourceLosses, count, world_size));
+  }
+  return buffers;
 }
 
 TrainingStep::TrainingStep(const TrainingOptions& options, ShardedModel& model)
@@ -39,11 +63,10 @@ TrainingStep::TrainingStep(const TrainingOptions& options, ShardedModel& model)
       optimizer_(optimizer_of(options, model)),
       norm_(rank_, model.units()),
       stats_(rank_, kStepStats),
-      diagnosis_reports_(rank_, "diagnosis"),
-      weight_check_(model_),
+      checks_(std::make_unique<StepChecks>(model)),
       scaler_(options.loss_scaling),
       bad_steps_(options.bad_steps) {
-  if (const int count = options.num_loss_sources * ExactSum::kNumbers; count > 0) {
+  if (const int count = numbers_of_sources(options); count > 0) {
     source_sums_.emplace(rank_, kSourceLosses, count);
   }
   make_copies();

@@ -1,6 +1,7 @@
 #include "sharding/mesh/exchange.h"
 
 #include "sharding/comm/communicator.h"
+#include "sharding/mesh/process_groups.h"
 #include "sharding/mesh/waits.h"
 
 #include <algorithm>

@@ -16,6 +16,8 @@
 
 namespace sherd::sharding {
 
+class Communicator;
+
 /// Space for `count` numbers from each of `num_ranks` ranks.
 BufferSpec exchange_buffer(const std::string& name, int count, int num_ranks);
 

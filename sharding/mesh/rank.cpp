@@ -2,6 +2,8 @@
 
 #include "core/disk_home.h"
 #include "core/error.h"
+#include "core/link_bytes.h"
+#include "sharding/mesh/process_groups.h"
 
 namespace sherd::sharding {
 namespace {
@@ -25,12 +27,20 @@ void drain(Stream& stream) {
 
 }  // namespace
 
+Rank::Rank() = default;
+Rank::Rank(Rank&&) noexcept = default;
+Rank::~Rank() = default;
+
 Buffer Rank::acquire(const BufferSpec& spec) const {
   if (spec.home == Home::kDisk) {
     SHERD_CHECK(disk, "{} is on disk, and this rank has none", spec.name);
     return disk->acquire(spec);
   }
   return (spec.home == Home::kHost && host_memory ? *host_memory : *memory).acquire(spec);
+}
+
+std::optional<LinkBytes> Rank::sent() const {
+  return groups->sent();
 }
 
 std::chrono::nanoseconds Rank::waited_for_disk() const {

@@ -9,15 +9,22 @@
 
 #include "core/memory.h"
 #include "core/stream.h"
-#include "sharding/mesh/process_groups.h"
+#include "sharding/mesh/mesh.h"
 
 namespace sherd {
 class DiskHome;
-}
+struct LinkBytes;
+}  // namespace sherd
 
 namespace sherd::sharding {
 
+class ProcessGroups;
+
 struct Rank {
+  Rank();
+  Rank(Rank&&) noexcept;
+  ~Rank();
+
   int rank = 0;
   Mesh mesh;
   int world_size() const { return mesh.world_size(); }
@@ -57,6 +64,8 @@ struct Rank {
   Buffer acquire(const std::optional<BufferSpec>& spec) const {
     return spec ? acquire(*spec) : Buffer();
   }
+  /// What it has sent: ProcessGroups::sent.
+  std::optional<LinkBytes> sent() const;
   /// Total time that updates have waited for `disk`.
   std::chrono::nanoseconds waited_for_disk() const;
   /// use(part, its first element) for the parts of a tensor, in order: one if it is in memory; if it

@@ -15,6 +15,8 @@
 
 namespace sherd::sharding {
 
+class Communicator;
+
 /// The bytes of all slices of a unit. One buffer serves all units, since the gather stream gathers
 /// them one by one. None without such units, or if their parameters aren't gathered.
 std::optional<BufferSpec> coded_gather_buffer(const std::vector<UnitPlan>& units);

@@ -4,6 +4,7 @@
 
 #include "kernels/pointwise.h"
 #include "sharding/comm/communicator.h"
+#include "sharding/mesh/process_groups.h"
 #include "sharding/mesh/waits.h"
 #include "sharding/zero/reduction_rules.h"
 

@@ -55,6 +55,7 @@
 
 namespace sherd::sharding {
 
+class Communicator;
 class Marks;
 
 /// The pool of slots and, per unit, the sum of one group of the batch; any of them may be missing.

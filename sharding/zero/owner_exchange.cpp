@@ -4,6 +4,7 @@
 
 #include "sharding/comm/communicator.h"
 #include "sharding/comm/slices.h"
+#include "sharding/mesh/process_groups.h"
 #include "sharding/zero/reduction_rules.h"
 
 namespace sherd::sharding {

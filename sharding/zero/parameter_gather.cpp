@@ -6,6 +6,7 @@
 #include "kernels/nf4.h"
 #include "kernels/pointwise.h"
 #include "sharding/comm/communicator.h"
+#include "sharding/mesh/process_groups.h"
 #include "sharding/mesh/waits.h"
 
 namespace sherd::sharding {

@@ -45,6 +45,8 @@
 
 namespace sherd::sharding {
 
+class Communicator;
+
 /// What a step of `num_micro_steps` times `uses` sends for parameters: gathers at stage 3, and
 /// publishes at stages 1 and 2.
 Traffic parameter_traffic(const std::vector<UnitPlan>& units, const GatherOptions& options,

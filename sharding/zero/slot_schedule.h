@@ -19,11 +19,6 @@
 
 namespace sherd::sharding {
 
-struct GatherOptions {
-  int prefetch_depth = 1;
-  bool reshard_after_forward = true;
-};
-
 /// The pool of slots for the units that need one, by unit class. At stages 0-2 it has only
 /// quantised parameters; the others are resident.
 struct GatherSlot {

@@ -71,6 +71,12 @@ struct OffloadOptions {
   bool operator==(const OffloadOptions&) const = default;
 };
 
+/// When units are gathered (slot_schedule.h).
+struct GatherOptions {
+  int prefetch_depth = 1;
+  bool reshard_after_forward = true;
+};
+
 /// A unit on a mesh, before any rank holds it. It determines memory and traffic.
 struct UnitPlan {
   UnitPlan(UnitSpec spec, const Placement& placement, const Precision& precision, const Mesh& mesh,

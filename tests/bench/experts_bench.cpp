@@ -55,6 +55,18 @@ std::vector<std::int32_t> routes(const ExpertsShape& shape, int imbalance) {
   return chosen;
 }
 
+struct Ratios {
+  std::vector<double> forward, backward, rate;  ///< of each round
+};
+
+void print(DType dtype, int threads, int imbalance, const Ratios& ratios) {
+  fmt::print(
+      "{} {}, {} threads, max/mean about {}: forward {:.2f} of dense ({:.0f} GFLOP/s), backward "
+      "{:.2f}\n",
+      kernels::name_of(kernels::isa()), name_of(dtype), threads, imbalance, median(ratios.forward),
+      median(ratios.rate), median(ratios.backward));
+}
+
 void compare(DType dtype, int threads, int imbalance) {
   ExpertsShape shape{.tokens = 2048, .width = 512, .experts = 32, .ffn_width = 192, .per_token = 4};
   shape.buffer_rows = shape.tokens * shape.per_token;
@@ -123,21 +135,17 @@ void compare(DType dtype, int threads, int imbalance) {
                                         .d_down = d_down,
                                         .workspace = buffers});
   };
-  std::vector<double> forward, backward, rate;
+  Ratios ratios;
   const double flops = 2.0 * static_cast<double>(N * (U + F) * D);
   for (int round = 0; round < 11; ++round) {
     const double dense = seconds_of(*stream, dense_forward);
     const double own = seconds_of(*stream, experts_forward);
-    forward.push_back(dense / own);
-    rate.push_back(flops / own * 1e-9);
+    ratios.forward.push_back(dense / own);
+    ratios.rate.push_back(flops / own * 1e-9);
     const double dense_back = seconds_of(*stream, dense_backward);
-    backward.push_back(dense_back / seconds_of(*stream, experts_backward));
+    ratios.backward.push_back(dense_back / seconds_of(*stream, experts_backward));
   }
-  fmt::print(
-      "{} {}, {} threads, max/mean about {}: forward {:.2f} of dense ({:.0f} GFLOP/s), backward "
-      "{:.2f}\n",
-      kernels::name_of(kernels::isa()), name_of(dtype), threads, imbalance, median(forward),
-      median(rate), median(backward));
+  print(dtype, threads, imbalance, ratios);
 }
 
 }  // namespace

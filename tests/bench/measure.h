@@ -52,9 +52,10 @@ template <class Work>
 double best_seconds(int repeats, const Work& work) {
   double best = 1e9;
   for (int repeat = 0; repeat < repeats; ++repeat) {
-    const auto begin = Clock::now();
+    const auto begin = std::chrono::steady_clock::now();
     work();
-    best = std::min(best, std::chrono::duration<double>(Clock::now() - begin).count());
+    best = std::min(
+        best, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
   }
   return best;
 }

@@ -11,6 +11,7 @@
 
 #include "core/error.h"
 #include "core/thread_team.h"
+#include "core/trace.h"
 #include "tests/support/runs/few_threads.h"
 
 namespace sherd {

@@ -5,6 +5,7 @@
 
 #include "engine/data/batcher.h"
 #include "engine/train/token_feed.h"
+#include "sharding/mesh/process_groups.h"
 #include "tests/emulated_gpu/on_machine.h"
 #include "tests/engine/model/reference_run.h"
 #include "tests/support/devices/gpu_meshes.h"

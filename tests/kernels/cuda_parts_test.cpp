@@ -200,105 +200,125 @@ Values heads_of(const Values& rows, std::int64_t H, std::int64_t G, std::int64_t
   return own;
 }
 
+// Rows of projections of which each rank has a part, and what their norms make of them.
+struct CutRows {
+  static constexpr std::int64_t T = 13, H = 6, G = 3, K = 24;
+  static constexpr std::int64_t kQueryNumel = H * K, kKeyNumel = G * K;
+  static constexpr std::int64_t kNumel = T * (kQueryNumel + 2 * kKeyNumel);
+  static constexpr int kRanks = 3;
+  /// Outputs of one rank.
+  enum : std::size_t { kQkv, kRaw, kMean, kRstd, kDqkv, kDQuery, kDKey, kCount };
+
+  DType type;
+  NormKind kind;
+  Values qkv = test::rounded(type, random_values(kNumel, 1));
+  Values dy = test::rounded(type, random_values(kNumel, 2));
+  Values query = test::rounded(type, random_values(kQueryNumel, 3, 1.5));
+  Values key = test::rounded(type, random_values(kKeyNumel, 4, 1.5));
+  bool centred = kind == NormKind::kLayerNorm;
+
+  QkNormShape whole() const { return {kind, QkRows::kProjections, T, H, G, K, 1e-5f, 1.0f}; }
+  static Values slice(const Values& weights, std::int64_t heads, int r) {
+    const auto begin = weights.begin() + r * heads / kRanks * K;
+    return Values(begin, begin + heads / kRanks * K);
+  }
+  Outputs both_ways(Place& place) const;
+};
+
+Outputs CutRows::both_ways(Place& place) const {
+  QkNormShape part = whole();
+  part.query_heads = H / kRanks, part.kv_heads = G / kRanks;
+  part.all_query_heads = H, part.all_kv_heads = G;
+  Outputs out;
+  for (int r = 0; r < kRanks; ++r) {
+    out.emplace_back(type, heads_of(qkv, H, G, K, kRanks, r, true));
+    out.emplace_back(type, T * part.raw_width());
+    out.emplace_back(DType::kF32, 2 * T);
+    out.emplace_back(DType::kF32, 2 * T);
+    out.emplace_back(type, heads_of(dy, H, G, K, kRanks, r, true));
+    out.emplace_back(DType::kF32, part.query_weights());
+    out.emplace_back(DType::kF32, part.key_weights());
+  }
+  OwnedTensor zeros(DType::kF32, Values(8 * T, 0.0)), own(DType::kF32, 4 * T);
+  const Tensor all = place.out(zeros), mine = place.out(own);
+  const Tensor sums = all.part(0, 2 * T), squares = all.part(2 * T, 2 * T);
+  struct Rank {
+    Tensor qkv, raw, mean, rstd, dqkv, d_query, d_key;
+    ConstTensor query, key;
+  };
+  std::vector<Rank> ranks;
+  std::vector<OwnedTensor> weights;
+  weights.reserve(2 * kRanks);
+  for (int r = 0; r < kRanks; ++r) {
+    const auto at = [&](std::size_t which) {
+      return place.out(out[static_cast<std::size_t>(r) * kCount + which]);
+    };
+    weights.emplace_back(type, slice(query, H, r));
+    weights.emplace_back(type, slice(key, G, r));
+    ranks.push_back({at(kQkv), at(kRaw), centred ? at(kMean) : Tensor(), at(kRstd), at(kDqkv),
+                     at(kDQuery), at(kDKey), place.in(weights[weights.size() - 2]),
+                     place.in(weights.back())});
+  }
+  // As engine/model/cut/tensor_shares.cpp does, the ranks one after the other.
+  const auto add_up = [&](const ConstTensor& row_sums, const Tensor& to) {
+    for (const Rank& rank : ranks) {
+      qk_norm_sums(place.stream(), {part, rank.qkv, row_sums, mine.part(0, 2 * T)});
+      add(place.stream(), mine.part(0, 2 * T), to);
+    }
+  };
+  if (centred) add_up({}, sums);
+  add_up(centred ? ConstTensor(sums) : ConstTensor(), squares);
+  for (const Rank& rank : ranks) {
+    qk_norm_forward(place.stream(),
+                    {part, rank.qkv, rank.query, rank.key, rank.raw, rank.mean, rank.rstd,
+                     centred ? ConstTensor(sums) : ConstTensor(), squares});
+  }
+  const Tensor gradients = all.part(4 * T, 4 * T);
+  const auto backward = [&](const Rank& rank, const Tensor& row_sums) {
+    return QkNormBackward{
+        part,       rank.raw,
+        rank.mean,  rank.rstd,
+        rank.query, rank.key,
+        rank.dqkv,  rank.d_query,
+        rank.d_key, place.scratch(qk_norm_backward_workspace_bytes(part, place.device())),
+        row_sums};
+  };
+  for (const Rank& rank : ranks) {
+    qk_norm_backward_sums(place.stream(), backward(rank, mine));
+    add(place.stream(), mine, gradients);
+  }
+  for (const Rank& rank : ranks) qk_norm_backward(place.stream(), backward(rank, gradients));
+  place.finish();
+  return out;
+}
+
 TEST_P(CudaParts, ProjectionsThatAreCutAreNormalisedAsWholeRows) {
-  constexpr std::int64_t T = 13, H = 6, G = 3, K = 24;
-  constexpr int kRanks = 3;
+  constexpr std::int64_t H = CutRows::H, G = CutRows::G, K = CutRows::K;
   const DType type = GetParam();
-  const Values qkv = test::rounded(type, random_values(T * (H + 2 * G) * K, 1));
-  const Values dy = test::rounded(type, random_values(T * (H + 2 * G) * K, 2));
-  const Values query = test::rounded(type, random_values(H * K, 3, 1.5));
-  const Values key = test::rounded(type, random_values(G * K, 4, 1.5));
   for (const NormKind kind : {NormKind::kRmsNorm, NormKind::kLayerNorm}) {
-    const bool centred = kind == NormKind::kLayerNorm;
-    const QkNormShape whole{kind, QkRows::kProjections, T, H, G, K, 1e-5f, 1.0f};
-    QkNormShape part = whole;
-    part.query_heads = H / kRanks, part.kv_heads = G / kRanks;
-    part.all_query_heads = H, part.all_kv_heads = G;
-    enum : std::size_t { kQkv, kRaw, kMean, kRstd, kDqkv, kDQuery, kDKey, kCount };
-    const auto slice = [&](const Values& weights, std::int64_t heads, int r) {
-      const auto begin = weights.begin() + r * heads / kRanks * K;
-      return Values(begin, begin + heads / kRanks * K);
-    };
-    const test::Work work = [&](Place& place) {
-      Outputs out;
-      for (int r = 0; r < kRanks; ++r) {
-        out.emplace_back(type, heads_of(qkv, H, G, K, kRanks, r, true));
-        out.emplace_back(type, T * part.raw_width());
-        out.emplace_back(DType::kF32, 2 * T);
-        out.emplace_back(DType::kF32, 2 * T);
-        out.emplace_back(type, heads_of(dy, H, G, K, kRanks, r, true));
-        out.emplace_back(DType::kF32, part.query_weights());
-        out.emplace_back(DType::kF32, part.key_weights());
-      }
-      OwnedTensor zeros(DType::kF32, Values(8 * T, 0.0)), own(DType::kF32, 4 * T);
-      const Tensor all = place.out(zeros), mine = place.out(own);
-      const Tensor sums = all.part(0, 2 * T), squares = all.part(2 * T, 2 * T);
-      struct Rank {
-        Tensor qkv, raw, mean, rstd, dqkv, d_query, d_key;
-        ConstTensor query, key;
-      };
-      std::vector<Rank> ranks;
-      std::vector<OwnedTensor> weights;
-      weights.reserve(2 * kRanks);
-      for (int r = 0; r < kRanks; ++r) {
-        const auto at = [&](std::size_t which) {
-          return place.out(out[static_cast<std::size_t>(r) * kCount + which]);
-        };
-        weights.emplace_back(type, slice(query, H, r));
-        weights.emplace_back(type, slice(key, G, r));
-        ranks.push_back({at(kQkv), at(kRaw), centred ? at(kMean) : Tensor(), at(kRstd), at(kDqkv),
-                         at(kDQuery), at(kDKey), place.in(weights[weights.size() - 2]),
-                         place.in(weights.back())});
-      }
-      // As engine/model/cut/tensor_shares.cpp does, the ranks one after the other.
-      const auto add_up = [&](const ConstTensor& row_sums, const Tensor& to) {
-        for (const Rank& rank : ranks) {
-          qk_norm_sums(place.stream(), {part, rank.qkv, row_sums, mine.part(0, 2 * T)});
-          add(place.stream(), mine.part(0, 2 * T), to);
-        }
-      };
-      if (centred) add_up({}, sums);
-      add_up(centred ? ConstTensor(sums) : ConstTensor(), squares);
-      for (const Rank& rank : ranks) {
-        qk_norm_forward(place.stream(),
-                        {part, rank.qkv, rank.query, rank.key, rank.raw, rank.mean, rank.rstd,
-                         centred ? ConstTensor(sums) : ConstTensor(), squares});
-      }
-      const Tensor gradients = all.part(4 * T, 4 * T);
-      const auto backward = [&](const Rank& rank, const Tensor& row_sums) {
-        return QkNormBackward{
-            part,       rank.raw,
-            rank.mean,  rank.rstd,
-            rank.query, rank.key,
-            rank.dqkv,  rank.d_query,
-            rank.d_key, place.scratch(qk_norm_backward_workspace_bytes(part, place.device())),
-            row_sums};
-      };
-      for (const Rank& rank : ranks) {
-        qk_norm_backward_sums(place.stream(), backward(rank, mine));
-        add(place.stream(), mine, gradients);
-      }
-      for (const Rank& rank : ranks) qk_norm_backward(place.stream(), backward(rank, gradients));
-      place.finish();
-      return out;
-    };
-    const Outputs gpu = test::on_gpu(work);
-    const Values y = oracle::qk_norm_forward(whole, qkv, query, key);
-    const oracle::QkNormGradients expected = oracle::qk_norm_backward(whole, qkv, query, key, dy);
+    const CutRows rows{.type = type, .kind = kind};
+    const Outputs gpu = test::on_gpu([&](Place& place) { return rows.both_ways(place); });
+    const Values y = oracle::qk_norm_forward(rows.whole(), rows.qkv, rows.query, rows.key);
+    const oracle::QkNormGradients expected =
+        oracle::qk_norm_backward(rows.whole(), rows.qkv, rows.query, rows.key, rows.dy);
     test::Tolerance tolerance = test::rounded_once(type);
     tolerance.absolute += 4e-6;
     test::Tolerance of_gradients = tolerance;
     of_gradients.floor += 1e-5;
-    for (int r = 0; r < kRanks; ++r) {
-      SCOPED_TRACE(fmt::format("layernorm {} rank {}", centred, r));
+    for (int r = 0; r < CutRows::kRanks; ++r) {
+      SCOPED_TRACE(fmt::format("layernorm {} rank {}", rows.centred, r));
       const auto at = [&](std::size_t which) -> const OwnedTensor& {
-        return gpu[static_cast<std::size_t>(r) * kCount + which];
+        return gpu[static_cast<std::size_t>(r) * CutRows::kCount + which];
       };
-      EXPECT_TRUE(test::close(at(kQkv), heads_of(y, H, G, K, kRanks, r, true), tolerance));
-      EXPECT_TRUE(
-          test::close(at(kDqkv), heads_of(expected.dqkv, H, G, K, kRanks, r, true), of_gradients));
-      EXPECT_TRUE(test::close(at(kDQuery), slice(expected.query_weight, H, r), {1e-5, 1e-5, 1e-5}));
-      EXPECT_TRUE(test::close(at(kDKey), slice(expected.key_weight, G, r), {1e-5, 1e-5, 1e-5}));
+      EXPECT_TRUE(test::close(at(CutRows::kQkv), heads_of(y, H, G, K, CutRows::kRanks, r, true),
+                              tolerance));
+      EXPECT_TRUE(test::close(at(CutRows::kDqkv),
+                              heads_of(expected.dqkv, H, G, K, CutRows::kRanks, r, true),
+                              of_gradients));
+      EXPECT_TRUE(test::close(at(CutRows::kDQuery), CutRows::slice(expected.query_weight, H, r),
+                              {1e-5, 1e-5, 1e-5}));
+      EXPECT_TRUE(test::close(at(CutRows::kDKey), CutRows::slice(expected.key_weight, G, r),
+                              {1e-5, 1e-5, 1e-5}));
     }
   }
 }

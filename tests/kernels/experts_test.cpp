@@ -109,6 +109,31 @@ Outputs both_ways(Stream& stream, const Case& c, const Tensors& in) {
   return out;
 }
 
+// What a rank that has some of the experts gets: its pieces, and the range of home rows that they are.
+struct Owner {
+  std::vector<ExpertPiece> pieces;
+  std::vector<int> without_rows;
+  RowRange range;
+};
+
+std::vector<Owner> owners_of(const std::int32_t* count_of, std::int64_t experts, int owners) {
+  const std::int64_t held = experts / owners;
+  std::vector<Owner> all(static_cast<std::size_t>(owners));
+  std::int64_t at = 0;
+  for (std::int64_t e = 0; e < experts; ++e) {
+    Owner& owner = all[static_cast<std::size_t>(e / held)];
+    if (e % held == 0) owner.range.first = at;
+    if (count_of[e] == 0) owner.without_rows.push_back(static_cast<int>(e % held));
+    for (std::int64_t first = 0; first < count_of[e]; first += kExpertPiece) {
+      const std::int64_t count = std::min<std::int64_t>(kExpertPiece, count_of[e] - first);
+      owner.pieces.push_back({static_cast<int>(e % held), 0, owner.range.count, count, first == 0});
+      owner.range.count += count;
+    }
+    at += count_of[e];
+  }
+  return all;
+}
+
 // The same in steps, as ranks that divide the experts take them: owner `o` of `owners` has E / owners of the experts.
 Outputs in_steps(Stream& stream, const Case& c, const Tensors& in, int owners) {
   const ExpertsShape& shape = c.shape;
@@ -132,26 +157,7 @@ Outputs in_steps(Stream& stream, const Case& c, const Tensors& in, int owners) {
   const ConstTensor shared = c.shares ? ConstTensor(in.shared) : ConstTensor{};
   expert_order(stream, {shape, in.chosen, order, counts});
   stream.synchronize();
-  const auto* count_of = counts.tensor().as<std::int32_t>();
-  // What owner `o` gets: its pieces, and the range of home rows that they are.
-  struct Owner {
-    std::vector<ExpertPiece> pieces;
-    std::vector<int> without_rows;
-    RowRange range;
-  };
-  std::vector<Owner> all(static_cast<std::size_t>(owners));
-  std::int64_t at = 0;
-  for (std::int64_t e = 0; e < E; ++e) {
-    Owner& owner = all[static_cast<std::size_t>(e / held)];
-    if (e % held == 0) owner.range.first = at;
-    if (count_of[e] == 0) owner.without_rows.push_back(static_cast<int>(e % held));
-    for (std::int64_t first = 0; first < count_of[e]; first += kExpertPiece) {
-      const std::int64_t count = std::min<std::int64_t>(kExpertPiece, count_of[e] - first);
-      owner.pieces.push_back({static_cast<int>(e % held), 0, owner.range.count, count, first == 0});
-      owner.range.count += count;
-    }
-    at += count_of[e];
-  }
+  const std::vector<Owner> all = owners_of(counts.tensor().as<std::int32_t>(), E, owners);
   const auto copy = [&](const Tensor& from, std::int64_t first, const Tensor& to,
                         std::int64_t to_first, std::int64_t count) {
     const Tensor part = from.part(first, count);

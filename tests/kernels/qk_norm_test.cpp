@@ -102,6 +102,22 @@ std::vector<std::int64_t> columns_of_rank(const QkNormShape& whole, int num_rank
   return columns;
 }
 
+// Some columns of every row.
+Values of_columns(const Values& rows, std::int64_t width,
+                  const std::vector<std::int64_t>& columns) {
+  Values part;
+  for (std::int64_t first = 0; first < std::ssize(rows); first += width) {
+    for (const std::int64_t column : columns) {
+      part.push_back(rows[static_cast<std::size_t>(first + column)]);
+    }
+  }
+  return part;
+}
+
+Values part_of(const Values& values, std::int64_t first, std::int64_t count) {
+  return {values.begin() + first, values.begin() + first + count};
+}
+
 // Calls `part(rank, sums)` for each rank and returns what the ranks' sums come to.
 OwnedTensor added_up(int num_ranks, std::int64_t count,
                      const std::function<void(std::size_t, Tensor)>& part) {
@@ -137,18 +153,10 @@ TEST_P(QkNorm, OfRowsThatRanksHavePartsOfMatchesTheOracleOfWholeRows) {
     Outputs qkv, dqkv, query, key, raw, mean, rstd, d_query, d_key;
     for (int r = 0; r < kRanks; ++r) {
       columns.push_back(columns_of_rank(whole, kRanks, r));
-      Values part, dy;
-      for (std::int64_t t = 0; t < T; ++t) {
-        for (const std::int64_t column : columns.back()) {
-          part.push_back(all_qkv[static_cast<std::size_t>(t * width + column)]);
-          dy.push_back(all_dy[static_cast<std::size_t>(t * width + column)]);
-        }
-      }
-      qkv.emplace_back(GetParam(), part);
-      dqkv.emplace_back(GetParam(), dy);
-      query.emplace_back(
-          GetParam(), Values(all_query.begin() + 2 * r * K, all_query.begin() + 2 * (r + 1) * K));
-      key.emplace_back(GetParam(), Values(all_key.begin() + r * K, all_key.begin() + (r + 1) * K));
+      qkv.emplace_back(GetParam(), of_columns(all_qkv, width, columns.back()));
+      dqkv.emplace_back(GetParam(), of_columns(all_dy, width, columns.back()));
+      query.emplace_back(GetParam(), part_of(all_query, 2 * r * K, 2 * K));
+      key.emplace_back(GetParam(), part_of(all_key, r * K, K));
       raw.emplace_back(GetParam(), T * own.raw_width());
       mean.emplace_back(DType::kF32, 2 * T);
       rstd.emplace_back(DType::kF32, 2 * T);
@@ -186,24 +194,14 @@ TEST_P(QkNorm, OfRowsThatRanksHavePartsOfMatchesTheOracleOfWholeRows) {
     for (std::size_t r = 0; r < kRanks; ++r) {
       backward[r].row_sums = of_gradients;
       qk_norm_backward(*stream, backward[r]);
-      Values own_y, own_dy;
-      for (std::int64_t t = 0; t < T; ++t) {
-        for (const std::int64_t column : columns[r]) {
-          own_y.push_back(y[static_cast<std::size_t>(t * width + column)]);
-          own_dy.push_back(expected.dqkv[static_cast<std::size_t>(t * width + column)]);
-        }
-      }
-      EXPECT_TRUE(test::close(qkv[r], own_y, tolerance)) << "rank " << r;
-      EXPECT_TRUE(test::close(dqkv[r], own_dy, tolerance)) << "rank " << r;
-      const auto at = static_cast<std::ptrdiff_t>(r);
-      EXPECT_TRUE(test::close(d_query[r],
-                              Values(expected.query_weight.begin() + 2 * at * K,
-                                     expected.query_weight.begin() + 2 * (at + 1) * K),
+      EXPECT_TRUE(test::close(qkv[r], of_columns(y, width, columns[r]), tolerance)) << "rank " << r;
+      EXPECT_TRUE(test::close(dqkv[r], of_columns(expected.dqkv, width, columns[r]), tolerance))
+          << "rank " << r;
+      const auto at = static_cast<std::int64_t>(r);
+      EXPECT_TRUE(test::close(d_query[r], part_of(expected.query_weight, 2 * at * K, 2 * K),
                               {1e-5, 1e-5, 1e-5}));
-      EXPECT_TRUE(test::close(
-          d_key[r],
-          Values(expected.key_weight.begin() + at * K, expected.key_weight.begin() + (at + 1) * K),
-          {1e-5, 1e-5, 1e-5}));
+      EXPECT_TRUE(
+          test::close(d_key[r], part_of(expected.key_weight, at * K, K), {1e-5, 1e-5, 1e-5}));
     }
   }
 }

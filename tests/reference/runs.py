@@ -15,10 +15,11 @@ import json
 import torch
 
 import generate
+import small_models
 import trainings
 
 MODELS = {
-    "gpt2": generate.CASES["gpt2_tied"],
+    "gpt2": small_models.CASES["gpt2_tied"],
     "llama": {
         "norm": "rmsnorm", "positions": "rope", "activation": "swiglu", "bias": False, "tied": False,
         "width": 64, "query_heads": 8, "kv_heads": 2, "head_width": 8, "mlp_width": 88,
@@ -30,28 +31,28 @@ OPTIMIZERS = ["sgd", "adamw"]
 
 def digest(c, name, number, flat):
     """Norm, projection (generate.py) and two values, without what has no true gradient."""
-    null = generate.null_range(c, name)
-    values = [generate.norm_of(generate.outside_null(c, name, flat)),
-              generate.projection(c, number, flat, null)]
+    null = small_models.null_range(c, name)
+    values = [small_models.norm_of(small_models.outside_null(c, name, flat)),
+              small_models.projection(c, number, flat, null)]
     return [trainings.rounded(x)
-            for x in values + generate.picks(flat, trainings.indices(c, name, flat.numel()))]
+            for x in values + small_models.picks(flat, trainings.indices(c, name, flat.numel()))]
 
 
 def digests(c, tensors):
     return {name: digest(c, name, number, tensors[name].double().flatten())
-            for number, (name, _) in enumerate(generate.parameter_list(c))}
+            for number, (name, _) in enumerate(small_models.parameter_list(c))}
 
 
 def run(c, name, dtype=torch.float64):
     o = trainings.OPTIMIZERS[name]
-    w = generate.build_parameters(c, dtype)
+    w = small_models.build_parameters(c, dtype)
     optimizer = trainings.make(name, c, o, w)
     steps = []
     for s in range(trainings.STEPS):
         first = trainings.MICRO_BATCHES * s
-        batches = [generate.micro_batch(c, first + m) for m in range(trainings.MICRO_BATCHES)]
-        loss = generate.backward(c, w, batches)
-        norm = generate.total_norm(w)
+        batches = [small_models.micro_batch(c, first + m) for m in range(trainings.MICRO_BATCHES)]
+        loss = small_models.backward(c, w, batches)
+        norm = small_models.total_norm(w)
         assert norm > 1.2 * trainings.MAX_NORM, (name, s, norm)
         gradients = digests(c, {k: x.grad for k, x in w.items()})
         with torch.no_grad():
@@ -65,9 +66,9 @@ def run(c, name, dtype=torch.float64):
 def reference():
     models = []
     for name, case in MODELS.items():
-        c = {"name": name, **generate.COMMON, **case}
-        parameters = [{"number": p, "name": n, "shape": list(shape), "null": generate.null_range(c, n)}
-                      for p, (n, shape) in enumerate(generate.parameter_list(c))]
+        c = {"name": name, **small_models.COMMON, **case}
+        parameters = [{"number": p, "name": n, "shape": list(shape), "null": small_models.null_range(c, n)}
+                      for p, (n, shape) in enumerate(small_models.parameter_list(c))]
         runs = []
         for optimizer in OPTIMIZERS:
             steps, after = run(c, optimizer)
@@ -93,7 +94,7 @@ def check(data):
         first = one["steps"][0]
         assert abs(first["loss"] / stored["loss"] - 1) < 1e-9 and abs(first["grad_norm"] / stored["grad_norm"] - 1) < 1e-9
         for entry in stored["parameters"]:
-            if generate.null_range(gpt2["config"], entry["name"]):
+            if small_models.null_range(gpt2["config"], entry["name"]):
                 continue
             assert abs(first["gradients"][entry["name"]][0] / entry["gradient_norm"] - 1) < 1e-8, entry["name"]
         same = other["gpt2_tied", one["optimizer"]]

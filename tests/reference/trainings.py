@@ -17,6 +17,7 @@ import math
 import torch
 
 import generate
+import small_models
 
 MODELS = ["gpt2_tied", "llama_gqa"]
 STEPS = 4
@@ -198,12 +199,13 @@ def learning_rate(lr, step):
 
 def train(name, c, dtype=torch.float64):
     o = OPTIMIZERS[name]
-    w = generate.build_parameters(c, dtype)
+    w = small_models.build_parameters(c, dtype)
     optimizer = make(name, c, o, w)
     steps = []
     for s in range(STEPS):
-        loss = generate.backward(c, w, [generate.micro_batch(c, MICRO_BATCHES * s + m) for m in range(MICRO_BATCHES)])
-        norm = generate.total_norm(w)
+        batches = [small_models.micro_batch(c, MICRO_BATCHES * s + m) for m in range(MICRO_BATCHES)]
+        loss = small_models.backward(c, w, batches)
+        norm = small_models.total_norm(w)
         assert norm > 1.2 * MAX_NORM, (name, s, norm)
         with torch.no_grad():
             for x in w.values():
@@ -218,24 +220,24 @@ def rounded(x):
 
 
 def indices(c, name, n):
-    null = generate.null_range(c, name)
+    null = small_models.null_range(c, name)
     return [null[0] - 1, null[1]] if null else [n // 3, 2 * n // 3]
 
 
 def after(c, w):
     """By parameter: its projection (generate.py) and two values."""
     out = {}
-    for number, (name, _) in enumerate(generate.parameter_list(c)):
+    for number, (name, _) in enumerate(small_models.parameter_list(c)):
         flat = w[name].double().flatten()
-        values = [generate.projection(c, number, flat, generate.null_range(c, name))]
-        out[name] = [rounded(x) for x in values + generate.picks(flat, indices(c, name, flat.numel()))]
+        values = [small_models.projection(c, number, flat, small_models.null_range(c, name))]
+        out[name] = [rounded(x) for x in values + small_models.picks(flat, indices(c, name, flat.numel()))]
     return out
 
 
 def reference():
     trainings = []
     for model in MODELS:
-        c = {"name": model, **generate.COMMON, **generate.CASES[model]}
+        c = {"name": model, **small_models.COMMON, **small_models.CASES[model]}
         for name in OPTIMIZERS:
             steps, w = train(name, c)
             trainings.append({"model": model, "optimizer": name, "steps": steps, "after": after(c, w)})
@@ -284,7 +286,7 @@ def check_optimizers():
 
 def report_float32(data):
     for t in data["trainings"]:
-        c = {"name": t["model"], **generate.COMMON, **generate.CASES[t["model"]]}
+        c = {"name": t["model"], **small_models.COMMON, **small_models.CASES[t["model"]]}
         steps, w = train(t["optimizer"], c, torch.float32)
         found = after(c, w)
         worst = lambda key: max(abs(a[key] / b[key] - 1) for a, b in zip(steps, t["steps"]))

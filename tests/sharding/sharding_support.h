@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "sharding/comm/threads.h"
+#include "sharding/mesh/process_groups.h"
 #include "sharding/zero/unit.h"
 #include "tests/support/runs/training_harness.h"
 

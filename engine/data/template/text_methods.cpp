@@ -144,6 +144,13 @@ MarkedText formatted(const MarkedText& form, const Arguments& arguments) {
   return out;
 }
 
+Value find_last(const MarkedText& t, const Given& g) {
+  g.at_most(1);
+  const std::string& sub = g.text(0, "sub").bytes;
+  count_text(t.size() * (sub.size() / 16 + 1));  // it compares at each place
+  return found(t, t.bytes.rfind(sub));
+}
+
 const std::map<std::string_view, TextMethod>& text_methods() {
   using M = const MarkedText&;
   using G = const Given&;
@@ -199,13 +206,7 @@ const std::map<std::string_view, TextMethod>& text_methods() {
          g.at_most(1);
          return found(t, find_text(t.view(), g.text(0, "sub").view()));
        }},
-      {"rfind",
-       [](M t, G g, A) {
-         g.at_most(1);
-         const std::string& sub = g.text(0, "sub").bytes;
-         count_text(t.size() * (sub.size() / 16 + 1));  // it compares at each place
-         return found(t, t.bytes.rfind(sub));
-       }},
+      {"rfind", [](M t, G g, A) { return find_last(t, g); }},
       {"count",
        [](M t, G g, A) {
          g.at_most(1);

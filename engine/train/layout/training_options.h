@@ -15,7 +15,6 @@
 #include "optim/loss_scaler.h"
 #include "optim/lr_schedule.h"
 #include "optim/optimizer.h"
-#include "sharding/zero/slot_schedule.h"
 #include "sharding/zero/unit.h"
 
 namespace sherd::engine {

@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "sharding/comm/communicator.h"
+#include "sharding/mesh/process_groups.h"
 #include "sharding/mesh/waits.h"
 
 namespace sherd::engine {

@@ -9,7 +9,6 @@
 #include "engine/schedule/validate.h"
 #include "engine/train/layout/sharding_plan.h"
 #include "engine/train/units/unit_runner.h"
-#include "sharding/comm/communicator.h"
 
 namespace sherd::engine {
 
@@ -383,22 +382,6 @@ void Pipeline::weight_gradients(const Action& action) {
   runner_.gradients().begin_micro_step(action.micro_batch);
   runner_.weight_gradients(chunk);
   book_->end(action);
-}
-
-Tensor Pipeline::from_head(const Tensor& of_head, std::int64_t count) {
-  if (pipeline_.whole()) return of_head;
-  const Tensor logits = logits_.tensor().part(0, count);
-  if (pipeline_.has_head()) copy(of_head, logits);
-  const sharding::Rank& rank = runner_.rank();
-  const auto done = rank.make_event();
-  rank.compute().record(*done);
-  rank.gather().wait(*done);
-  rank.groups->get({std::string(sharding::kPipelineAxis)}, sharding::Purpose::kGather)
-      .broadcast(rank.gather(), "logits", logits,
-                 pipeline_.plan.layout().rank_of(pipeline_.plan.layout().last_chunk()));
-  rank.gather().record(*done);
-  rank.compute().wait(*done);
-  return logits;
 }
 
 }  // namespace sherd::engine

@@ -3,6 +3,7 @@
 #include "core/cuda_device.h"
 #include "core/trace.h"
 #include "kernels/pointwise.h"
+#include "sharding/mesh/process_groups.h"
 #include "sharding/mesh/waits.h"
 
 namespace sherd::engine {

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "sharding/mesh/process_groups.h"
 #include "sharding/mesh/waits.h"
 
 namespace sherd::engine {

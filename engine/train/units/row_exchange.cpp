@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "sharding/mesh/process_groups.h"
 #include "sharding/mesh/waits.h"
 
 namespace sherd::engine {

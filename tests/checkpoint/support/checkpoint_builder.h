@@ -144,6 +144,28 @@ inline void must(std::int64_t result) {
   SHERD_CHECK(result >= 0, "libhdf5 failed in a test");
 }
 
+/// Fills in the size of a shard's file, and its checksums.
+inline void add_checksums(const std::string& path, ShardInfo& shard) {
+  std::ifstream in(path, std::ios::binary);
+  const std::string bytes{std::istreambuf_iterator<char>(in), {}};
+  shard.bytes = std::ssize(bytes);
+  std::string outside;
+  std::size_t at = 0;
+  for (ShardDataset& dataset : shard.datasets) {
+    const auto offset = static_cast<std::size_t>(dataset.offset);
+    const auto size = static_cast<std::size_t>(dataset.bytes());
+    outside += bytes.substr(at, offset - at);
+    at = offset + size;
+    for (std::size_t block = 0; block < size; block += checkpoint::kBlockBytes) {
+      dataset.checksums.push_back(
+          XXH3_64bits(bytes.data() + offset + block,
+                      std::min<std::size_t>(checkpoint::kBlockBytes, size - block)));
+    }
+  }
+  outside += bytes.substr(at);
+  shard.metadata_checksum = XXH3_64bits(outside.data(), outside.size());
+}
+
 /// Writes one shard's file and fills in what the manifest says of it.
 inline ShardInfo write_shard(const std::string& path, const std::string& uuid,
                              const std::vector<StateTensor>& tensors,
@@ -208,24 +230,7 @@ inline ShardInfo write_shard(const std::string& path, const std::string& uuid,
   must(H5Fclose(file));
   must(H5Pclose(access));
 
-  std::ifstream in(path, std::ios::binary);
-  const std::string bytes{std::istreambuf_iterator<char>(in), {}};
-  shard.bytes = std::ssize(bytes);
-  std::string outside;
-  std::size_t at = 0;
-  for (ShardDataset& dataset : shard.datasets) {
-    const auto offset = static_cast<std::size_t>(dataset.offset);
-    const auto size = static_cast<std::size_t>(dataset.bytes());
-    outside += bytes.substr(at, offset - at);
-    at = offset + size;
-    for (std::size_t block = 0; block < size; block += checkpoint::kBlockBytes) {
-      dataset.checksums.push_back(
-          XXH3_64bits(bytes.data() + offset + block,
-                      std::min<std::size_t>(checkpoint::kBlockBytes, size - block)));
-    }
-  }
-  outside += bytes.substr(at);
-  shard.metadata_checksum = XXH3_64bits(outside.data(), outside.size());
+  add_checksums(path, shard);
   return shard;
 }
 

@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "core/thread_team.h"
+#include "sharding/mesh/process_groups.h"
 #include "tests/support/runs/few_threads.h"
 #include "tests/support/runs/training_harness.h"
 #include "tests/support/values/error_text.h"

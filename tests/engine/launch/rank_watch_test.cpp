@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "engine/launch/launch.h"
+#include "sharding/mesh/process_groups.h"
 
 namespace sherd::engine {
 namespace {

@@ -242,6 +242,19 @@ TEST_F(CheckpointCliTest, EvalPrintsTheLossThatTheRunEndedWith) {
   }
 }
 
+// What eval and score print from `begin` on: a loss, its perplexity, and its bits per byte, where a token is a byte.
+std::string expect_figures(const std::string& printed, const char* begin, const char* format) {
+  double loss = 0.0, perplexity = 0.0, bits = 0.0;
+  const char* said = std::strstr(printed.c_str(), begin);
+  if (!said || std::sscanf(said, format, &loss, &perplexity, &bits) != 3) {
+    ADD_FAILURE() << printed;
+    return "";
+  }
+  EXPECT_NEAR(perplexity, std::exp(loss), 1e-3 * perplexity);
+  EXPECT_NEAR(bits, loss / std::log(2.0), 1e-3 * bits);
+  return said;
+}
+
 TEST_F(CheckpointCliTest, EvalAndSampleNeedTheVocabularyButNotTheTrainingText) {
   const std::string all = "abcdefghijklmnopqrstuvwxyz .\n";
   folder_.write("text.txt", text(kTextBytes) + all);
@@ -261,15 +274,8 @@ TEST_F(CheckpointCliTest, EvalAndSampleNeedTheVocabularyButNotTheTrainingText) {
   };
   const test::ProgramOutcome known = eval();
   EXPECT_EQ(known.exit_code, 0) << known.err;
-  double loss = 0.0, perplexity = 0.0, bits = 0.0;
-  const char* said = std::strstr(known.out.c_str(), "validation loss ");
-  ASSERT_NE(said, nullptr) << known.out;
-  ASSERT_EQ(std::sscanf(said, "validation loss %lf over 64 tokens, perplexity %lf, %lf bits", &loss,
-                        &perplexity, &bits),
-            3)
-      << known.out;
-  EXPECT_NEAR(perplexity, std::exp(loss), 1e-3 * perplexity);
-  EXPECT_NEAR(bits, loss / std::log(2.0), 1e-3 * bits);  // a character is a byte
+  expect_figures(known.out, "validation loss ",
+                 "validation loss %lf over 64 tokens, perplexity %lf, %lf bits");
   folder_.write("some.txt", std::string(80, 'z') + "!");
   const test::ProgramOutcome unknown = eval();
   EXPECT_EQ(unknown.exit_code, 3);
@@ -288,16 +294,11 @@ TEST_F(CheckpointCliTest, EvalAndSampleNeedTheVocabularyButNotTheTrainingText) {
   folder_.write("some.txt", std::string(50, 'a'));
   const test::ProgramOutcome scored = sherd({"score", path, "--text", folder_.file("some.txt")});
   ASSERT_EQ(scored.exit_code, 0) << scored.err;
-  const char* numbers = std::strstr(scored.out.c_str(), "50 tokens, 50 bytes: ");
-  ASSERT_NE(numbers, nullptr) << scored.out;
-  ASSERT_EQ(std::sscanf(numbers, "50 tokens, 50 bytes: loss %lf, perplexity %lf, %lf bits", &loss,
-                        &perplexity, &bits),
-            3);
-  EXPECT_NEAR(perplexity, std::exp(loss), 1e-3 * perplexity);
-  EXPECT_NEAR(bits, loss / std::log(2.0), 1e-3 * bits);
+  const std::string figures = expect_figures(
+      scored.out,
+      "50 tokens, 50 bytes: ", "50 tokens, 50 bytes: loss %lf, perplexity %lf, %lf bits");
   // The same text packed, as lines, and twice as lines.
   const std::string as = std::string(50, 'a'), line = "{\"text\": \"" + as + "\"}\n";
-  const std::string figures = numbers;
   folder_.write("some.txt.gz", test::gzip(as));
   folder_.write("some.jsonl", line);
   folder_.write("some.jsonl.gz", test::gzip(line));

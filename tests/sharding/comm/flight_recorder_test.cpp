@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "core/error.h"
+#include "sharding/mesh/process_groups.h"
 #include "tests/sharding/sharding_support.h"
 
 namespace sherd::sharding {

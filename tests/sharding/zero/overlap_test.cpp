@@ -9,6 +9,7 @@
 #include <atomic>
 #include <thread>
 
+#include "core/trace.h"
 #include "sharding/zero/parameter_gather.h"
 #include "tests/support/runs/training_harness.h"
 

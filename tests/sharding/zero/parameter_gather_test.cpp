@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 
+#include "sharding/mesh/process_groups.h"
 #include "tests/sharding/sharding_support.h"
 
 namespace sherd::sharding {

@@ -1,7 +1,8 @@
 /// Tiny random recipes that a run accepts, and the same recipes with one mistake.
 ///
 /// Every key of the field table is set in about half of them. Its row determines the value
-/// (random_value.h), or random_recipe.cpp if rules between keys or the size of a test require it.
+/// (random_value.h), or LegalRecipe (legal_recipe.h) if rules between keys or the size of a test
+/// require it.
 #pragma once
 
 #include <cstdint>

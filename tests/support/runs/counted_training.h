@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "sharding/mesh/process_groups.h"
 #include "tests/support/runs/counted_traffic.h"
 #include "tests/support/runs/training_harness.h"
 
