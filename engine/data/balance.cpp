@@ -4,55 +4,104 @@
 #include <functional>
 #include <numeric>
 
+#include "core/error.h"
+
 namespace sherd::data {
 namespace {
 
-std::int64_t largest_prime_factor(std::int64_t number) {
-  std::int64_t largest = 1;
-  for (std::int64_t factor = 2; factor <= number; ++factor) {
-    while (number % factor == 0) {
-      number /= factor;
-      largest = factor;
-    }
-  }
-  return largest;
+using Costs = std::vector<std::int64_t>;
+using Items = std::vector<std::int32_t>;
+
+std::int64_t cost_of(const Costs& costs, std::int32_t item) {
+  return costs[static_cast<std::size_t>(item)];
 }
 
-using Rows = std::vector<std::int32_t>;  // the most expensive first
-
-void divide(const Rows& rows, std::span<const std::int64_t> costs, bool reversed, Rows& order) {
-  if (rows.size() == 1) return order.push_back(rows[0]);
-  const auto num_parts = static_cast<std::size_t>(largest_prime_factor(std::ssize(rows)));
-  const std::size_t room = rows.size() / num_parts;
-  std::vector<Rows> parts(num_parts);
-  std::vector<std::int64_t> sums(num_parts, 0);
-  for (const std::int32_t row : rows) {
-    std::size_t least = num_parts;
-    for (std::size_t part = 0; part < num_parts; ++part) {
-      if (parts[part].size() == room) continue;
-      if (least == num_parts || sums[part] < sums[least]) least = part;
+// Equal numbers of items in each part, at about the same cost.
+class Parts {
+ public:
+  Parts(const Costs& costs, std::size_t num_parts)
+      : costs_(costs), room_(costs.size() / num_parts), parts_(num_parts), sums_(num_parts, 0) {
+    deal();
+    for (std::size_t i = 0; i < costs.size() && exchange(); ++i) {
     }
-    parts[least].push_back(row);
-    sums[least] += costs[static_cast<std::size_t>(row)];
   }
-  if (reversed) std::ranges::reverse(parts);
-  for (std::size_t part = 0; part < num_parts; ++part) {
-    divide(parts[part], costs, reversed != (part % 2 == 1), order);
+
+  const std::vector<Items>& items() const { return parts_; }
+  const Costs& sums() const { return sums_; }
+
+ private:
+  void deal() {
+    Items order(costs_.size());
+    std::iota(order.begin(), order.end(), 0);
+    std::ranges::stable_sort(order, std::greater{},
+                             [this](std::int32_t item) { return cost_of(costs_, item); });
+    for (const std::int32_t item : order) {
+      std::size_t least = parts_.size();
+      for (std::size_t part = 0; part < parts_.size(); ++part) {
+        if (parts_[part].size() == room_) continue;
+        if (least == parts_.size() || sums_[part] < sums_[least]) least = part;
+      }
+      parts_[least].push_back(item);
+      sums_[least] += cost_of(costs_, item);
+    }
   }
-}
+
+  // One exchange between the most expensive part and another. False: none helps.
+  bool exchange() {
+    const auto most = static_cast<std::size_t>(std::ranges::max_element(sums_) - sums_.begin());
+    std::int64_t best = sums_[most];
+    std::int32_t *from = nullptr, *to = nullptr;
+    std::size_t other = 0;
+    for (std::size_t part = 0; part < parts_.size(); ++part) {
+      for (std::int32_t& mine : parts_[most]) {
+        for (std::int32_t& its : parts_[part]) {
+          const std::int64_t moved = cost_of(costs_, mine) - cost_of(costs_, its);
+          const std::int64_t larger = std::max(sums_[most] - moved, sums_[part] + moved);
+          if (part == most || larger >= best) continue;
+          best = larger, from = &mine, to = &its, other = part;
+        }
+      }
+    }
+    if (from == nullptr) return false;
+    const std::int64_t moved = cost_of(costs_, *from) - cost_of(costs_, *to);
+    sums_[most] -= moved;
+    sums_[other] += moved;
+    std::swap(*from, *to);
+    return true;
+  }
+
+  const Costs& costs_;
+  std::size_t room_;
+  std::vector<Items> parts_;
+  Costs sums_;
+};
 
 }  // namespace
 
-std::vector<std::int32_t> balanced_order(std::span<const std::int64_t> costs) {
-  Rows rows(costs.size());
-  std::iota(rows.begin(), rows.end(), 0);
-  if (rows.empty() || std::ranges::adjacent_find(costs, std::not_equal_to{}) == costs.end()) {
-    return rows;
+std::vector<std::int32_t> balanced_order(std::span<const std::int64_t> costs,
+                                         const StepParts& parts) {
+  const std::int64_t rows = std::ssize(costs), num = rows / parts.micro_batch_size;
+  SHERD_CHECK(num * parts.micro_batch_size == rows && num % parts.num_replicas == 0,
+              "{} rows in micro-batches of {} on {} replicas", rows, parts.micro_batch_size,
+              parts.num_replicas);
+  Items order;
+  if (std::ranges::adjacent_find(costs, std::not_equal_to{}) == costs.end()) {
+    order.resize(costs.size());
+    std::iota(order.begin(), order.end(), 0);
+    return order;
   }
-  std::ranges::stable_sort(rows, std::greater{},
-                           [&](std::int32_t row) { return costs[static_cast<std::size_t>(row)]; });
-  Rows order;
-  divide(rows, costs, false, order);
+  const Costs of_rows(costs.begin(), costs.end());
+  const Parts batches(of_rows, static_cast<std::size_t>(num));
+  const Parts replicas(batches.sums(), static_cast<std::size_t>(parts.num_replicas));
+  for (Items of_replica : replicas.items()) {
+    std::ranges::sort(of_replica, {}, [&](std::int32_t batch) {
+      return std::pair(cost_of(batches.sums(), batch), batch);
+    });
+    for (const std::int32_t batch : of_replica) {
+      const Items& items = batches.items()[static_cast<std::size_t>(batch)];
+      order.insert(order.end(), items.begin(), items.end());
+    }
+  }
   return order;
 }
 

@@ -7,7 +7,6 @@
 #include <fmt/core.h>
 
 #include "core/error.h"
-#include "engine/data/balance.h"
 #include "engine/data/draw.h"
 
 namespace sherd::data {
@@ -137,7 +136,8 @@ Batcher::StepOrder Batcher::order_of(std::int64_t step) const {
   for (std::int64_t row = 0; row < rows; ++row) {
     costs.push_back(cost_of(place_in_mixture(step * rows + row)));
   }
-  auto order = std::make_shared<const std::vector<std::int32_t>>(balanced_order(costs));
+  auto order =
+      std::make_shared<const std::vector<std::int32_t>>(balanced_order(costs, shape_.parts()));
   std::lock_guard lock(orders_->mutex);
   orders_->of_steps[at] = {step, order};
   return order;
@@ -151,24 +151,35 @@ std::vector<std::int64_t> Batcher::costs_of_rows(std::int64_t step) const {
   return costs;
 }
 
-// Replicas have contiguous parts of a step, ranks of a replica alternate.
 double Batcher::imbalance(std::int64_t first_step, std::int64_t num_steps) const {
-  double sum = 0.0;
-  const int of_replica = shape_.world / shape_.num_replicas;
-  const std::int64_t rows = shape_.global_batch_size() / shape_.num_replicas;
+  std::int64_t waited_for = 0, all = 0;
   for (std::int64_t step = first_step; step < first_step + num_steps; ++step) {
-    const std::vector<std::int64_t> costs = costs_of_rows(step);
-    std::vector<double> work(static_cast<std::size_t>(shape_.world), 0.0);
-    for (std::size_t i = 0; i < costs.size(); ++i) {
-      const auto row = static_cast<std::int64_t>(i);
-      const std::int64_t rank =
-          row / rows * of_replica + row % rows / shape_.micro_batch_size % of_replica;
-      work[static_cast<std::size_t>(rank)] += static_cast<double>(costs[i]);
-    }
-    const double all = std::accumulate(work.begin(), work.end(), 0.0);
-    sum += all > 0.0 ? std::ranges::max(work) * shape_.world / all : 1.0;
+    std::vector<std::int64_t> costs = costs_of_rows(step);
+    all += std::accumulate(costs.begin(), costs.end(), std::int64_t{0});
+    costs.resize(static_cast<std::size_t>(shape_.global_batch_size()));
+    waited_for += waited_work(costs);
   }
-  return num_steps > 0 ? sum / static_cast<double>(num_steps) : 1.0;
+  return all > 0 ? static_cast<double>(waited_for * shape_.world) / static_cast<double>(all) : 1.0;
+}
+
+// The most expensive micro-batches of each micro-step, of the replica where they cost most.
+std::int64_t Batcher::waited_work(std::span<const std::int64_t> costs) const {
+  const std::int64_t of_replica = shape_.world / shape_.num_replicas;
+  std::int64_t largest = 0;
+  auto row = costs.begin();
+  for (int replica = 0; replica < shape_.num_replicas; ++replica) {
+    std::int64_t of_steps = 0;
+    for (std::int64_t micro_step = 0; micro_step < shape_.num_micro_steps; ++micro_step) {
+      std::int64_t of_rank = 0;
+      for (std::int64_t rank = 0; rank < of_replica; ++rank, row += shape_.micro_batch_size) {
+        of_rank =
+            std::max(of_rank, std::accumulate(row, row + shape_.micro_batch_size, std::int64_t{0}));
+      }
+      of_steps += of_rank;
+    }
+    largest = std::max(largest, of_steps);
+  }
+  return largest;
 }
 
 Mixture::Place Batcher::place_in_mixture(std::int64_t sample) const {

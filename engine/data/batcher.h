@@ -5,7 +5,8 @@
 ///   source    of several sources, mixture.h says which one each sequence is of. Source i > 0 draws
 ///             its order from a seed of its own.
 ///   balance   if documents of any of several sources are separate, the rows of a step are put into
-///             the order of balance.h, by the work of their attention
+///             the order of balance.h, by the work of their attention. It follows from the sizes of
+///             micro-batches and replicas, not from the number of ranks.
 ///   segment   a batcher has the steps of one shape, from `begin.first_step` on. If its sequences are
 ///             longer or shorter than those of the steps before, the sources are cut again, from
 ///             seeds of their own.
@@ -26,10 +27,12 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "engine/data/balance.h"
 #include "engine/data/batch.h"
 #include "engine/data/dataset.h"
 #include "engine/data/mixture.h"
@@ -46,9 +49,13 @@ struct BatchShape {
   std::uint64_t seed = 0;
   Packing packing = Packing::kBestFit;  ///< of separate documents
   std::int64_t num_epochs = 0;          ///< samples end after these epochs; 0: they never end
+  StepParts ordered{0, 0};              ///< rows are in the order of these parts; 0: of its own
 
   std::int64_t global_batch_size() const { return micro_batch_size * num_micro_steps * world; }
   std::int64_t tokens_per_step() const { return global_batch_size() * seq_length; }
+  StepParts parts() const {
+    return ordered.micro_batch_size > 0 ? ordered : StepParts{micro_batch_size, num_replicas};
+  }
   /// The first row of the global batch that belongs to `rank` in this micro-step.
   std::int64_t first_row(std::int64_t micro_step, int rank) const {
     const int of_replica = world / num_replicas;
@@ -164,8 +171,10 @@ class Batcher {
 
   /// The work of attention of each row of a step: the sum of its documents' squared lengths.
   std::vector<std::int64_t> costs_of_rows(std::int64_t step) const;
-  /// The largest work of a rank over the mean of all ranks, in the mean of `num_steps` steps from
-  /// `first_step` on. Replicas are ranks, too.
+  /// Whether rows of a step are in the order of balance.h.
+  bool balances() const { return balances_; }
+  /// Of `num_steps` steps from `first_step` on: the work of attention that a step waits for, over
+  /// the mean work of a rank (balance.h).
   double imbalance(std::int64_t first_step, std::int64_t num_steps) const;
 
   struct StageMixture {
@@ -221,6 +230,7 @@ class Batcher {
   std::int64_t cost_of(const Mixture::Place& place) const;
   using StepOrder = std::shared_ptr<const std::vector<std::int32_t>>;
   StepOrder order_of(std::int64_t step) const;
+  std::int64_t waited_work(std::span<const std::int64_t> costs) const;
   const Sequences& validation(int set, std::int64_t first_window) const;
 
   std::vector<Source> sources_;

@@ -13,6 +13,7 @@ namespace sherd::data {
 /// The same samples, one at a time, on one rank: sample i is micro-step i mod num_micro_steps of
 /// step i / num_micro_steps.
 inline BatchShape one_at_a_time(BatchShape shape) {
+  shape.ordered = shape.parts();
   shape.num_micro_steps = shape.global_batch_size();
   shape.micro_batch_size = shape.world = shape.num_replicas = 1;
   return shape;

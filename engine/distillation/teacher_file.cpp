@@ -53,6 +53,9 @@ std::uint64_t hash_of_samples(const data::Batcher& batches) {
   const bool steps_count = batches.dataset().separate_documents() || batches.stages().size() > 1;
   std::uint64_t hash = data::hash_of(shape.seed, shape.seq_length, static_cast<int>(shape.packing),
                                      steps_count ? shape.global_batch_size() : 0);
+  if (batches.balances()) {
+    hash = data::hash_of(hash, shape.parts().micro_batch_size, shape.parts().num_replicas);
+  }
   for (const data::StageFingerprint& stage : batches.fingerprints()) {
     hash = data::hash_of(hash, stage.first_step, stage.hash);
   }

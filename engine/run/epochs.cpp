@@ -76,7 +76,7 @@ bool is_cut_anew(const RunData& data, std::size_t index) {
   return index > 0 && data.batches[index]->begin().cut != data.batches[index - 1]->begin().cut;
 }
 
-// "attention: the busiest of 4 ranks has 1.02 times the mean work, in the mean of 16 steps".
+// "attention: steps wait for 1.02 times the mean work of 4 ranks, in the mean of 16 steps".
 std::string balance_line(const data::Batcher& batcher, std::int64_t end) {
   constexpr std::int64_t kMostSteps = 16;
   bool has_documents = false;
@@ -85,10 +85,15 @@ std::string balance_line(const data::Batcher& batcher, std::int64_t end) {
   }
   const std::int64_t steps = std::min(kMostSteps, end - batcher.first_step());
   if (!has_documents || batcher.shape().world == 1 || steps <= 0) return "";
+  constexpr double kEven = 1.05;
+  const double imbalance = batcher.imbalance(batcher.first_step(), steps);
   return fmt::format(
-      "attention: the busiest of {} ranks has {:.3f} times the mean work, in the mean of {} step{}",
-      batcher.shape().world, batcher.imbalance(batcher.first_step(), steps), steps,
-      steps == 1 ? "" : "s");
+      "attention: steps wait for {:.3f} times the mean work of {} ranks, in the mean of {} "
+      "step{}{}",
+      imbalance, batcher.shape().world, steps, steps == 1 ? "" : "s",
+      imbalance <= kEven || !batcher.balances()
+          ? ""
+          : "; more sequences in a micro-batch could be divided more evenly");
 }
 
 std::string counted(std::int64_t count, std::string_view what) {

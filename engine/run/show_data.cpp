@@ -56,13 +56,12 @@ std::string shown_data(const ResolvedRecipe& as_written, const ShowData& show) {
   const Recipe& run = resolved.values;
   const std::vector<Segment> segments = segments_of(resolved);
   const Recipe& recipe = segments[0].recipe.values;
-  data::BatchSources sources = open_sources(recipe);
+  const data::BatchSources sources = open_sources(recipe);
   const auto dataset = sources.training[0].dataset;
-  const data::BatchShape shape = data::one_at_a_time(batch_shape(recipe));
-  const auto first = std::make_shared<const data::Batcher>(std::move(sources), shape);
-  const data::Batcher& batcher = *first;
+  const data::BatchShape of_run = batch_shape(recipe), shape = data::one_at_a_time(of_run);
+  const data::Batcher batcher(sources, shape);
   const auto batches = segments.size() == 1
-                           ? std::vector<std::shared_ptr<const data::Batcher>>{first}
+                           ? std::vector{std::make_shared<const data::Batcher>(sources, of_run)}
                            : open_batches(segments);
   Writer writer(dataset->text(), show.colour);
   writer.out = data_lines(run, {segments, batches}) + "\n";
