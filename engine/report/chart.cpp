@@ -113,6 +113,17 @@ std::string line_path(const std::vector<Stretch>& stretches, const Axes& axes) {
   return path;
 }
 
+std::string marks_svg(const ChartLine& line, const Axes& axes) {
+  constexpr double kTop = kHeight - 16;
+  std::string path;
+  for (const std::int64_t step : line.marks) {
+    path += fmt::format("M{:.1f} {}V{}", axes.x(static_cast<double>(step)), kTop, kHeight);
+  }
+  if (path.empty()) return "";
+  return fmt::format("<path class=\"mark\" style=\"stroke:{}\" d=\"{}\"/>", run_colour(line.run),
+                     path);
+}
+
 std::string line_svg(const ChartLine& line, const Axes& axes, std::size_t& steps_in_one) {
   const auto stretches = stretches_of(*line.curve, kMostStretches);
   if (stretches.empty()) return "";
@@ -162,6 +173,7 @@ const std::string_view kChartStyle = R"(
 .plot .line { fill: none; stroke-width: 1.8; stroke-linejoin: round; stroke-linecap: round; }
 .plot .dashed { stroke-dasharray: 5 4; }
 .plot .band { opacity: .16; }
+.plot .mark { fill: none; stroke-width: 2; }
 .plot span { position: absolute; font-size: .78rem; line-height: 1; color: var(--soft);
   font-variant-numeric: tabular-nums; white-space: nowrap; }
 .plot .value { right: 100%; padding-right: 8px; transform: translateY(50%); }
@@ -221,12 +233,19 @@ std::string chart_section(const Chart& chart) {
                           100.0 * axes.share_of_step(step), step);
   }
   std::size_t steps_in_one = 1;
-  for (const ChartLine& line : chart.lines) lines += line_svg(line, axes, steps_in_one);
+  bool has_marks = false;
+  for (const ChartLine& line : chart.lines) {
+    lines += line_svg(line, axes, steps_in_one) + marks_svg(line, axes);
+    has_marks |= !line.marks.empty();
+  }
   std::string notes;
   if (axes.logarithmic()) notes = "logarithmic";
   if (steps_in_one > 1) {
     notes += fmt::format("{}means of {} steps; band: lowest to highest value",
                          notes.empty() ? "" : "; ", steps_in_one);
+  }
+  if (has_marks) {
+    notes += fmt::format("{}strokes below: {}", notes.empty() ? "" : "; ", chart.marks);
   }
   return fmt::format(
       "<section>\n<h2>{0}</h2>\n<p class=\"small soft\">{1}</p>\n<div class=\"plot\" role=\"img\" "

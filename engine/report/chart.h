@@ -6,6 +6,7 @@
 /// aren't numbers interrupt the line.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <string_view>
@@ -21,12 +22,14 @@ struct ChartLine {
   std::size_t run = 0;  ///< decides its colour
   std::string_view name{};
   const Curve* curve = nullptr;
+  std::vector<std::int64_t> marks{};  ///< steps, as short strokes below the curve
 };
 struct Chart {
   std::string_view title;
   std::function<std::string(double)> label{};  ///< of a value on the axis
   bool from_zero = false;                      ///< the axis begins there
   bool bytes = false;                          ///< axis labels are round in KiB, MiB, GiB
+  std::string_view marks{};                    ///< what they are
   std::vector<ChartLine> lines{};
 };
 

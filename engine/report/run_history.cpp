@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <numeric>
 
 #include "checkpoint/store/disk.h"
 #include "core/error.h"
@@ -31,6 +32,7 @@ constexpr Column kOfSomeRuns[] = {
     {"z_loss", &RunHistory::z_loss},
     {"teacher_divergence", &RunHistory::teacher_divergence},
     {"max_attention_logit", &RunHistory::max_attention_logit},
+    {"data_wait_ms", &RunHistory::data_wait_ms},
 };
 
 double number_of(const json& line, const char* key) {
@@ -213,6 +215,12 @@ std::optional<double> last_value(const Curve& curve) {
   const std::vector<double> numbers = numbers_of(curve);
   if (numbers.empty()) return {};
   return numbers.back();
+}
+
+std::optional<double> mean(const Curve& curve) {
+  const std::vector<double> numbers = numbers_of(curve);
+  if (numbers.empty()) return {};
+  return std::accumulate(numbers.begin(), numbers.end(), 0.0) / static_cast<double>(numbers.size());
 }
 
 std::optional<double> median(const Curve& curve) {

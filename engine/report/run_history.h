@@ -26,6 +26,7 @@ struct RunHistory {
   /// Those that a run may lack: of a model with experts, with a z-loss, with a
   /// teacher, and of attention scores.
   Curve balance_loss, z_loss, teacher_divergence, max_attention_logit;
+  Curve data_wait_ms{};                          ///< later programs report it
   std::map<std::string, Curve> source_losses{};  ///< of the training, by source of the data
   /// By validation set, if there are several; "the average of the weights", if that was evaluated.
   std::map<std::string, Curve> val_losses{};
@@ -54,6 +55,8 @@ RunHistory read_history(const std::string& folder);
 std::optional<CurvePoint> lowest(const Curve& curve);
 /// The last value that is a number.
 std::optional<double> last_value(const Curve& curve);
+/// The mean of the values that are numbers.
+std::optional<double> mean(const Curve& curve);
 /// The median; for an even number of values, the upper of the two in the middle.
 std::optional<double> median(const Curve& curve);
 

@@ -76,6 +76,10 @@ const std::array kFigures = {
            [](const ReportedRun& run) {
              return or_dash(median(run.history.exposed_comm_ms), human_milliseconds);
            }},
+    Figure{"data wait",
+           [](const ReportedRun& run) {
+             return or_dash(mean(run.history.data_wait_ms), human_milliseconds);
+           }},
     Figure{"goodput",
            [](const ReportedRun& run) { return or_dash(run.history.goodput, share_text); }},
     Figure{
@@ -83,20 +87,21 @@ const std::array kFigures = {
         [](const ReportedRun& run) { return or_dash(last_value(run.history.memory), bytes_text); }},
 };
 constexpr const char* kWhatFiguresAre =
-    "tok/s and exposed are medians of all steps; goodput is the share of time that moved the "
-    "model; "
+    "tok/s and exposed are medians of all steps, data wait their mean; goodput is the share of "
+    "time "
+    "that moved the model; "
     "memory is the peak of rank 0";
 
 struct Picture {
   const char* title;
   Curve RunHistory::*curve;
   std::string (*label)(double);
-  bool from_zero, bytes = false, may_lack = false;
+  bool from_zero, bytes = false, may_lack = false, marks = false;
 };
 constexpr std::array kPictures = {
-    Picture{"Loss", &RunHistory::loss, plain, false},
+    Picture{"Loss", &RunHistory::loss, plain, false, false, false, true},
     Picture{"Validation loss", &RunHistory::val_loss, plain, false},
-    Picture{"Gradient norm", &RunHistory::grad_norm, plain, false},
+    Picture{"Gradient norm", &RunHistory::grad_norm, plain, false, false, false, true},
     Picture{"Balance loss of experts", &RunHistory::balance_loss, plain, false, false, true},
     Picture{"Z-loss", &RunHistory::z_loss, plain, false, false, true},
     Picture{"Divergence from the teacher", &RunHistory::teacher_divergence, plain, false, false,
@@ -105,8 +110,16 @@ constexpr std::array kPictures = {
     Picture{"Learning rate", &RunHistory::lr, plain, true},
     Picture{"Tokens per second", &RunHistory::tokens_per_s, human_rate, true},
     Picture{"Exposed communication", &RunHistory::exposed_comm_ms, human_milliseconds, true},
+    Picture{"Waiting for data", &RunHistory::data_wait_ms, human_milliseconds, true, false, true},
     Picture{"Memory of rank 0", &RunHistory::memory, bytes_text, true, true},
 };
+
+// Steps that weren't applied, and those at which a run continued after going back.
+std::vector<std::int64_t> marks_of(const RunHistory& history) {
+  std::vector<std::int64_t> marks = history.bad_steps;
+  for (const RunHistory::Rewind& rewind : history.rewinds) marks.push_back(rewind.to);
+  return marks;
+}
 
 // What the run has compared with a prediction; "": nothing.
 std::string step_time_text(const ReportedRun& run) {
@@ -324,9 +337,11 @@ std::string report_page(const std::vector<ReportedRun>& runs) {
     Chart chart{.title = picture.title,
                 .label = picture.label,
                 .from_zero = picture.from_zero,
-                .bytes = picture.bytes};
+                .bytes = picture.bytes,
+                .marks = "steps not applied, and ends of rewinds"};
     for (std::size_t run = 0; run < runs.size(); ++run) {
       chart.lines.push_back({run, labels[run], &(runs[run].history.*picture.curve)});
+      if (picture.marks) chart.lines.back().marks = marks_of(runs[run].history);
     }
     body += chart_section(chart);
     if (picture.curve == &RunHistory::loss) {

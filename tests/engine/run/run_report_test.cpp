@@ -71,7 +71,8 @@ TEST_F(RunReport, SaysKeysInWhichRecipesDifferButNotNamesOfRuns) {
 TEST_F(RunReport, ATableHasLastLossBestValidationAndMedians) {
   const std::string text = engine::report_text(runs({"runs/a"}));
   EXPECT_TRUE(std::regex_search(
-      text, std::regex("stopped +3 +2\\.5000 +4\\.0000 at 2 +2\\.00k +2\\.5 ms +- +2\\.0 MiB\n")))
+      text,
+      std::regex("stopped +3 +2\\.5000 +4\\.0000 at 2 +2\\.00k +2\\.5 ms +- +- +2\\.0 MiB\n")))
       << text;
   EXPECT_NE(engine::report_text(runs({"runs/a", "runs/b"})).find("optimizer.lr: 0.001 | 0.002\n"),
             std::string::npos);
@@ -85,6 +86,33 @@ TEST_F(RunReport, SaysWhichRankWasSlow) {
       "rank 1 was the slowest in 1 of 1 steps, at the median 2.00 times the median rank";
   EXPECT_NE(engine::report_text(runs({"slow"})).find(line), std::string::npos);
   EXPECT_NE(engine::report_page(runs({"slow"})).find(line), std::string::npos);
+}
+
+TEST_F(RunReport, ShowsWhatStepsWaitedForData) {
+  folder_.write("data/metrics.jsonl",
+                "{\"metrics_version\":2}\n{\"step\":1,\"tokens_per_s\":8,\"data_wait_ms\":1}\n"
+                "{\"step\":2,\"tokens_per_s\":8,\"data_wait_ms\":6}\n");
+  EXPECT_NE(engine::report_text(runs({"data"})).find("  3.5 ms  "), std::string::npos)
+      << engine::report_text(runs({"data"}));
+  EXPECT_NE(engine::report_page(runs({"data"})).find("<h2>Waiting for data</h2>"),
+            std::string::npos);
+  EXPECT_EQ(engine::report_page(runs({"runs/a"})).find("Waiting for data"), std::string::npos)
+      << "an older run";
+}
+
+TEST_F(RunReport, DrawsStepsThatWerentAppliedAndRewinds) {
+  folder_.write("bad/metrics.jsonl",
+                "{\"metrics_version\":2}\n{\"step\":1,\"loss\":4,\"tokens_per_s\":8}\n"
+                "{\"step\":2,\"loss\":9,\"tokens_per_s\":8,\"bad_step\":\"loss\"}\n"
+                "{\"step\":4,\"loss\":4,\"tokens_per_s\":8}\n"
+                "{\"step\":3,\"rewound_from\":4}\n");
+  const std::string page = engine::report_page(runs({"bad"}));
+  EXPECT_NE(page.find("class=\"mark\" style=\"stroke:var(--run-0)\" d=\"M500.0 284V300M750.0 "
+                      "284V300\""),
+            std::string::npos)
+      << page;
+  EXPECT_NE(page.find("strokes below: steps not applied, and ends of rewinds"), std::string::npos);
+  EXPECT_EQ(engine::report_page(runs({"runs/a"})).find("class=\"mark\""), std::string::npos);
 }
 
 TEST_F(RunReport, GoodputIsOverAllStartsOfARun) {
