@@ -6,7 +6,6 @@
 #include "core/byte_size.h"
 #include "core/error.h"
 #include "engine/recipe/resolution.h"
-#include "engine/recipe/segments.h"
 #include "engine/recipe/uses.h"
 
 namespace sherd::engine {
@@ -171,12 +170,6 @@ void check_rewinds(Resolution& recipe) {
     recipe.refuse({kKey, "checkpoint.interval"},
                   "{} is {}, but checkpoint.interval is 0: there is nothing to go back to. Set it.",
                   kKey, after);
-  }
-  if (has_shapes(values)) {
-    recipe.refuse({kKey, "data.stages"},
-                  "{} skips data, and that doesn't work yet with stages that change the sequence "
-                  "length or batch size.",
-                  kKey);
   }
 }
 

@@ -116,11 +116,11 @@ class RankRun {
 
   Continuation rewind() {
     const std::int64_t done = trainer_.steps_done();
-    if (std::ssize(trainer_.skips()) >= recipe_.bad_steps.max_rewinds) {
+    if (data::num_rewinds(trainer_.skips()) >= recipe_.bad_steps.max_rewinds) {
       throw TrainingError(
           "step {}: {} bad steps in a row, and the run has gone back {} times already "
           "(bad_steps.max_rewinds).",
-          done, trainer_.bad_steps_in_a_row(), trainer_.skips().size());
+          done, trainer_.bad_steps_in_a_row(), data::num_rewinds(trainer_.skips()));
     }
     trainer_.finish();
     if (reporter_) reporter_->end(done, /*continues=*/true);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "checkpoint/store/committed.h"
 #include "checkpoint/store/step_directory.h"
@@ -21,9 +22,30 @@ std::int64_t newest_until(const std::string& directory, std::int64_t limit, chec
   return std::stoll(processes->links().all_gather("the rewind", std::to_string(found))[0]);
 }
 
+// The skips of a run that goes back to `step` and skips `num_steps` steps of data from there on.
+std::vector<data::Skip> with_rewind(std::vector<data::Skip> skips, std::int64_t step,
+                                    std::int64_t num_steps,
+                                    const std::vector<std::int64_t>& segments) {
+  for (data::Skip& skip : skips) {
+    const std::int64_t first = *std::prev(std::ranges::upper_bound(segments, skip.at_step));
+    skip.at_step = std::min(skip.at_step, std::max(step, first));
+  }
+  bool is_rest = false;
+  for (std::size_t i = 0; i < segments.size(); ++i) {
+    const std::int64_t begin = std::max(step, segments[i]);
+    const std::int64_t end =
+        i + 1 < segments.size() ? std::min(step + num_steps, segments[i + 1]) : step + num_steps;
+    if (begin >= end) continue;
+    skips.push_back({begin, end - begin, std::exchange(is_rest, true)});
+  }
+  std::ranges::stable_sort(skips, {}, &data::Skip::at_step);
+  return skips;
+}
+
 }  // namespace
 
-Rewind rewind_of(const Recipe& recipe, const Continuation& from, checkpoint::Disk& disk,
+Rewind rewind_of(const Recipe& recipe, const Continuation& from,
+                 const std::vector<std::int64_t>& segments, checkpoint::Disk& disk,
                  sharding::Processes* processes) {
   const std::int64_t first_bad = *from.before_bad_steps;
   const std::int64_t back = recipe.bad_steps.rewind_steps;
@@ -37,12 +59,9 @@ Rewind rewind_of(const Recipe& recipe, const Continuation& from, checkpoint::Dis
   }
   const std::int64_t own = recipe.bad_steps.skip_data_steps;
   const std::int64_t skipped = own > 0 ? own : from.steps_done - step;
-  std::vector<data::Skip> skips = from.skips;
-  for (data::Skip& skip : skips) skip.at_step = std::min(skip.at_step, step);
-  skips.push_back({step, skipped});
   return {.checkpoint = directory + "/" + checkpoint::step_directory_name(step),
           .step = step,
-          .skips = std::move(skips),
+          .skips = with_rewind(from.skips, step, skipped, segments),
           .metrics = {step, from.steps_done, skipped},
           .text = fmt::format("steps {} to {} were bad: back to step {}, without its next {} steps "
                               "of data",

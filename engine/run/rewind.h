@@ -20,9 +20,14 @@ struct Rewind {
 };
 
 /// Where a run goes back to that has done `from.steps_done` steps. All processes take process 0's
-/// word for which checkpoints there are.
+/// word for which checkpoints there are. `segments`: the first step of each.
+///
+/// What is skipped is the data of steps after the checkpoint, as the plan of the run's stages has
+/// them. Each segment skips its own part, and continues with further data of its last stage. The
+/// next segment begins where it would have.
 /// Errors   TrainingError if none is old enough
-Rewind rewind_of(const Recipe& recipe, const Continuation& from, checkpoint::Disk& disk,
+Rewind rewind_of(const Recipe& recipe, const Continuation& from,
+                 const std::vector<std::int64_t>& segments, checkpoint::Disk& disk,
                  sharding::Processes* processes);
 
 /// Removes the checkpoints after step `step`, newest first: the run won't be at their states again.

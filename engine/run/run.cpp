@@ -228,6 +228,12 @@ std::int64_t first_steps(const Recipe& recipe, checkpoint::Disk& disk,
   return std::stoll(processes->links().all_gather("the segment", std::to_string(steps))[0]);
 }
 
+std::vector<std::int64_t> first_steps_of(const std::vector<Segment>& segments) {
+  std::vector<std::int64_t> steps;
+  for (const Segment& segment : segments) steps.push_back(segment.first_step);
+  return steps;
+}
+
 // The end of `work` is the hooks' last event, unless it is a refusal.
 void with_hooks(Hooks* hooks, const std::atomic<bool>& has_begun,
                 const std::function<void()>& work) {
@@ -311,7 +317,8 @@ void train_in(const OutputFolder& output, const PreparedRun& run,
         if (next->is_saved) checkpoints.resume = "auto";
         checkpoints.new_skips.clear();
         if (!next->before_bad_steps) continue;
-        const Rewind rewind = rewind_of(recipe, *next, output.disk(), processes);
+        const Rewind rewind =
+            rewind_of(recipe, *next, first_steps_of(run.segments), output.disk(), processes);
         if (first) {
           progress.message(rewind.text);
           if (hooks) hooks->wait_for_saves();

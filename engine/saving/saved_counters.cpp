@@ -140,20 +140,23 @@ std::vector<data::Skip> skips_of(const checkpoint::Checkpoint& checkpoint) {
   const auto found = global.find("data_skips");
   if (found == global.end()) return skips;
   const auto refuse = [&] {
-    throw DataError("{}: data_skips is {}; expected pairs of a step and a number of steps.",
-                    checkpoint.manifest_path(), found->dump());
+    throw DataError(
+        "{}: data_skips is {}; expected pairs of a step and a number of steps, or both and 1.",
+        checkpoint.manifest_path(), found->dump());
   };
   constexpr std::int64_t kMost = std::int64_t{1} << 40;
   if (!found->is_array()) refuse();
   for (const json& pair : *found) {
-    if (!pair.is_array() || pair.size() != 2 || !pair[0].is_number_integer() ||
+    const bool is_rest = pair.is_array() && pair.size() == 3 && pair[2] == 1;
+    if (!pair.is_array() || (pair.size() != 2 && !is_rest) || !pair[0].is_number_integer() ||
         !pair[1].is_number_integer()) {
       refuse();
     }
-    const data::Skip skip{pair[0].get<std::int64_t>(), pair[1].get<std::int64_t>()};
+    const data::Skip skip{pair[0].get<std::int64_t>(), pair[1].get<std::int64_t>(), is_rest};
     const bool is_later = skips.empty() || skip.at_step >= skips.back().at_step;
-    if (skip.at_step < 0 || skip.at_step > checkpoint.manifest().step || skip.num_steps < 0 ||
-        skip.num_steps > kMost || !is_later) {
+    const std::int64_t latest = is_rest ? kMost : checkpoint.manifest().step;
+    if (skip.at_step < 0 || skip.at_step > latest || skip.num_steps < 0 || skip.num_steps > kMost ||
+        !is_later) {
       refuse();
     }
     skips.push_back(skip);

@@ -37,7 +37,8 @@ json manifest_of(const Checkpointing& shared, const std::string& base_digest,
     global["vocabulary"].push_back(static_cast<std::uint32_t>(character));
   }
   for (const data::Skip& skip : outcome.skips) {
-    global["data_skips"].push_back({skip.at_step, skip.num_steps});
+    json& saved = global["data_skips"].emplace_back(json{skip.at_step, skip.num_steps});
+    if (skip.is_rest) saved.push_back(1);
   }
   if (outcome.validation_loss && std::isfinite(*outcome.validation_loss)) {
     global["validation_loss"] = *outcome.validation_loss;

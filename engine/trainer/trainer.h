@@ -153,8 +153,9 @@ class Trainer {
   void fill(std::int64_t step, std::int64_t micro_step, const data::Batch& batch) const;
   std::vector<Answer> answers_of(std::int64_t step, std::int64_t first_row) const;
   std::int64_t batch_of(std::int64_t step) const {
-    return options_.training.overfit_one_batch ? options_.batches->first_step()
-                                               : data::data_step(step, skips_);
+    return options_.training.overfit_one_batch
+               ? options_.batches->first_step()
+               : data::data_step(step, options_.batches->first_step(), skips_);
   }
 
   const TrainerOptions options_;
