@@ -22,6 +22,15 @@ std::vector<std::string> references_of(const TrainerOptions& options) {
   return paths;
 }
 
+// Whether a stage begins with step `step` of the data, which follows step `before` in this run.
+bool begins_stage(const data::Batcher& batches, std::int64_t before, std::int64_t step) {
+  const auto stage_of = [&batches](std::int64_t of_data) {
+    return std::ranges::count_if(
+        batches.stages(), [of_data](const auto& stage) { return stage.first_step <= of_data; });
+  };
+  return stage_of(before) != stage_of(step);
+}
+
 // Of what the reference's answers are.
 std::uint64_t data_of(const data::Batcher& batches) {
   std::uint64_t hash = 0;
@@ -163,6 +172,13 @@ StepResult Trainer::step() {
     model_.set_answers(
         [this, step = steps_done_](std::int64_t first_row) { return answers_of(step, first_row); },
         reference_);
+  }
+  // Losses of other data can't be compared: the window of bad_steps begins anew.
+  if (steps_done_ > 0 &&
+      begins_stage(*options_.batches, batch_of(steps_done_ - 1), batch_of(steps_done_))) {
+    TrainingStep::Counters counters = training_step_.counters();
+    counters.bad_steps.window.clear();
+    training_step_.restore(counters);
   }
   const StepResult result = training_step_.run(
       steps_done_,

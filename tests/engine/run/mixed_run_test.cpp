@@ -170,6 +170,81 @@ TEST_F(MixedRun, GoesBackAfterBadStepsAndSkipsTheirData) {
   EXPECT_EQ(digests("cut", 24), digests("every1", 24));
 }
 
+// The second stage's text is another one, whose losses are far above those of the window.
+TEST_F(MixedRun, AStageOfOtherDataIsNoBadStep) {
+  for (const char* shape : {"", ", seq_length: 4"}) {
+    const std::string name = fmt::format("run{}", *shape == 0 ? 1 : 2);
+    train(recipe_text(name,
+                      fmt::format("{}, stages: [{{steps: 40, weights: [1, 0]}}, "
+                                  "{{weights: [0, 1]{}}}]",
+                                  sources(), shape),
+                      "max_steps: 44", "checkpoint: {interval: 100}\n"));
+    const std::vector<json> steps = steps_of(name);
+    ASSERT_EQ(steps.size(), 44u);
+    EXPECT_GT(steps[40][1].get<double>(), steps[39][1].get<double>() + 1.0);
+    for (std::size_t i = 40; i < 44; ++i) EXPECT_EQ(steps[i][4], "") << i;
+  }
+}
+
+// A run goes back over the border of two shapes to a checkpoint of the first one: each
+// shape skips the data of its own steps. With a rate of 0 a gradient says which data it is of.
+TEST_F(MixedRun, GoesBackOverTheBorderOfTwoShapes) {
+  const auto text = [&](const std::string& output, int first, int max_steps, int interval,
+                        const std::string& bad) {
+    std::string recipe =
+        recipe_text(output,
+                    fmt::format("path: {}, validation_fraction: 0, stages: [{{steps: {}, "
+                                "seq_length: 16}}, {{seq_length: 4}}]",
+                                folder_.file("english.txt"), first),
+                    fmt::format("max_steps: {}", max_steps),
+                    fmt::format("checkpoint: {{interval: {}, keep_last: 20}}\n", interval));
+    recipe.replace(recipe.find("lr: 0.01"), 8, "lr: 0");
+    return recipe.replace(recipe.find("sigma: 2, window: 16"), 20, bad);
+  };
+  // Gradient norms of the first shape's data, and of the second's, whose sequences are cut anew.
+  train(text("long", 60, 60, 100, "max_grad_norm: 1000"));
+  train(text("plain", 6, 60, 100, "max_grad_norm: 1000"));
+  std::vector<double> of_first, of_second;
+  for (const json& step : steps_of("long")) of_first.push_back(step[2]);
+  for (const json& step : steps_of("plain")) of_second.push_back(step[2]);
+  of_second.erase(of_second.begin(), of_second.begin() + 6);
+  // Gradients of fewer tokens are larger. The first step of the second shape is bad.
+  const double limit = std::max(*std::max_element(of_first.begin(), of_first.begin() + 6),
+                                std::nextafter(of_second[0], 0.0));
+  ASSERT_GT(of_second[0], limit) << "needs other data";
+  const std::string bad = fmt::format(
+      "max_grad_norm: {:.17g}, rewind_after: 1, rewind_steps: 2, max_rewinds: 30", limit);
+  // What the run has to do. A rewind from step `done` to `back` skips the data of steps back .. done.
+  std::vector<double> expected;
+  std::size_t first_skip = 0, second_skip = 0, rewinds = 0, over_the_border = 0;
+  while (expected.size() < 16) {
+    const std::size_t step = expected.size();
+    const double norm =
+        step < 6 ? of_first.at(step + first_skip) : of_second.at(step - 6 + second_skip);
+    expected.push_back(norm);
+    if (norm <= limit || expected.size() == 16) continue;
+    const std::size_t done = expected.size(), back = done - 3;
+    ASSERT_GE(done, 3u);
+    expected.resize(back);
+    if (back < 6) first_skip += std::min<std::size_t>(done, 6) - back;
+    if (done > 6) second_skip += done - std::max<std::size_t>(back, 6);
+    ++rewinds;
+    over_the_border += back < 6 && done > 6 ? 1 : 0;
+  }
+  ASSERT_GT(over_the_border, 0u);
+  ASSERT_LT(rewinds, 30u);
+  const std::string said = train(text("whole", 6, 16, 1, bad));
+  EXPECT_NE(said.find("steps 7 to 7 were bad: back to step 4, without its next 3 steps of data"),
+            std::string::npos)
+      << said;
+  const std::vector<json> whole = steps_of("whole");
+  ASSERT_EQ(whole.size(), 16u);
+  for (std::size_t i = 0; i < 16; ++i) EXPECT_EQ(whole[i][2], expected[i]) << i;
+  for (int step = 1; step <= 16; ++step) train(text("cut", 6, step, 1, bad), 1 + step % 3);
+  EXPECT_EQ(steps_of("cut"), whole) << "stopped after every step";
+  EXPECT_EQ(digests("cut", 16), digests("whole", 16));
+}
+
 TEST_F(MixedRun, EndsWhenItWouldGoBackOnceTooOften) {
   const std::string plain =
       fmt::format("path: {}, validation_fraction: 0", folder_.file("english.txt"));
