@@ -209,15 +209,28 @@ std::string runs_section(const std::vector<ReportedRun>& runs) {
   return html + "</section>\n";
 }
 
-// A chart for each name in any run's `curves`.
+// The validation set whose losses are those of all runs; "": none, or not the same one.
+std::string main_set(const std::vector<ReportedRun>& runs) {
+  for (const auto& [name, curve] : runs[0].history.val_losses) {
+    const bool is_everywhere = std::ranges::all_of(runs, [&set = name](const ReportedRun& run) {
+      const auto found = run.history.val_losses.find(set);
+      return found != run.history.val_losses.end() && found->second == run.history.val_loss;
+    });
+    if (is_everywhere) return name;
+  }
+  return "";
+}
+
+// A chart for each name in any run's `curves`, but `without`.
 std::string named_sections(const std::vector<ReportedRun>& runs,
                            const std::vector<std::string>& labels,
                            std::map<std::string, Curve> RunHistory::*curves,
-                           const std::string& title_before_name) {
+                           const std::string& title_before_name, const std::string& without = "") {
   std::set<std::string> names;
   for (const ReportedRun& run : runs) {
     for (const auto& [name, curve] : run.history.*curves) names.insert(name);
   }
+  names.erase(without);
   std::string html;
   for (const std::string& name : names) {
     const std::string title = title_before_name + name;
@@ -330,11 +343,14 @@ std::string report_page(const std::vector<ReportedRun>& runs) {
   std::string body =
       fmt::format("<h1>{}</h1>\n{}<div class=\"charts\">\n", escaped(title), runs_section(runs));
   const std::vector<std::string> labels = labels_of(runs);
+  const std::string of_runs = main_set(runs);
+  const std::string main_title = "Validation loss of " + of_runs;
   for (const Picture& picture : kPictures) {
+    const bool is_main = picture.curve == &RunHistory::val_loss && !of_runs.empty();
     const bool is_empty = std::ranges::all_of(
         runs, [&](const ReportedRun& run) { return (run.history.*picture.curve).empty(); });
     if (is_empty && picture.may_lack) continue;
-    Chart chart{.title = picture.title,
+    Chart chart{.title = is_main ? std::string_view(main_title) : picture.title,
                 .label = picture.label,
                 .from_zero = picture.from_zero,
                 .bytes = picture.bytes,
@@ -348,8 +364,8 @@ std::string report_page(const std::vector<ReportedRun>& runs) {
       body += named_sections(runs, labels, &RunHistory::source_losses, "Loss of ");
     }
     if (picture.curve != &RunHistory::val_loss) continue;
-    body += named_sections(runs, labels, &RunHistory::val_losses, "Validation loss of ");
-    body += named_sections(runs, labels, &RunHistory::scores, "");
+    body += named_sections(runs, labels, &RunHistory::val_losses, "Validation loss of ", of_runs);
+    body += named_sections(runs, labels, &RunHistory::scores, "", is_main ? "Bits per byte" : "");
   }
   body += "</div>\n" + differences_section(runs);
   return page(

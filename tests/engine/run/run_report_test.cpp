@@ -115,6 +115,22 @@ TEST_F(RunReport, DrawsStepsThatWerentAppliedAndRewinds) {
   EXPECT_EQ(engine::report_page(runs({"runs/a"})).find("class=\"mark\""), std::string::npos);
 }
 
+TEST_F(RunReport, DrawsTheMainValidationSetOnce) {
+  folder_.write("sets/metrics.jsonl",
+                "{\"metrics_version\":2}\n{\"step\":1,\"loss\":4,\"tokens_per_s\":8}\n"
+                "{\"step\":1,\"val_loss\":3,\"val_loss/news\":2,\"val_loss/code\":3,"
+                "\"bits_per_byte\":5,\"bits_per_byte/news\":6,\"bits_per_byte/code\":5}\n");
+  const std::string page = engine::report_page(runs({"sets"}));
+  for (const char* title : {"Validation loss of news", "Validation loss of code",
+                            "Bits per byte of news", "Bits per byte of code"}) {
+    const std::string heading = fmt::format("<h2>{}</h2>", title);
+    EXPECT_NE(page.find(heading), std::string::npos) << title;
+    EXPECT_EQ(page.find(heading), page.rfind(heading)) << title;
+  }
+  EXPECT_EQ(page.find("<h2>Validation loss</h2>"), std::string::npos);
+  EXPECT_EQ(page.find("<h2>Bits per byte</h2>"), std::string::npos);
+}
+
 TEST_F(RunReport, GoodputIsOverAllStartsOfARun) {
   folder_.write("twice/metrics.jsonl",
                 "{\"metrics_version\":2}\n{\"step\":1,\"loss\":2,\"tokens_per_s\":1}\n"
