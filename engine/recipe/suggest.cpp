@@ -182,6 +182,12 @@ std::string_view meant_choice(std::string_view wrong,
 }
 
 std::string unknown_key(std::string_view wrong) {
+  if (const std::size_t item = wrong.find('['); item != std::string_view::npos) {
+    const std::string_view list = wrong.substr(0, item);
+    if (field_index(list) >= 0) {
+      return fmt::format("{0} is a list, which is set as a whole: {0}=[...].", list);
+    }
+  }
   const auto [key, why] = suggested_key(wrong);
   if (!key.empty()) {
     return fmt::format("unknown key \"{}\"; did you mean \"{}\"?{}{}", wrong, key,

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <charconv>
+#include <iterator>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <sstream>
@@ -85,6 +87,26 @@ std::string begun_stages(const std::string& text, std::int64_t steps_done) {
   return begun;
 }
 
+// Where stages differ after the first one: "; the stages differ from step 11 on, ...".
+std::string where_stages_differ(const std::string& saved, const std::string& now) {
+  const auto stages_of = [](const std::string& text) {
+    std::istringstream words(text);
+    return std::vector<std::string>(std::istream_iterator<std::string>(words), {});
+  };
+  const std::vector<std::string> before = stages_of(saved), after = stages_of(now);
+  const auto [of_saved, of_now] = std::ranges::mismatch(before, after);
+  if (of_saved == before.begin()) return "";
+  std::int64_t first = std::numeric_limits<std::int64_t>::max();
+  for (const auto& [stage, end] : {std::pair(of_saved, before.end()), {of_now, after.end()}}) {
+    std::int64_t step = 0;
+    if (stage == end || stage->find(':') == std::string::npos) continue;
+    std::from_chars(stage->data(), stage->data() + stage->find(':'), step);
+    first = std::min(first, step);
+  }
+  return fmt::format(
+      "; data.stages differ from step {} on, and stages that have begun can't change", first + 1);
+}
+
 }  // namespace
 
 std::shared_ptr<const json> run_settings(const Recipe& recipe, const DataFingerprints& data) {
@@ -144,7 +166,8 @@ void require_same_run(const ResumeCheck& check, const std::string& checkpoint) {
     if (key != kData) continue;
     differences +=
         " (texts were added, removed or changed, or are tokenized or mixed differently, or other "
-        "texts are held out for validation)";
+        "texts are held out for validation" +
+        where_stages_differ(saved, now) + ")";
   }
   throw UsageError(
       "{}: {}. Resume with the recipe of the checkpoint, or start again in another run.output_dir "

@@ -44,6 +44,12 @@ TEST(RecipeSuggestions, PointsToTheListWhenNothingIsNear) {
       "keys.");
 }
 
+TEST(RecipeSuggestions, SayThatListsAreSetAsAWhole) {
+  EXPECT_EQ(error_of_set("data.sources[1].weight=2"),
+            "--set data.sources[1].weight=2: data.sources is a list, which is set as a whole: "
+            "data.sources=[...].");
+}
+
 TEST(RecipeSuggestions, PreferTheBlockThatWasWritten) {
   const auto meant = [](const std::string& key) {
     const std::string error = error_of_set(key + "=1");

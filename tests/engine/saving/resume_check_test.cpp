@@ -6,10 +6,12 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "core/error.h"
 #include "engine/recipe/fields.h"
 #include "engine/recipe/values.h"
 #include "tests/engine/recipe/recipe_support.h"
 #include "tests/engine/saving/changed_keys.h"
+#include "tests/support/values/error_text.h"
 
 namespace sherd::engine {
 namespace {
@@ -161,6 +163,11 @@ TEST(ResumeCheck, OnlyStagesThatHaveBegunMustBeTheSame) {
   EXPECT_TRUE(refused(run_settings(recipe.values, {{0, kData + 1}}), 1));
   EXPECT_FALSE(refused(run_settings(recipe.values, {{0, kData}}), 100)) << "without later stages";
   EXPECT_TRUE(refused(run_settings(recipe.values, {{0, kData}}), 101));
+  const std::string error = test::error_text<UsageError>(
+      [&] { require_same_run(compare_runs(global, *settings(2, 150, 3), 180), "step-180"); });
+  EXPECT_NE(error.find("; data.stages differ from step 151 on, and stages that have begun can't"),
+            std::string::npos)
+      << error;
 }
 
 TEST(ResumeCheck, ManifestsWithoutASensibleRunAreRefused) {
