@@ -213,7 +213,7 @@ constexpr ForeignKey kKeys[] = {
     {"neftune neftune_noise_alpha", "", "NEFTune's noise isn't supported."},
     {"save_strategy eval_strategy evaluation_strategy logging_strategy", "", "checkpoint.interval, training.eval_interval and metrics.log_interval are in steps."},
     {"load_best_model_at_end metric_for_best_model", "", "checkpoint.keep_best keeps the best checkpoints; commands take RUN/best."},
-    {"local_rank master_addr master_port nnodes num_nodes", "", "ranks are threads of one process; --ranks says how many."},
+    {"local_rank master_addr master_port nnodes num_nodes", "", "ranks are threads of one process, and --ranks says how many; `sherd launch` starts several processes."},
     {"eval_only do_eval do_train do_predict", "", "commands are `sherd train` and `sherd eval`."},
     {"always_save_checkpoint", "", "checkpoint.interval saves whatever the loss; checkpoint.keep_best keeps the best."},
     {"gc_freq fused implementation foreach use_flash_attention attn_implementation flash_attn", "", "there is one implementation; leave it out."},

@@ -131,8 +131,12 @@ std::string data_lines(const Recipe& recipe, const RunData& data) {
     add(batcher.summary());
     add(balance_line(batcher, end_of(data, i, max_steps)));
     for (std::size_t stage = 0; is_mixed && stage < batcher.stages().size(); ++stage) {
-      if (batcher.stages()[stage].first_step >= max_steps) continue;
-      add(stage_line(batcher, stage, end_of(data, i, max_steps)));
+      if (batcher.stages()[stage].first_step < max_steps) {
+        add(stage_line(batcher, stage, end_of(data, i, max_steps)));
+      } else if (data.batches.size() == 1) {
+        add(fmt::format("data.stages[{}] begins with step {}, after the run's end", stage,
+                        batcher.stages()[stage].first_step + 1));
+      }
     }
     for (int source = 0; is_cut_anew(data, i) && source < batcher.num_sources(); ++source) {
       add(repeats_line(data, i, source, max_steps));

@@ -121,55 +121,6 @@ TEST_F(MixedRun, RefusesShapesThatItCantHave) {
             std::string::npos);
 }
 
-// With a rate of 0 the loss of a step is a function of its data alone. With rare checkpoints a run
-// goes back to the same one several times.
-TEST_F(MixedRun, GoesBackAfterBadStepsAndSkipsTheirData) {
-  const std::string plain =
-      fmt::format("path: {}, validation_fraction: 0", folder_.file("english.txt"));
-  const auto text = [&](const std::string& output, int max_steps, int interval,
-                        const std::string& bad) {
-    std::string recipe =
-        recipe_text(output, plain, fmt::format("max_steps: {}", max_steps),
-                    fmt::format("checkpoint: {{interval: {}, keep_last: 10}}\n", interval));
-    recipe.replace(recipe.find("lr: 0.01"), 8, "lr: 0");
-    return recipe.replace(recipe.find("sigma: 2, window: 16"), 20, bad);
-  };
-  train(text("plain", 90, 100, "max_loss: 1000"));
-  std::vector<double> data;  // the losses of its steps
-  for (const json& step : steps_of("plain")) data.push_back(step[1]);
-  // Steps of data are bad above a limit that none of the first ten reaches.
-  const double limit = *std::max_element(data.begin(), data.begin() + 10);
-  const std::string bad = fmt::format(
-      "max_loss: {:.17g}, rewind_after: 1, rewind_steps: 2, "
-      "max_rewinds: 30",
-      limit);
-  for (const int interval : {1, 8}) {
-    // What the run has to do: the steps of data that its steps use, none of them twice.
-    std::vector<std::size_t> used;
-    std::size_t next = 0, rewinds = 0, again = 0, last_back = 0;
-    while (used.size() < 24) {
-      used.push_back(next++);
-      if (data.at(used.back()) <= limit || used.size() == 24) continue;
-      const std::size_t back = (used.size() - 3) / interval * interval;  // two steps before
-      used.resize(back);
-      again += rewinds > 0 && back == last_back ? 1 : 0;
-      last_back = back;
-      ++rewinds;
-    }
-    ASSERT_GT(rewinds, 1u);
-    ASSERT_EQ(again > 0, interval == 8);
-    const std::string name = fmt::format("every{}", interval);
-    const std::string said = train(text(name, 24, interval, bad));
-    EXPECT_NE(said.find(" were bad: back to step "), std::string::npos) << said;
-    const std::vector<json> whole = steps_of(name);
-    ASSERT_EQ(whole.size(), 24u);
-    for (std::size_t i = 0; i < 24; ++i) EXPECT_EQ(whole[i][1], data[used[i]]) << i;
-  }
-  for (int step = 1; step <= 24; ++step) train(text("cut", step, 1, bad), 1 + step % 3);
-  EXPECT_EQ(steps_of("cut"), steps_of("every1")) << "stopped after every step";
-  EXPECT_EQ(digests("cut", 24), digests("every1", 24));
-}
-
 // The second stage's text is another one, whose losses are far above those of the window.
 TEST_F(MixedRun, AStageOfOtherDataIsNoBadStep) {
   for (const char* shape : {"", ", seq_length: 4"}) {
@@ -186,79 +137,6 @@ TEST_F(MixedRun, AStageOfOtherDataIsNoBadStep) {
   }
 }
 
-// A run goes back over the border of two shapes to a checkpoint of the first one: each
-// shape skips the data of its own steps. With a rate of 0 a gradient says which data it is of.
-TEST_F(MixedRun, GoesBackOverTheBorderOfTwoShapes) {
-  const auto text = [&](const std::string& output, int first, int max_steps, int interval,
-                        const std::string& bad) {
-    std::string recipe =
-        recipe_text(output,
-                    fmt::format("path: {}, validation_fraction: 0, stages: [{{steps: {}, "
-                                "seq_length: 16}}, {{seq_length: 4}}]",
-                                folder_.file("english.txt"), first),
-                    fmt::format("max_steps: {}", max_steps),
-                    fmt::format("checkpoint: {{interval: {}, keep_last: 20}}\n", interval));
-    recipe.replace(recipe.find("lr: 0.01"), 8, "lr: 0");
-    return recipe.replace(recipe.find("sigma: 2, window: 16"), 20, bad);
-  };
-  // Gradient norms of the first shape's data, and of the second's, whose sequences are cut anew.
-  train(text("long", 60, 60, 100, "max_grad_norm: 1000"));
-  train(text("plain", 6, 60, 100, "max_grad_norm: 1000"));
-  std::vector<double> of_first, of_second;
-  for (const json& step : steps_of("long")) of_first.push_back(step[2]);
-  for (const json& step : steps_of("plain")) of_second.push_back(step[2]);
-  of_second.erase(of_second.begin(), of_second.begin() + 6);
-  // Gradients of fewer tokens are larger. The first step of the second shape is bad.
-  const double limit = std::max(*std::max_element(of_first.begin(), of_first.begin() + 6),
-                                std::nextafter(of_second[0], 0.0));
-  ASSERT_GT(of_second[0], limit) << "needs other data";
-  const std::string bad = fmt::format(
-      "max_grad_norm: {:.17g}, rewind_after: 1, rewind_steps: 2, max_rewinds: 30", limit);
-  // What the run has to do. A rewind from step `done` to `back` skips the data of steps back .. done.
-  std::vector<double> expected;
-  std::size_t first_skip = 0, second_skip = 0, rewinds = 0, over_the_border = 0;
-  while (expected.size() < 16) {
-    const std::size_t step = expected.size();
-    const double norm =
-        step < 6 ? of_first.at(step + first_skip) : of_second.at(step - 6 + second_skip);
-    expected.push_back(norm);
-    if (norm <= limit || expected.size() == 16) continue;
-    const std::size_t done = expected.size(), back = done - 3;
-    ASSERT_GE(done, 3u);
-    expected.resize(back);
-    if (back < 6) first_skip += std::min<std::size_t>(done, 6) - back;
-    if (done > 6) second_skip += done - std::max<std::size_t>(back, 6);
-    ++rewinds;
-    over_the_border += back < 6 && done > 6 ? 1 : 0;
-  }
-  ASSERT_GT(over_the_border, 0u);
-  ASSERT_LT(rewinds, 30u);
-  const std::string said = train(text("whole", 6, 16, 1, bad));
-  EXPECT_NE(said.find("steps 7 to 7 were bad: back to step 4, without its next 3 steps of data"),
-            std::string::npos)
-      << said;
-  const std::vector<json> whole = steps_of("whole");
-  ASSERT_EQ(whole.size(), 16u);
-  for (std::size_t i = 0; i < 16; ++i) EXPECT_EQ(whole[i][2], expected[i]) << i;
-  for (int step = 1; step <= 16; ++step) train(text("cut", 6, step, 1, bad), 1 + step % 3);
-  EXPECT_EQ(steps_of("cut"), whole) << "stopped after every step";
-  EXPECT_EQ(digests("cut", 16), digests("whole", 16));
-}
-
-TEST_F(MixedRun, EndsWhenItWouldGoBackOnceTooOften) {
-  const std::string plain =
-      fmt::format("path: {}, validation_fraction: 0", folder_.file("english.txt"));
-  const auto text = [&](int interval) {
-    std::string recipe = recipe_text(fmt::format("run{}", interval), plain, "max_steps: 30",
-                                     fmt::format("checkpoint: {{interval: {}}}\n", interval));
-    return recipe.replace(recipe.find("sigma: 2, window: 16"), 20,
-                          "max_grad_norm: 1e-9, rewind_after: 2, max_rewinds: 2");
-  };
-  const std::string error = test::error_text<Error>([&] { train(text(1)); });
-  EXPECT_NE(error.find("steps 1 to 2 were bad, and "), std::string::npos) << error;
-  EXPECT_NE(error.find("has no checkpoint of step 0 or before to go back to"), std::string::npos);
-}
-
 TEST_F(MixedRun, SaysWhatItIsMadeOf) {
   const std::string text = recipe_text("run", sources() + ", stages: " + kStages, "max_steps: 60");
   const std::string shown = engine::shown_data(
@@ -271,6 +149,13 @@ TEST_F(MixedRun, SaysWhatItIsMadeOf) {
                            " sequences in 60 steps, ", "\nsequence 1 of step 1, of english: 8 "}) {
     EXPECT_NE(shown.find(line), std::string::npos) << line << "\n" << shown;
   }
+  const std::string shorter =
+      recipe_text("run", sources() + ", stages: " + kStages, "max_steps: 30");
+  EXPECT_NE(engine::shown_data(engine::resolve_recipe(
+                                   {.path = "mine.yaml", .text = shorter, .sets = {}, .ranks = {}}),
+                               {.samples = 0})
+                .find("\ndata.stages[2] begins with step 41, after the run's end\n"),
+            std::string::npos);
 }
 
 TEST_F(MixedRun, SaysWhichParametersAreInWhichGroup) {
