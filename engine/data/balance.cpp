@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <functional>
 #include <numeric>
+#include <set>
+#include <utility>
 
 #include "core/error.h"
 
@@ -11,6 +13,8 @@ namespace {
 
 using Costs = std::vector<std::int64_t>;
 using Items = std::vector<std::int32_t>;
+
+constexpr std::size_t kMostCompared = std::size_t{1} << 24;
 
 std::int64_t cost_of(const Costs& costs, std::int32_t item) {
   return costs[static_cast<std::size_t>(item)];
@@ -22,8 +26,8 @@ class Parts {
   Parts(const Costs& costs, std::size_t num_parts)
       : costs_(costs), room_(costs.size() / num_parts), parts_(num_parts), sums_(num_parts, 0) {
     deal();
-    for (std::size_t i = 0; i < costs.size() && exchange(); ++i) {
-    }
+    const std::size_t compared = costs.size() * room_;  // by an exchange
+    for (std::size_t left = kMostCompared; left >= compared && exchange();) left -= compared;
   }
 
   const std::vector<Items>& items() const { return parts_; }
@@ -35,14 +39,13 @@ class Parts {
     std::iota(order.begin(), order.end(), 0);
     std::ranges::stable_sort(order, std::greater{},
                              [this](std::int32_t item) { return cost_of(costs_, item); });
+    std::set<std::pair<std::int64_t, std::size_t>> with_room;
+    for (std::size_t part = 0; part < parts_.size(); ++part) with_room.emplace(0, part);
     for (const std::int32_t item : order) {
-      std::size_t least = parts_.size();
-      for (std::size_t part = 0; part < parts_.size(); ++part) {
-        if (parts_[part].size() == room_) continue;
-        if (least == parts_.size() || sums_[part] < sums_[least]) least = part;
-      }
+      const std::size_t least = with_room.extract(with_room.begin()).value().second;
       parts_[least].push_back(item);
       sums_[least] += cost_of(costs_, item);
+      if (parts_[least].size() < room_) with_room.emplace(sums_[least], least);
     }
   }
 

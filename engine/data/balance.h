@@ -19,14 +19,14 @@ namespace sherd::data {
 
 struct StepParts {
   std::int64_t micro_batch_size = 1;  ///< rows
-  std::int64_t num_replicas = 1;      ///< each has a contiguous part of the step
+  std::int64_t num_replicas = 1;      ///< or batch groups: each has a contiguous part of the step
 };
 
 /// Row numbers in their new order.
 ///
 /// 1. Rows are dealt out to micro-batches, the most expensive first, each to the micro-batch that
 ///    costs least so far and has room (ties: the first). Then, while it helps, the most expensive
-///    micro-batch exchanges the row with another one that makes the larger of the two cheapest.
+///    one exchanges the row with another that makes the larger of both cheapest (2^24 comparisons).
 /// 2. Micro-batches are dealt out to replicas in the same way.
 /// 3. Each replica has its micro-batches by cost, the cheapest first: those of a micro-step are
 ///    neighbours, whatever the number of ranks.

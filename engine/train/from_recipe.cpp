@@ -194,7 +194,10 @@ data::BatchShape batch_shape(const Recipe& recipe) {
           .seed = recipe.run.seed,
           .packing = recipe.data.packing == PackingChoice::kBestFit ? data::Packing::kBestFit
                                                                     : data::Packing::kNone,
-          .num_epochs = recipe.training.num_epochs};
+          .num_epochs = recipe.training.num_epochs,
+          // Replicas have the rows of as many groups of the batch, and so their bits.
+          .ordered = {recipe.training.micro_batch_size,
+                      std::max(std::int64_t{1}, recipe.parallelism.batch_groups)}};
 }
 
 }  // namespace sherd::engine

@@ -73,6 +73,29 @@ TEST_F(MixedRun, StagesOfOtherShapesAreCrossedWithTheSameBits) {
   EXPECT_FALSE(loss.is_of_other_data);
 }
 
+// Rows of different work are in an order of their own, which follows from micro-batches and groups.
+TEST_F(MixedRun, SeparateDocumentsHaveTheSameBitsOnAnyRanksAndReplicas) {
+  std::string lines;
+  for (int i = 0; i < 200; ++i) {
+    lines += fmt::format("{{\"text\": \"{}\"}}\n", std::string(2 + i * 5 % 7, 'a' + i % 23));
+  }
+  folder_.write("lines.jsonl", lines);
+  const auto run = [&](const std::string& output, int ranks, const std::string& parallelism) {
+    std::string text =
+        recipe_text(output,
+                    fmt::format("sources: [{{path: {}, documents: separate}}, {{path: {}}}], "
+                                "validation_fraction: 0",
+                                folder_.file("lines.jsonl"), folder_.file("code.txt")),
+                    "max_steps: 4", fmt::format("parallelism: {{{}}}\n", parallelism));
+    train(text.replace(text.find("micro_batch_size: 1"), 19, "micro_batch_size: 2"), ranks);
+    return steps_of(output);
+  };
+  const std::vector<json> one = run("one", 1, "batch_groups: 1");
+  EXPECT_EQ(run("three", 3, "batch_groups: 1"), one);
+  EXPECT_EQ(run("replicas", 1, "data_parallel_replicate_degree: 2"),
+            run("groups", 1, "batch_groups: 2"));
+}
+
 // A run with one text, which begins with short sequences.
 TEST_F(MixedRun, AStageWithAShapeIsARunOfThatShape) {
   const std::string plain =
