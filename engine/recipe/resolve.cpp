@@ -10,6 +10,7 @@
 #include "engine/recipe/resolution.h"
 #include "engine/recipe/segments.h"
 #include "engine/recipe/suggest.h"
+#include "engine/recipe/their_names.h"
 #include "engine/recipe/uses.h"
 #include "engine/recipe/values.h"
 
@@ -127,6 +128,7 @@ void derive_and_check(Resolution& recipe) {
   derive_values(recipe);
   check_model_from(recipe);
   check_model(recipe);
+  if (!recipe.has_problems()) take_their_names(recipe);
   if (!recipe.has_problems()) check_adapter(recipe);
   check_training(recipe);
   check_precision(recipe);
