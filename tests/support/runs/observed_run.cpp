@@ -83,7 +83,8 @@ bool is_measured(const std::string& line) {
 /// What a person sees, but no times, rates and measured memory.
 std::string printed(std::string text, std::string& notes) {
   text = std::regex_replace(text, std::regex("  [^ \n]*[0-9.]+[kMG]? tok/s[^\n]*"), "");
-  text = std::regex_replace(text, std::regex(": [0-9]+ [KMG]iB/s per rank[^\n]*"), "");
+  text = std::regex_replace(
+      text, std::regex("(: [0-9]+ [KMG]iB/s per rank|, [0-9.]+ ms stalled)[^\n]*"), "");
   std::string lines;
   std::istringstream in(text);
   for (std::string line; std::getline(in, line);) {
