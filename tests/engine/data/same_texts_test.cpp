@@ -215,15 +215,24 @@ class RandomTexts : public SameTextsTest {
   void compare(const std::vector<std::string>& forms, std::mt19937& random) {
     DataOptions options = this->options(random() % 2 == 0 ? Format::kText : Format::kBytes,
                                         0.02 * (1 + random() % 30), random() % 2 == 0);
-    options.path = forms[0];
-    const auto expected = open_dataset(options);
+    const auto opened = [&](const std::string& form) -> std::shared_ptr<const Dataset> {
+      options.path = form;
+      try {
+        return open_dataset(options);
+      } catch (const Error&) {
+        return nullptr;  // too little is held out for a sequence
+      }
+    };
+    const auto expected = opened(forms[0]);
     for (const std::string& form : forms) {
       SCOPED_TRACE(form);
-      options.path = form;
-      const auto data = open_dataset(options);
+      const auto data = opened(form);
+      ASSERT_EQ(data == nullptr, expected == nullptr) << "refused in one form only";
+      if (!data) continue;
       expect_same(*data, *expected);
       EXPECT_EQ(data->fingerprint(), expected->fingerprint());
     }
+    if (!expected) return;
     if (options.format != Format::kText || !options.separate_documents) return;
     options.format = Format::kBin;
     for (const std::string& form : forms) {
