@@ -23,14 +23,14 @@ bool is_as_without(const Resolution& recipe, const Field& field) {
   return format_value(field, without.values()) == format_value(field, recipe.values());
 }
 
-}  // namespace
-
-/// Keys from which others follow, unless these are set.
+// A key, and the key that replaces it if both are given.
 constexpr std::pair<std::string_view, std::string_view> kReplaced[] = {
     {"lr_scheduler.warmup_ratio", "lr_scheduler.warmup_steps"},
     {"lr_scheduler.wsd_decay_ratio", "lr_scheduler.wsd_decay_steps"},
     {"lr_scheduler.wsd_decay_tokens", "lr_scheduler.wsd_decay_steps"},
 };
+
+}  // namespace
 
 void note_unused(Resolution& recipe) {
   if (recipe.request().is_kept) return;

@@ -326,8 +326,9 @@ void train_in(const OutputFolder& output, const PreparedRun& run,
         if (!next->before_bad_steps) continue;
         const Rewind rewind =
             rewind_of(recipe, *next, first_steps_of(run.segments), output.disk(), processes);
-        if (first)
+        if (first) {
           begin_rewind(rewind, progress, hooks.get(), checkpoints.directory, output.disk());
+        }
         steps_done = go_back(rewind, totals, checkpoints);
       }
     } catch (const Requeue&) {

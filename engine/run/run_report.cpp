@@ -88,8 +88,7 @@ const std::array kFigures = {
 };
 constexpr const char* kWhatFiguresAre =
     "tok/s and exposed are medians of all steps, data wait their mean; goodput is the share of "
-    "time "
-    "that moved the model; "
+    "time that moved the model; "
     "memory is the peak of rank 0";
 
 struct Picture {

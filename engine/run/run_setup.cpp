@@ -19,9 +19,8 @@ std::string offload_folder(const Recipe& recipe) {
 // A tokenizer that the texts weren't encoded with isn't the model's.
 void keep_model_files(checkpoint::Disk& disk, const std::string& output, const Recipe& recipe) {
   std::string tokenizer = recipe.data.tokenizer;
-  if (!use_of("data.tokenizer")->holds(recipe) ||
-      !checkpoint::exists(disk, tokenizer + "/tokenizer.json"))
-    tokenizer.clear();
+  const bool is_used = use_of("data.tokenizer")->holds(recipe);
+  if (!is_used || !checkpoint::exists(disk, tokenizer + "/tokenizer.json")) tokenizer.clear();
   if (recipe.model.from.empty() && tokenizer.empty()) return;
   huggingface::keep_files(disk, output, {recipe.model.from, tokenizer});
 }

@@ -173,7 +173,7 @@ StepResult Trainer::step() {
         [this, step = steps_done_](std::int64_t first_row) { return answers_of(step, first_row); },
         reference_);
   }
-  // Losses of other data can't be compared: the window of bad_steps begins anew.
+  // Another stage has other data, whose losses differ. So the window of bad_steps is empty again.
   if (steps_done_ > 0 &&
       begins_stage(*options_.batches, batch_of(steps_done_ - 1), batch_of(steps_done_))) {
     TrainingStep::Counters counters = training_step_.counters();

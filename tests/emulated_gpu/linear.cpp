@@ -7,17 +7,12 @@
 #include "kernels/cuda/forms.h"
 #include "kernels/cuda/matmul_tuning.h"
 #include "kernels/libraries.h"
+#include "tests/support/devices/host_scratch.h"
 
 namespace sherd::kernels::cuda {
 namespace {
 
-// The CPU's scratch for 16-bit products is larger than cuBLASLt's at some shapes.
-Tensor host_scratch(const LinearShape& shape, DType dtype) {
-  thread_local std::vector<float> scratch;
-  scratch.resize(
-      static_cast<std::size_t>(cpu::linear_workspace_bytes(shape, dtype, DType::kBF16) / 4 + 1));
-  return {scratch.data(), DType::kF32, static_cast<std::int64_t>(scratch.size())};
-}
+using test::host_scratch;
 
 ActivationShape gelu_of(std::int64_t tokens, std::int64_t width) {
   return {ActivationKind::kGelu, tokens, width};

@@ -4,23 +4,14 @@
 #include "core/thread_team.h"
 #include "kernels/cpu/activation.h"
 #include "kernels/cpu/linear.h"
+#include "tests/support/devices/host_scratch.h"
 
 namespace fake_blas {
 
 using namespace sherd;
 using namespace sherd::kernels;
 
-namespace {
-
-// The CPU's scratch for 16-bit products is larger than cuBLASLt's at some shapes.
-Tensor host_scratch(const LinearShape& shape, DType dtype) {
-  thread_local std::vector<float> scratch;
-  scratch.resize(
-      static_cast<std::size_t>(cpu::linear_workspace_bytes(shape, dtype, DType::kBF16) / 4 + 1));
-  return {scratch.data(), DType::kF32, static_cast<std::int64_t>(scratch.size())};
-}
-
-}  // namespace
+using test::host_scratch;
 
 DType dtype_of_type(cudaDataType_t type) {
   return type == CUDA_R_16BF ? DType::kBF16 : type == CUDA_R_16F ? DType::kF16 : DType::kF32;
