@@ -339,7 +339,8 @@ const Use kUses[] = {
     {"diloco.num_fragments", "with sync_every", active<&Recipe::diloco>},
     {"diloco.fragment_sync_delay", "with sync_every", active<&Recipe::diloco>},
     {"diloco.fragment_update_alpha", "with sync_every", active<&Recipe::diloco>},
-    {"diloco.quantize", "with sync_every", active<&Recipe::diloco>},
+    {"diloco.quantize", "with sync_every and data_parallel_replicate_degree",
+     [](R r) { return r.diloco.active() && r.parallelism.data_parallel_replicate_degree > 1; }},
 
     {"distillation.top_k", "with a teacher", active<&Recipe::distillation>},
     {"distillation.weight", "with a teacher", active<&Recipe::distillation>},

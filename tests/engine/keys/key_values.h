@@ -6,6 +6,7 @@
 
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "engine/recipe/fields.h"
@@ -67,6 +68,34 @@ inline const std::map<std::string, const char*, std::less<>> kShownElsewhere = {
     {"memory.device_memory", "more than is needed"},
     {"memory.on_exceed", "nothing is exceeded; tests/engine/run/memory_test.cpp"},
 };
+
+/// Pairs of which the second key changes nothing once the first has the value that is tried, and why.
+struct IdlePair {
+  std::string_view first, second, why;
+};
+inline constexpr IdlePair kIdlePairs[] = {
+    {"run.device", "run.share_device", "auto is cpu in a test"},
+    {"run.device", "run.deterministic", "auto is cpu in a test"},
+    {"run.device", "run.cuda_graphs", "auto is cpu in a test"},
+    {"model.rope_fraction", "model.rope_theta", "the only frequency left is 1"},
+    {"data.documents", "data.validation_fraction", "one of two documents is held out anyway"},
+    {"data.documents", "data.packing", "one document trains"},
+    {"training.sample_top_k", "training.sample_temperature", "1: only the likeliest"},
+    {"optimizer.no_decay", "optimizer.weight_decay", "nothing decays"},
+    {"optimizer.no_decay", "optimizer.type", "adam differs from adamw in the decay"},
+    {"bad_steps.max_loss", "bad_steps.max_grad_norm", "all steps are bad already"},
+    {"bad_steps.max_loss", "bad_steps.sigma", "all steps are bad already"},
+    {"bad_steps.max_grad_norm", "bad_steps.sigma", "all steps are bad already"},
+    {"bad_steps.rewind_after", "bad_steps.rewind_steps", "no step is bad"},
+    {"bad_steps.rewind_after", "bad_steps.skip_data_steps", "no step is bad"},
+    {"checkpoint.keep_every", "checkpoint.keep_last", "all are kept"},
+};
+inline bool is_idle_pair(const engine::Field& first, const engine::Field& second) {
+  for (const IdlePair& pair : kIdlePairs) {
+    if (pair.first == first.key && pair.second == second.key) return true;
+  }
+  return false;
+}
 
 inline bool is_shown_elsewhere(const engine::Field& field, const std::string& value) {
   return kShownElsewhere.contains(field.key) ||

@@ -199,7 +199,7 @@ class Comparison {
   void change_both(const Settings& recipe, const Field& a, const Field& b) {
     for (const auto& [first, second] : {std::pair(&a, &b), std::pair(&b, &a)}) {
       const std::vector<std::string> values = values_.of(*first, value_of(recipe, *first));
-      if (values.empty()) continue;
+      if (values.empty() || is_idle_pair(*first, *second)) continue;
       Settings with_first = recipe;
       with_first[std::string(first->key)] = values[0];
       if (!run(with_first).refusal.empty()) continue;
