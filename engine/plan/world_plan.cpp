@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 
 #include "core/error.h"
 #include "engine/launch/launch.h"
@@ -10,8 +11,9 @@ namespace sherd::engine {
 namespace {
 
 /// What of a rank's plan isn't the same on all ranks: its place in the pipeline and among tensor
-/// ranks, whether it owns others' state, and what the optimizer holds unevenly, of the units of a model with one layer of each
-/// kind, or of all layers if some are updated differently.
+/// ranks, whether it owns others' state, and what the optimizer holds unevenly. That is counted for
+/// the units of a model with one layer of each kind, or of all layers if some are updated
+/// differently.
 struct Peculiarity {
   int place = 0, tensor_rank = 0;
   bool owns = false;
@@ -25,38 +27,53 @@ sharding::Mesh without_pipeline(const sharding::Mesh& mesh) {
   return sharding::Mesh(axes, mesh.num_owners());
 }
 
-std::vector<Peculiarity> peculiarities(const TrainingOptions& options, const sharding::Mesh& mesh) {
-  std::vector<Peculiarity> ranks(static_cast<std::size_t>(mesh.world_size()), Peculiarity{});
-  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
-    ranks[rank].place = mesh.coordinate(static_cast<int>(rank), sharding::kPipelineAxis);
-    ranks[rank].tensor_rank = mesh.coordinate(static_cast<int>(rank), sharding::kTensorAxis);
-    ranks[rank].owns = mesh.is_owner(static_cast<int>(rank));
-  }
-  if (!optim::descriptor_of(options.optimizer.type).uneven_numels) return ranks;
-  TrainingOptions one_of_each = options;
-  const auto leaves_matrices = [](const optim::ParameterGroup& group) { return group.adamw; };
-  if (options.model.frozen.empty() &&
-      std::ranges::none_of(options.optimizer.groups, leaves_matrices)) {
-    one_of_each.model.num_layers = std::ssize(options.model.layers_of_each_kind());
-  }
-  // Tensor is the innermost axis: its ranks are the first ones.
-  for (int tensor_rank = 0; tensor_rank < mesh.degree(sharding::kTensorAxis); ++tensor_rank) {
-    const bool has_owners = mesh.num_owners() > 0;
-    const auto units = sharding_plan(one_of_each, without_pipeline(mesh),
-                                     has_owners ? mesh.num_workers() : tensor_rank)
-                           .units;
-    for (std::size_t unit = 0; unit < units.size(); ++unit) {
-      const std::vector<std::int64_t> numels = optim::descriptor_of(options.optimizer.type)
-                                                   .uneven_numels(options.optimizer, units[unit]);
-      for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
-        if (ranks[rank].tensor_rank != tensor_rank || ranks[rank].owns != has_owners) continue;
-        const int slice = sharding::slice_of(mesh, static_cast<int>(rank), units[unit].placement);
-        ranks[rank].uneven.push_back(numels[static_cast<std::size_t>(slice)]);
+// What tells each rank from others. A search stops at the first rank that doesn't fit, so each is
+// worked out when it is asked for.
+class Peculiarities {
+ public:
+  Peculiarities(const TrainingOptions& options, const sharding::Mesh& mesh) : mesh_(mesh) {
+    const auto uneven_numels = optim::descriptor_of(options.optimizer.type).uneven_numels;
+    if (!uneven_numels) return;
+    TrainingOptions one_of_each = options;
+    const auto leaves_matrices = [](const optim::ParameterGroup& group) { return group.adamw; };
+    if (options.model.frozen.empty() &&
+        std::ranges::none_of(options.optimizer.groups, leaves_matrices)) {
+      one_of_each.model.num_layers = std::ssize(options.model.layers_of_each_kind());
+    }
+    // Tensor is the innermost axis: its ranks are the first ones.
+    for (int tensor_rank = 0; tensor_rank < mesh.degree(sharding::kTensorAxis); ++tensor_rank) {
+      const auto plan = sharding_plan(one_of_each, without_pipeline(mesh),
+                                      has_owners() ? mesh.num_workers() : tensor_rank);
+      units_.emplace_back();
+      for (const auto& unit : plan.units) {
+        units_.back().push_back({unit.placement, uneven_numels(options.optimizer, unit)});
       }
     }
   }
-  return ranks;
-}
+
+  Peculiarity of(int rank) const {
+    Peculiarity row{.place = mesh_.coordinate(rank, sharding::kPipelineAxis),
+                    .tensor_rank = mesh_.coordinate(rank, sharding::kTensorAxis),
+                    .owns = mesh_.is_owner(rank)};
+    if (units_.empty() || row.owns != has_owners()) return row;
+    for (const Unit& unit : units_[static_cast<std::size_t>(row.tensor_rank)]) {
+      const int slice = sharding::slice_of(mesh_, rank, unit.placement);
+      row.uneven.push_back(unit.numels[static_cast<std::size_t>(slice)]);
+    }
+    return row;
+  }
+
+ private:
+  struct Unit {
+    sharding::Placement placement;
+    std::vector<std::int64_t> numels;  // of each slice
+  };
+
+  bool has_owners() const { return mesh_.num_owners() > 0; }
+
+  const sharding::Mesh& mesh_;
+  std::vector<std::vector<Unit>> units_;  // of each tensor rank
+};
 
 }  // namespace
 
@@ -69,14 +86,17 @@ WorldPlan::WorldPlan(const TrainingOptions& options, MemoryRequest request, Plan
   const bool ranks_differ = uneven || request.mesh.num_owners() > 0 ||
                             request.mesh.degree(sharding::kPipelineAxis) > 1 ||
                             request.mesh.degree(sharding::kTensorAxis) > 1;
-  const auto rows =
-      ranks_differ ? peculiarities(options, request.mesh) : std::vector<Peculiarity>(1);
+  std::optional<Peculiarities> peculiarities;
+  if (ranks_differ) peculiarities.emplace(options, request.mesh);
   std::map<Peculiarity, std::size_t> known;
+  Peculiarity row;
   kind_of_rank_.reserve(static_cast<std::size_t>(world_size));
   for (int rank = 0; rank < world_size; ++rank) {
     // Most ranks are like the one before.
-    if (rank == 0 || (ranks_differ && rows[rank] != rows[rank - 1])) {
-      const auto [at, is_new] = known.emplace(rows[rank], equal_ranks_.size());
+    Peculiarity own = peculiarities ? peculiarities->of(rank) : Peculiarity{};
+    if (rank == 0 || own != row) {
+      row = std::move(own);
+      const auto [at, is_new] = known.emplace(row, equal_ranks_.size());
       request.rank = rank;
       if (is_new) {
         std::vector<BufferSpec> buffers = run_buffers(options, request);

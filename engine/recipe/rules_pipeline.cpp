@@ -21,7 +21,7 @@ bool check_schedule_of(Resolution& recipe) {
   const Recipe& values = recipe.values();
   const auto& degrees = values.parallelism;
   try {
-    schedule::generate(
+    schedule::check(
         {.order = degrees.pipeline_schedule,
          .num_ranks = static_cast<int>(degrees.pipeline_parallel_degree),
          .chunks_per_rank = static_cast<int>(degrees.pipeline_chunks_per_rank),

@@ -133,21 +133,25 @@ int default_chunks_per_rank(Order order) {
   return row_of(order).least_chunks;
 }
 
-Schedule generate(const OrderRequest& request) {
+void check(const OrderRequest& request) {
   refuse_numbers_below_1(request);
   refuse_other_chunks(request);
   refuse_too_many_forwards(request);
   if (request.order == Order::kInterleaved1F1B) refuse_other_turns(request);
   if (request.order == Order::kDualPipeV) refuse_too_few_micro_batches(request);
+}
 
+Schedule generate(const OrderRequest& request) {
+  check(request);
   const Row& row = row_of(request.order);
   Schedule schedule{
       .layout = {request.num_ranks, request.chunks_per_rank, row.placement},
       .num_micro_batches = request.num_micro_batches,
   };
+  schedule.ranks.reserve(static_cast<std::size_t>(request.num_ranks));
   for (int rank = 0; rank < request.num_ranks; ++rank) {
     schedule.ranks.push_back(
-        row.order_of(request, rank).actions(schedule.layout, rank, request.num_micro_batches));
+        row.order_of(request, rank).take(schedule.layout, rank, request.num_micro_batches));
   }
   return schedule;
 }

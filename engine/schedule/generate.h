@@ -45,6 +45,8 @@ struct OrderRequest {
 
 /// Errors   UsageError if the order doesn't allow these numbers, with the nearest that it allows,
 ///          or if they make more than `kMostForwards`.
+void check(const OrderRequest& request);
+/// Errors   those of `check`.
 Schedule generate(const OrderRequest& request);
 
 }  // namespace sherd::schedule

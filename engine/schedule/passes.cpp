@@ -111,25 +111,42 @@ std::vector<Action> with_reductions(const std::vector<Action>& actions, const Sc
   return out;
 }
 
-void add_receives(const Action& action, const ChunkLayout& layout, std::vector<Action>& out) {
-  const auto [kind, chunk, micro_batch, pair] = action;
-  if (kind == ActionKind::kForward && chunk > 0 && layout.crosses_after(chunk - 1)) {
-    out.push_back({ActionKind::kReceiveActivations, chunk, micro_batch});
+// Adds the messages of a schedule's actions. Whether a chunk's output crosses to another rank is
+// asked for each action, so it is worked out once.
+class Messages {
+ public:
+  explicit Messages(const ChunkLayout& layout) {
+    for (int chunk = 0; chunk < layout.num_chunks(); ++chunk) {
+      crosses_after_.push_back(layout.crosses_after(chunk));
+    }
   }
-  if (makes_input_gradient(kind) && layout.crosses_after(chunk)) {
-    out.push_back({ActionKind::kReceiveGradients, chunk, micro_batch});
-  }
-}
 
-void add_sends(const Action& action, const ChunkLayout& layout, std::vector<Action>& out) {
-  const auto [kind, chunk, micro_batch, pair] = action;
-  if (kind == ActionKind::kForward && layout.crosses_after(chunk)) {
-    out.push_back({ActionKind::kSendActivations, chunk, micro_batch});
+  void add_receives(const Action& action, std::vector<Action>& out) const {
+    const auto [kind, chunk, micro_batch, pair] = action;
+    if (kind == ActionKind::kForward && crosses_before(chunk)) {
+      out.push_back({ActionKind::kReceiveActivations, chunk, micro_batch});
+    }
+    if (makes_input_gradient(kind) && crosses_after(chunk)) {
+      out.push_back({ActionKind::kReceiveGradients, chunk, micro_batch});
+    }
   }
-  if (makes_input_gradient(kind) && chunk > 0 && layout.crosses_after(chunk - 1)) {
-    out.push_back({ActionKind::kSendGradients, chunk, micro_batch});
+
+  void add_sends(const Action& action, std::vector<Action>& out) const {
+    const auto [kind, chunk, micro_batch, pair] = action;
+    if (kind == ActionKind::kForward && crosses_after(chunk)) {
+      out.push_back({ActionKind::kSendActivations, chunk, micro_batch});
+    }
+    if (makes_input_gradient(kind) && crosses_before(chunk)) {
+      out.push_back({ActionKind::kSendGradients, chunk, micro_batch});
+    }
   }
-}
+
+ private:
+  bool crosses_after(int chunk) const { return crosses_after_[static_cast<std::size_t>(chunk)]; }
+  bool crosses_before(int chunk) const { return chunk > 0 && crosses_after(chunk - 1); }
+
+  std::vector<bool> crosses_after_;
+};
 
 }  // namespace
 
@@ -171,14 +188,15 @@ Schedule with_whole_backwards(Schedule schedule) {
 }
 
 Schedule with_messages(Schedule schedule) {
+  const Messages messages(schedule.layout);
   std::vector<Action> out;
   for (std::vector<Action>& actions : schedule.ranks) {
     out.clear();
     for (std::size_t i = 0; i < actions.size(); ++i) {
       const std::size_t end = actions[i].overlaps_next ? i + 2 : i + 1;
-      for (std::size_t at = i; at < end; ++at) add_receives(actions[at], schedule.layout, out);
+      for (std::size_t at = i; at < end; ++at) messages.add_receives(actions[at], out);
       for (std::size_t at = i; at < end; ++at) out.push_back(actions[at]);
-      for (std::size_t at = i; at < end; ++at) add_sends(actions[at], schedule.layout, out);
+      for (std::size_t at = i; at < end; ++at) messages.add_sends(actions[at], out);
       i = end - 1;
     }
     actions = std::vector<Action>(out.begin(), out.end());  // without room for more

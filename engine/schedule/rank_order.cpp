@@ -50,23 +50,18 @@ void RankOrder::forward_and_backward(int forward_chunk, int backward_chunk) {
   backward(backward_chunk);
 }
 
-std::vector<Action> RankOrder::actions(const ChunkLayout& layout, int rank,
-                                       int num_micro_batches) const {
+std::vector<Action> RankOrder::take(const ChunkLayout& layout, int rank, int num_micro_batches) {
   const std::vector<int> chunks = layout.chunks_of(rank);
-  std::vector<Action> actions;
-  actions.reserve(actions_.size());
-  for (Action action : actions_) {
-    if (action.micro_batch >= num_micro_batches) continue;
-    action.chunk = chunks[index(action.chunk)];
-    actions.push_back(action);
-  }
-  return actions;
+  std::erase_if(actions_,
+                [&](const Action& action) { return action.micro_batch >= num_micro_batches; });
+  for (Action& action : actions_) action.chunk = chunks[index(action.chunk)];
+  return std::move(actions_);
 }
 
 // Only the data keep the ranks in turn: nobody can begin micro-batch i + 1 before rank 0 has, which
 // waits for its backward of i.
 RankOrder layer_parallel(const OrderRequest& request, int /*rank*/) {
-  RankOrder order(1);
+  RankOrder order(1, 2 * request.num_micro_batches);
   for (int i = 0; i < request.num_micro_batches; ++i) {
     order.forward(0);
     order.backward(0);
@@ -75,7 +70,7 @@ RankOrder layer_parallel(const OrderRequest& request, int /*rank*/) {
 }
 
 RankOrder gpipe(const OrderRequest& request, int /*rank*/) {
-  RankOrder order(1);
+  RankOrder order(1, 2 * request.num_micro_batches);
   for (int i = 0; i < request.num_micro_batches; ++i) order.forward(0);
   for (int i = 0; i < request.num_micro_batches; ++i) order.backward(0);
   return order;
@@ -96,7 +91,7 @@ void alternate(int count, int warm_up, const Forward& forward, const Backward& b
 }  // namespace
 
 RankOrder one_forward_one_backward(const OrderRequest& request, int rank) {
-  RankOrder order(1);
+  RankOrder order(1, 2 * request.num_micro_batches);
   alternate(
       request.num_micro_batches, request.num_ranks - rank - 1, [&](int) { order.forward(0); },
       [&](int) { order.backward(0); });
@@ -126,7 +121,7 @@ std::vector<int> turns(const OrderRequest& request) {
 }  // namespace
 
 RankOrder interleaved(const OrderRequest& request, int rank) {
-  RankOrder order(request.chunks_per_rank);
+  RankOrder order(request.chunks_per_rank, 2 * request.chunks_per_rank * request.num_micro_batches);
   const int per_turn = micro_batches_per_turn(request);
   const std::vector<int> forwards = turns(request);
   const int last = request.chunks_per_rank - 1;
@@ -141,7 +136,7 @@ RankOrder interleaved(const OrderRequest& request, int rank) {
 // 1F1B whose rank r does its weight gradients r micro-batches later, so that every rank keeps as
 // many activations as rank 0 of 1F1B.
 RankOrder zb_h1(const OrderRequest& request, int rank) {
-  RankOrder order(1);
+  RankOrder order(1, 2 * request.num_micro_batches);
   alternate(
       request.num_micro_batches, request.num_ranks - rank - 1, [&](int) { order.forward(0); },
       [&](int i) {

@@ -11,7 +11,11 @@ namespace sherd::schedule {
 
 class RankOrder {
  public:
-  explicit RankOrder(int num_chunks) : next_(static_cast<std::size_t>(num_chunks)) {}
+  /// `num_actions`: about how long the list will be; more only takes longer.
+  explicit RankOrder(int num_chunks, int num_actions = 0)
+      : next_(static_cast<std::size_t>(num_chunks)) {
+    actions_.reserve(static_cast<std::size_t>(num_actions));
+  }
 
   void forward(int chunk);
   void backward(int chunk);
@@ -27,9 +31,9 @@ class RankOrder {
   int num_forwards(int chunk) const { return next_[index(chunk)].forward; }
   int num_weight_gradients(int chunk) const { return next_[index(chunk)].weight; }
 
-  /// The list on `rank`, without the micro-batches from `num_micro_batches` on. Micro-batches don't
+  /// The list on `rank`, whose owner this no longer is, without the micro-batches from `num_micro_batches` on. Micro-batches don't
   /// depend on one another, so the rest is still in a legal order.
-  std::vector<Action> actions(const ChunkLayout& layout, int rank, int num_micro_batches) const;
+  std::vector<Action> take(const ChunkLayout& layout, int rank, int num_micro_batches);
 
  private:
   struct Next {
