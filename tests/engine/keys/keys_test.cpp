@@ -320,17 +320,27 @@ TEST_F(KeysSlow, EachAloneInEveryRecipeWithEveryValue) {
   change_each(folder_, scenes(), scenes().size(), true);
 }
 
-// All pairs of a block in every recipe, and all that a refusal names together.
-TEST_F(KeysSlow, AllPairsOfABlockAndAllThatARuleNamesTogether) {
+// A test for each recipe, because one takes several minutes.
+class KeysOfARecipeSlow : public Keys, public ::testing::WithParamInterface<std::size_t> {};
+
+// All pairs of a block, and all that a refusal names together.
+TEST_P(KeysOfARecipeSlow, AllPairsOfABlockAndAllThatARuleNamesTogether) {
   write_more_data();
-  for (const auto& [name, scene] : scenes()) {
-    SCOPED_TRACE(name);
-    const auto together = try_pairs(folder_, scene, true, 1);
-    Comparison comparison(folder_);
-    for (const auto& [a, b] : together) comparison.change_both(scene, *a, *b);
-    fmt::print("{}: {} pairs of rules, {} runs\n", name, together.size(), comparison.num_runs());
-  }
+  const auto [name, scene] = scenes().at(GetParam());
+  SCOPED_TRACE(name);
+  const auto together = try_pairs(folder_, scene, true, 1);
+  Comparison comparison(folder_);
+  for (const auto& [a, b] : together) comparison.change_both(scene, *a, *b);
+  fmt::print("{}: {} pairs of rules, {} runs\n", name, together.size(), comparison.num_runs());
 }
+
+constexpr std::size_t kNumScenes = 10;
+
+TEST_F(KeysSlow, EveryRecipeHasATestOfItsPairs) {
+  EXPECT_EQ(scenes().size(), kNumScenes);
+}
+
+INSTANTIATE_TEST_SUITE_P(Recipes, KeysOfARecipeSlow, ::testing::Range<std::size_t>(0, kNumScenes));
 
 TEST_F(KeysSlow, AllPairsInOneRecipe) {
   write_more_data();
