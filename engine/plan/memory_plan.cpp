@@ -7,6 +7,7 @@
 #include "engine/train/sharded_model.h"
 #include "engine/train/token_feed.h"
 #include "engine/train/training_step.h"
+#include "engine/train/weight_check.h"
 #include "kernels/device.h"
 #include "sharding/mesh/mirrored_buffer.h"
 #include "sharding/mesh/process_groups.h"
@@ -33,6 +34,7 @@ std::vector<BufferSpec> training_buffers(const TrainingOptions& options,
   SHERD_CHECK(request.num_threads >= 1, "a rank of {} threads", request.num_threads);
   std::vector<BufferSpec> buffers = model_buffers(options, plan, request);
   append(buffers, TrainingStep::buffers(options, plan, request.rank));
+  if (request.separate_memory) append(buffers, WeightCheck::buffers(options));
   return buffers;
 }
 

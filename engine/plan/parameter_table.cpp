@@ -9,6 +9,7 @@
 #include "engine/model/adapter.h"
 #include "engine/model/cut/tensor_cut.h"
 #include "engine/model/parameters.h"
+#include "engine/plan/groups_text.h"
 #include "engine/train/layout/sharding_plan.h"
 
 namespace sherd::engine {
@@ -41,20 +42,29 @@ std::string name_in_block(const std::string& name) {
   return name.starts_with(kBlock) ? name.substr(name.find('.', kBlock.size()) + 1) : "";
 }
 
-// The names in blocks that are frozen in some blocks and trained in others.
-std::set<std::string> names_that_differ(const model::ModelShape& shape) {
-  std::map<std::string, std::set<bool>> trained;
-  if (shape.frozen.empty()) return {};
+// The names in blocks that are frozen in some blocks and trained in others, or in several groups.
+std::set<std::string> names_that_differ(const TrainingOptions& options) {
+  std::map<std::string, std::set<std::pair<bool, int>>> states_of;
+  const model::ModelShape& shape = options.model;
+  if (shape.frozen.empty() && options.optimizer.groups.empty()) return {};
   for (const UnitSpec& unit : model::parameter_table(shape)) {
     for (const ParameterSpec& parameter : unit.parameters) {
-      trained[name_in_block(parameter.name)].insert(model::is_trained(shape, parameter.name));
+      states_of[name_in_block(parameter.name)].emplace(model::is_trained(shape, parameter.name),
+                                                       options.optimizer.group_of(parameter));
     }
   }
   std::set<std::string> names;
-  for (const auto& [name, states] : trained) {
+  for (const auto& [name, states] : states_of) {
     if (states.size() > 1 && !name.empty()) names.insert(name);
   }
   return names;
+}
+
+// "" if the recipe has no groups.
+std::string group_text(const optim::OptimizerOptions& optimizer, const ParameterSpec& parameter) {
+  if (optimizer.groups.empty()) return "";
+  const int group = optimizer.group_of(parameter);
+  return fmt::format("{:<7}", group < 0 ? "-" : std::to_string(group + 1));
 }
 
 // The first block represents all blocks, except in what differs. "": another row has it.
@@ -107,9 +117,10 @@ std::string parameter_rows(const PlannedRecipe& planned) {
   for (int rank = 0; rank < mesh.degree(sharding::kTensorAxis); ++rank) {
     of_rank.push_back(sharding_plan(options, one_place, rank));
   }
-  const std::set<std::string> differ = names_that_differ(options.model);
+  const std::set<std::string> differ = names_that_differ(options);
   const bool both_ends = options.model.tied && mesh.degree(sharding::kPipelineAxis) > 1;
-  std::string text = fmt::format("{:<36}{:<16}{:<9}{:<26}{:<14}{}\n", "parameter", "shape", "cut",
+  std::string text = fmt::format("{:<36}{:<16}{}{:<9}{:<26}{:<14}{}\n", "parameter", "shape",
+                                 options.optimizer.groups.empty() ? "" : "group  ", "cut",
                                  "gradient summed over", "state over", "counted and saved by");
   const std::vector<sharding::UnitPlan>& units = of_rank[0].units;
   for (std::size_t u = 0; u < units.size(); ++u) {
@@ -126,8 +137,8 @@ std::string parameter_rows(const PlannedRecipe& planned) {
       }
       const std::string over = axes_text(mesh, summed);
       const bool at_ends = both_ends && u == 0;
-      text += fmt::format("{:<36}{:<16}{:<9}{:<26}{:<14}{}\n", name, whole_shape_text(parameter),
-                          cut_text(parameter),
+      text += fmt::format("{:<36}{:<16}{}{:<9}{:<26}{:<14}{}\n", name, whole_shape_text(parameter),
+                          group_text(options.optimizer, parameter), cut_text(parameter),
                           at_ends ? (over == "-" ? "both ends" : over + ", both ends") : over,
                           units[u].has_owners() ? std::string(sharding::kOwnerAxis)
                                                 : axes_text(mesh, placement.optimizer),
@@ -137,10 +148,12 @@ std::string parameter_rows(const PlannedRecipe& planned) {
     for (const ParameterSpec& parameter : units[u].frozen) {
       const std::string name = name_in_all_blocks(parameter.name, differ);
       if (name.empty()) continue;
-      text += fmt::format("{:<36}{:<16}{:<9}frozen\n", name, whole_shape_text(parameter),
-                          cut_text(parameter));
+      text += fmt::format("{:<36}{:<16}{}{:<9}frozen\n", name, whole_shape_text(parameter),
+                          group_text(options.optimizer, parameter), cut_text(parameter));
     }
   }
+  if (const std::string groups = groups_text(options); !groups.empty())
+    text += '\n' + groups + '\n';
   return text;
 }
 

@@ -86,13 +86,6 @@ void refuse_updates(const Recipe& recipe, std::vector<Refusal>& refusals) {
                                       "only; use 0, or set run.device: cpu.",
                                       recipe.diloco.sync_every));
   }
-  if (recipe.training.weight_hash_interval > 0) {
-    refusals.emplace_back(
-        "training.weight_hash_interval",
-        fmt::format("training.weight_hash_interval is {}, but weights aren't compared on GPUs yet; "
-                    "use 0, or set run.device: cpu.",
-                    recipe.training.weight_hash_interval));
-  }
 }
 
 void refuse_offload_and_graphs(const Recipe& recipe, std::vector<Refusal>& refusals) {

@@ -69,11 +69,6 @@ void check_company(Resolution& recipe) {
                   "parallelism.sum_order is canonical, which a model with experts can't have: an "
                   "expert's rows don't lie in fixed groups of tokens. Use sum_order: rank.");
   }
-  if (values.adapter.base_dtype == BaseDType::kNf4) {
-    recipe.refuse({"adapter.base_dtype", "moe.num_experts"},
-                  "adapter.base_dtype is nf4, which isn't supported for models with experts. Use "
-                  "param_dtype.");
-  }
   if (values.moe.bias && values.moe.correction_bias) {
     recipe.refuse(
         {"moe.bias", "moe.correction_bias"},

@@ -10,6 +10,7 @@
 #include "engine/model/parameters.h"
 #include "engine/recipe/mup.h"
 #include "engine/recipe/suggest.h"
+#include "engine/recipe/written_family.h"
 
 namespace sherd::engine {
 namespace {
@@ -51,16 +52,42 @@ Translation translation_of(const huggingface::Family& family, const std::string&
   return found;
 }
 
-std::vector<Translation> translations(const Recipe& recipe) {
-  const huggingface::ModelConfig config =
-      huggingface::read_config(checkpoint::posix_disk(), recipe.model.from);
-  std::vector<Translation> all;
+Names names_of(const Recipe& recipe) {
+  Names names;
   for (const UnitSpec& unit : model::parameter_table(shape_of(recipe))) {
-    for (const ParameterSpec& parameter : unit.parameters) {
-      all.push_back(translation_of(*config.family, parameter.name));
+    for (const ParameterSpec& parameter : unit.parameters) names.push_back(parameter.name);
+  }
+  return names;
+}
+
+// That of the folder, or of the folder that an export would write. Null if there is none.
+const huggingface::Family* family_of(const Recipe& recipe) {
+  if (!recipe.model.from.empty()) {
+    return huggingface::read_config(checkpoint::posix_disk(), recipe.model.from).family;
+  }
+  const WrittenFamily written = written_family(recipe, DType::kF32);
+  if (!written.exists()) return nullptr;
+  for (const huggingface::Family* family : huggingface::all_families()) {
+    if (family->model_type == written.family) return family;
+  }
+  return nullptr;
+}
+
+std::vector<Translation> translations(const huggingface::Family& family, const Names& names) {
+  std::vector<Translation> all;
+  for (const std::string& name : names) all.push_back(translation_of(family, name));
+  return all;
+}
+
+// Whether a group has a pattern for none of our names.
+bool has_others(const std::vector<ParameterGroup>& groups, const Names& ours) {
+  for (const ParameterGroup& group : groups) {
+    for (const std::string& pattern : group.parameters) {
+      const auto matches = [&](const std::string& name) { return has_match({pattern}, name); };
+      if (std::ranges::none_of(ours, matches)) return true;
     }
   }
-  return all;
+  return false;
 }
 
 // All blocks' names in one pattern, if all are in `names`.
@@ -82,8 +109,12 @@ void shorten(Names& names, const std::vector<Translation>& all) {
 void take_their_names(Resolution& recipe) {
   constexpr std::string_view kGroups = "optimizer.groups";
   Recipe& values = recipe.values();
-  if (values.model.from.empty() || values.optimizer.groups.empty()) return;
-  const std::vector<Translation> all = translations(values);
+  if (values.optimizer.groups.empty()) return;
+  const Names names = names_of(values);
+  if (!has_others(values.optimizer.groups, names)) return;
+  const huggingface::Family* const family = family_of(values);
+  if (!family) return;
+  const std::vector<Translation> all = translations(*family, names);
   for (ParameterGroup& group : values.optimizer.groups) {
     const auto is_theirs = [&](const std::string& pattern) {
       const auto matches = [&](const std::string& name) { return has_match({pattern}, name); };

@@ -1,5 +1,6 @@
-/// Patterns of optimizer.groups in the names of the Hugging Face folder that the model is from, such
-/// as "model.layers.*.mlp.down_proj.weight". They become patterns for our names.
+/// Patterns of optimizer.groups in the names of the Hugging Face folder that the model is from, or
+/// that an export of it would write, such as "model.layers.*.mlp.down_proj.weight". They become
+/// patterns for our names.
 ///
 /// A matrix of ours may stack several of theirs, as query, key and value. A group must then name all
 /// of them.

@@ -10,6 +10,7 @@
 #include "engine/recipe/model_from.h"
 #include "engine/recipe/model_meaning.h"
 #include "engine/recipe/stored.h"
+#include "engine/recipe/uses.h"
 
 namespace sherd::engine {
 namespace {
@@ -57,7 +58,9 @@ std::string WrittenFamily::reason() const {
 }
 
 WrittenFamily written_family(const Recipe& recipe, DType dtype) {
-  const std::vector<Attempt> all = attempts(recipe, dtype);
+  Recipe used = recipe;  // families differ in the scalings that they have, also of factor 1
+  if (!use_of("model.rope_scaling")->holds(used)) used.model.rope_scaling = RotaryScaling::kNone;
+  const std::vector<Attempt> all = attempts(used, dtype);
   auto found = std::ranges::find_if(all, &Attempt::is_exact);
   const bool is_exact = found != all.end();
   if (!is_exact) found = std::ranges::find_if(all, &Attempt::lacks_biases_only);

@@ -122,6 +122,7 @@ TrainingOptions training_options(const Recipe& recipe) {
   }
   options.lr_schedule = recipe.lr_schedule();
   options.qk_clip_threshold = recipe.optimizer.qk_clip_threshold;
+  options.weight_hash_interval = recipe.training.weight_hash_interval;
   options.qk_clip_alpha = recipe.optimizer.qk_clip_alpha;
   options.model.max_attention_logit =
       recipe.metrics.log_max_attention_logit || options.qk_clip_threshold > 0.0;

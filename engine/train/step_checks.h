@@ -11,7 +11,8 @@ struct StepChecks {
   static BufferSpec buffer(int world_size) {
     return Diagnosis::Reports::buffer(kReports, world_size);
   }
-  explicit StepChecks(ShardedModel& model) : reports(model.rank(), kReports), weights(model) {}
+  StepChecks(const TrainingOptions& options, ShardedModel& model)
+      : reports(model.rank(), kReports), weights(options, model) {}
 
   Diagnosis::Reports reports;
   WeightCheck weights;

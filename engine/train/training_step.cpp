@@ -62,7 +62,8 @@ StepResult TrainingStep::run(std::int64_t step, const NextBatch& next_batch,
     model_.set_source_of_row([this, step](std::int64_t row) { return source_of_row(step, row); });
   }
   accumulate_gradients(step, next_batch);
-  if (weight_hash_interval > 0 && (step + 1) % weight_hash_interval == 0) compare_weights(step);
+  const std::int64_t interval = options_.weight_hash_interval;
+  if (interval > 0 && (step + 1) % interval == 0) compare_weights(step);
   const StepStats stats = reduce_step_stats(step, asked);
   StepResult result = stats.result;
   result.lr = optim::learning_rate(options_.lr_schedule, step);

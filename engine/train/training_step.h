@@ -136,9 +136,6 @@ class TrainingStep {
 
   std::uint64_t reference_hash = 0;  ///< Counters::reference
 
-  /// Steps between comparisons of copies of the weights (engine/train/weight_check.h); 0: never.
-  std::int64_t weight_hash_interval = 0;
-
   /// Called before the parameters and moments of a step change (not if it is skipped).
   /// Checkpointing waits there until its snapshot is taken.
   std::function<void()> before_update;

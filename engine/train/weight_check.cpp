@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <memory>
 #include <tuple>
 
 #include "core/error.h"
@@ -20,10 +21,6 @@ using sharding::UnitState;
 
 constexpr int kNumbersOfEntry = 4;
 
-std::uint64_t hash_of(const Tensor& values) {
-  return XXH3_64bits(values.data, static_cast<std::size_t>(values.bytes()));
-}
-
 double hash_of_place(const std::array<std::int64_t, 7>& place) {
   return static_cast<double>(XXH3_64bits(place.data(), sizeof place) >> 12);
 }
@@ -38,6 +35,33 @@ std::string list_of(const std::vector<int>& ranks) {
 }
 
 }  // namespace
+
+std::vector<BufferSpec> WeightCheck::buffers(const TrainingOptions& options) {
+  if (options.weight_hash_interval == 0) return {};
+  return {
+      {"weight_hashes", Category::kCheckpoint, DType::kU8, kStagingBytes, kAlways, Home::kHost}};
+}
+
+WeightCheck::WeightCheck(const TrainingOptions& options, ShardedModel& model) : model_(model) {
+  if (!model.rank().separate_memory()) return;
+  for (const BufferSpec& buffer : buffers(options)) staging_ = model.rank().acquire(buffer);
+}
+
+std::uint64_t WeightCheck::hash_of(const Tensor& values) const {
+  if (!staging_) return XXH3_64bits(values.data, static_cast<std::size_t>(values.bytes()));
+  Stream& stream = model_.rank().compute();
+  const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> state(XXH3_createState(),
+                                                                       XXH3_freeState);
+  SHERD_CHECK(state && XXH3_64bits_reset(state.get()) == XXH_OK, "no memory for a hash");
+  const auto* const from = static_cast<const std::byte*>(values.data);
+  for (std::int64_t at = 0; at < values.bytes(); at += kStagingBytes) {
+    const std::int64_t bytes = std::min(kStagingBytes, values.bytes() - at);
+    stream.copy(from + at, staging_.tensor().data, bytes);
+    stream.synchronize();
+    XXH3_64bits_update(state.get(), staging_.tensor().data, static_cast<std::size_t>(bytes));
+  }
+  return XXH3_64bits_digest(state.get());
+}
 
 std::vector<WeightCheck::Entry> WeightCheck::own_entries() const {
   std::vector<Entry> entries;
@@ -170,7 +194,6 @@ std::string WeightCheck::name_of(double what) const {
 // Every rank sees the same entries, so every rank says the same.
 void WeightCheck::run(std::int64_t step, int count, const Exchange& exchange) {
   const sharding::Rank& rank = model_.rank();
-  SHERD_CHECK(!rank.separate_memory(), "hashes of weights that the host can't read");
   rank.gather().synchronize();
   rank.compute().synchronize();
   const std::vector<std::vector<Entry>> entries = all_entries(own_entries(), count, exchange);

@@ -14,7 +14,8 @@
 /// without replicas. Moments aren't compared. At stage 3, tensor ranks' copies are compared if they
 /// lie at the same place of their slices.
 ///
-/// Hash     XXH3-64 of the elements' bytes, over each stretch that is contiguous in memory
+/// Hash     XXH3-64 of the elements' bytes, over each stretch that is contiguous in memory. The host
+///          hashes; a device's own memory is copied to the host in chunks of `staging`
 /// Order    after the backward of a step, before its update: so it covers the parameters that the
 ///          step was computed with, before the next gather replaces them
 /// Cost     one pass over the weights that a rank holds, and 32 bytes for each stretch and rank
@@ -33,11 +34,15 @@ namespace sherd::engine {
 
 class WeightCheck {
  public:
-  explicit WeightCheck(ShardedModel& model) : model_(model) {}
+  WeightCheck(const TrainingOptions& options, ShardedModel& model);
+
+  static constexpr std::int64_t kStagingBytes = 4 << 20;
+  /// What a rank acquires if its device has its own memory.
+  static std::vector<BufferSpec> buffers(const TrainingOptions& options);
 
   /// Sends a row of numbers to all ranks, and returns every rank's.
   using Exchange = std::function<std::vector<std::vector<double>>(std::span<const double> mine)>;
-  /// A collective. `step` counts from 0; a row has `count` numbers, at least 5. Reads memory on the host (SHERD_CHECK: it can).
+  /// A collective. `step` counts from 0; a row has `count` numbers, at least 5.
   /// Errors   TrainingError on every rank, if copies differ: it names the step, the parameter, the
   ///          ranks whose copies differ from most others, and the last step at which all agreed.
   void run(std::int64_t step, int count, const Exchange& exchange);
@@ -56,7 +61,10 @@ class WeightCheck {
   int replica_of(const Entry& entry, int rank) const;
   std::string name_of(double what) const;
 
+  std::uint64_t hash_of(const Tensor& values) const;
+
   ShardedModel& model_;
+  Buffer staging_;                           ///< on the host, of a device with its own memory
   std::optional<std::int64_t> last_agreed_;  ///< step, counted from 1
 };
 

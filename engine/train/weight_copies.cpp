@@ -63,7 +63,7 @@ TrainingStep::TrainingStep(const TrainingOptions& options, ShardedModel& model)
       optimizer_(optimizer_of(options, model)),
       norm_(rank_, model.units()),
       stats_(rank_, kStepStats),
-      checks_(std::make_unique<StepChecks>(model)),
+      checks_(std::make_unique<StepChecks>(options, model)),
       scaler_(options.loss_scaling),
       bad_steps_(options.bad_steps) {
   if (const int count = numbers_of_sources(options); count > 0) {

@@ -61,7 +61,6 @@ Trainer::Trainer(const TrainerOptions& options, const sharding::Rank& rank)
                     fill(step, micro_step, batch);
                   });
   }
-  training_step_.weight_hash_interval = options_.weight_hash_interval;
   training_step_.num_targets = [this](std::int64_t step) {
     const data::Batcher& batches = *options_.batches;
     return options_.training.preference.active() ? batches.num_examples(batch_of(step))

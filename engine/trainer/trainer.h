@@ -62,8 +62,7 @@ struct TrainerOptions {
   /// The best evaluation counts from here on if training begins with these steps done: the
   /// sequences before have another length. -1: nowhere.
   std::int64_t best_from_step = -1;
-  std::int64_t weight_hash_interval = 0;  ///< TrainingStep::weight_hash_interval
-  bool evaluates_average = false;         ///< evaluations also compute the average's loss
+  bool evaluates_average = false;  ///< evaluations also compute the average's loss
   /// Questions that evaluations also answer; ranks may share them. Null: none.
   std::shared_ptr<const std::vector<data::Task>> tasks{};
   /// With a loss on answers that has a reference: the file of it (engine/saving/reference_file.h),

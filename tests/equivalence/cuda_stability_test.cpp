@@ -69,6 +69,14 @@ TEST_F(CudaStability, WeightsFollowTheCpus) {
   EXPECT_NE(without.parameters.at(name), a) << "the clip acts";
 }
 
+TEST_F(CudaStability, ComparingCopiesOfTheWeightsChangesNoBit) {
+  engine::TrainingOptions options = with_all(DType::kBF16);
+  const RunShape setup{.world_size = 2, .stage = 1, .place = Place::kGpu};
+  const Outcome without = train(options, setup, 3);
+  options.weight_hash_interval = 1;
+  EXPECT_EQ(difference(train(options, setup, 3), without), "");
+}
+
 TEST_F(CudaStability, LookingAtScoresChangesNoBit) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     engine::TrainingOptions options = with_all(dtype);

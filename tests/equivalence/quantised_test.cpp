@@ -6,6 +6,7 @@
 #include "engine/plan/memory_plan.h"
 #include "kernels/nf4.h"
 #include "sharding/zero/parameter_gather.h"
+#include "tests/support/models/model_forms.h"
 #include "tests/support/runs/training_harness.h"
 #include "tests/support/values/tensors.h"
 
@@ -51,6 +52,28 @@ TEST(QuantisedLadder, StagesWorldsMicroStepsPrefetchAndDelaysChangeNoBit) {
                   "")
             << "stage " << stage << " of " << world << " ranks";
       }
+    }
+  }
+}
+
+// Experts of each form rest as codes, too, whole or divided over ranks; routers don't.
+TEST(QuantisedLadder, ExpertsHaveTheSameBitsHoweverRanksHoldThem) {
+  int run = 0;
+  for (const ModelForm& form : expert_forms()) {
+    model::ModelShape shape = form.shape;
+    shape.adapter = {.rank = 3, .scale = 1.5};
+    shape.adapter.targets = {"attention.qkv", "attention.output"};
+    const RunShape one{.num_micro_steps = 4};
+    for (const auto& [expert, shard] : {std::pair(1, 2), std::pair(2, 1), std::pair(2, 2)}) {
+      if (shape.moe.bias && expert > 1) continue;
+      const int stage = 1 + run++ % 3;
+      const RunShape ranks{
+          .world_size = expert * shard,
+          .axes = {{"pipeline", 1}, {"replicate", 1}, {"expert", expert}, {"shard", shard}},
+          .num_micro_steps = 4 / (expert * shard),
+          .stage = stage};
+      EXPECT_EQ(compare(shape, one, ranks), "")
+          << form.name << ", " << expert << " x " << shard << " ranks at stage " << stage;
     }
   }
 }
@@ -132,6 +155,26 @@ TEST(Quantised, FrozenMatricesOfBlocksAreThoseEncodedWholeAndAllElseIsAsItIs) {
     }
   }
   EXPECT_GT(num_quantised, 0);
+}
+
+TEST(Quantised, ExpertsAreEncodedAsOneMatrixAndRoutersAreNot) {
+  for (const ModelForm& form : expert_forms()) {
+    model::ModelShape shape = form.shape;
+    shape.adapter = {.rank = 3, .scale = 1.5};
+    shape.adapter.targets = {"attention.qkv"};
+    const Gathered plain = gathered(tiny_training(shape), {});
+    const Gathered found = gathered(quantised(shape), {.world_size = 2, .stage = 3});
+    int num_experts = 0;
+    for (const auto& [name, values] : plain) {
+      if (name.ends_with(".moe.router.weight")) {
+        EXPECT_EQ(found.at(name), values) << form.name << " " << name;
+      }
+      if (name.find(".moe.experts.") == std::string::npos || !name.ends_with(".weight")) continue;
+      ++num_experts;
+      EXPECT_EQ(found.at(name), through_nf4(values)) << form.name << " " << name;
+    }
+    EXPECT_GT(num_experts, 0) << form.name;
+  }
 }
 
 // More than the 2^22 elements that are read at once, in groups of scales that lie on several ranks.

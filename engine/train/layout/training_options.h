@@ -67,6 +67,8 @@ struct TrainingOptions {
   optim::LocalUpdates local_updates{};
   /// W_q and W_k of a head whose largest logit exceeds the threshold are scaled after the update.
   double qk_clip_threshold = 0.0, qk_clip_alpha = 0.5;  ///< threshold 0: no clip
+  /// Steps after which copies of the weights are compared (weight_check.h); 0: never.
+  std::int64_t weight_hash_interval = 0;
 
   bool uses_disk() const { return optimizer.offload.active() || model.residual_slots > 0; }
 

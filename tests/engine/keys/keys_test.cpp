@@ -120,7 +120,7 @@ class Keys : public ::testing::Test {
                                            {"parallelism.parameter_servers", "1"}})},
         {"latents and commands", with(plain, {{"model.kv_lora_rank", "8"},
                                               {"model.qk_nope_head_dim", "4"},
-                                              {"model.qk_rope_head_dim", "2"},
+                                              {"model.qk_rope_head_dim", "4"},
                                               {"model.v_head_dim", "4"},
                                               {"optimizer.type", "adafactor"},
                                               {"hooks.on_step", "'true'"},

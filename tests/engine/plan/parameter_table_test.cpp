@@ -88,5 +88,24 @@ TEST(ParameterTable, WithoutTensorRanksNothingIsCut) {
   EXPECT_EQ(rows.at("block.*.attention.qkv.weight"), "48 x 24 none replicate, shard - -");
 }
 
+TEST(ParameterTable, HasTheGroupOfEachParameterAndBlocksThatDifferApart) {
+  const std::vector<std::string> sets =
+      with({"optimizer.groups=[{parameters: [\"embedding.*\", block.1.mlp.down.weight], lr_factor: "
+            "0.5}, "
+            "{parameters: [\"*norm1.*\"], frozen: true}]",
+            "model.num_layers=2"});
+  const auto rows = rows_of(sets);
+  EXPECT_EQ(rows.at("embedding.token.weight"), "259 x 24 1 none shard shard -");
+  EXPECT_EQ(rows.at("block.0.mlp.down.weight"), "24 x 36 - none shard shard -");
+  EXPECT_EQ(rows.at("block.1.mlp.down.weight"), "24 x 36 1 none shard shard -");
+  EXPECT_EQ(rows.at("block.*.mlp.up.weight"), "72 x 24 - none shard shard -");
+  EXPECT_EQ(rows.at("block.*.norm1.weight"), "24 2 none frozen");
+  const std::string text = parameter_rows(resolve(kTinyRecipe, sets).values);
+  EXPECT_NE(text.find("group 1 (embedding.*, block.1.mlp.down.weight): 2 tensors, 7080 "
+                      "parameters, 0.5 x lr\n"),
+            std::string::npos)
+      << text;
+}
+
 }  // namespace
 }  // namespace sherd::engine

@@ -19,9 +19,6 @@ const Case kCases[] = {
     {{"parallelism.sum_order=canonical", "model.head_width=32", "model.ffn_hidden_size=256"},
      "parallelism.sum_order is canonical, which only CPUs support; use sum_order: rank, or set "
      "run.device: cpu."},
-    {{"training.weight_hash_interval=5", "parallelism.data_parallel_shard_degree=2"},
-     "training.weight_hash_interval is 5, but weights aren't compared on GPUs yet; use 0, or set "
-     "run.device: cpu."},
     {{"run.cuda_graphs=true", "parallelism.tensor_parallel_degree=2"},
      "run.cuda_graphs is true, but graphs can't contain exchanges of tensor or context ranks; use "
      "cuda_graphs: false."}};

@@ -56,6 +56,24 @@ TEST_F(TheirNames, OfAPartOfAMatrixAreRefused) {
             std::string::npos);
 }
 
+// The shape is Llama's, or nobody's.
+TEST_F(TheirNames, OfAModelFromScratchAreThoseThatItsExportHas) {
+  const auto of = [](const std::string& more) {
+    return "model: {vocab_size: 56, hidden_size: 32, num_layers: 2, num_attention_heads: 4, norm: "
+           "rmsnorm, activation: swiglu, positions: rope, bias: false" +
+           more +
+           "}\ndata: {path: text.txt}\n"
+           "training: {seq_length: 16, global_batch_size: 8, max_steps: 100}\n"
+           "optimizer: {groups: [{parameters: [\"model.layers.*.mlp.down_proj.weight\", "
+           "\"head.*\"], lr_factor: 0.5}]}\n";
+  };
+  EXPECT_EQ(resolve(of(", tie_embeddings: false")).values.optimizer.groups[0].parameters,
+            (Names{"head.*", "block.*.mlp.down.weight"}));
+  EXPECT_NE(error_of(of(", tie_embeddings: false, logits_scale: 3, attention_softcap: 4"))
+                .find("matches no parameter"),
+            std::string::npos);
+}
+
 TEST_F(TheirNames, AreStoredAsOurs) {
   const ResolvedRecipe once = resolve(text("llama", "\"model.layers.*.mlp.down_proj.weight\""));
   EXPECT_NE(once.yaml().find("block.*.mlp.down.weight"), std::string::npos);

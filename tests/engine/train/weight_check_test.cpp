@@ -13,6 +13,7 @@ namespace sherd::testing {
 namespace {
 
 using Case = MeshCase;
+using Place = RunShape::Place;
 
 /// Called on each rank before each step.
 using BeforeStep =
@@ -21,12 +22,12 @@ using BeforeStep =
 Outcome train_checked(engine::TrainingOptions options, const RunShape& setup, int interval,
                       const BeforeStep& before_step = {}) {
   options = applied(std::move(options), setup);
+  options.weight_hash_interval = interval;
   Outcome outcome;
   outcome.parameters = empty_parameters(options.model);
   run_ranks(setup, [&](sharding::Rank& rank) {
     engine::ShardedModel model(options, rank);
     engine::TrainingStep training_step(options, model);
-    training_step.weight_hash_interval = interval;
     std::vector<std::int32_t> memory;
     const engine::NextBatch tokens = tokens_for(options, rank, memory);
     rank.guard([&] {
@@ -45,10 +46,12 @@ Outcome train_checked(engine::TrainingOptions options, const RunShape& setup, in
 }
 
 Outcome train_checked(engine::TrainingOptions options, const Case& each, int interval,
-                      const BeforeStep& before_step = {}) {
+                      const BeforeStep& before_step = {}, Place place = Place::kHost) {
   options.pipeline.order = each.order;
   options.pipeline.chunks_per_rank = schedule::default_chunks_per_rank(each.order);
-  return train_checked(std::move(options), setup_of(each), interval, before_step);
+  RunShape setup = setup_of(each);
+  setup.place = place;
+  return train_checked(std::move(options), setup, interval, before_step);
 }
 
 engine::TrainingOptions options_of(bool tied, DType dtype) {
@@ -112,9 +115,15 @@ TEST(WeightCheck, FindsNoDifferenceBetweenRanksThatDivideExpertsNorInAFrozenBase
   }
 }
 
-void flip_a_bit(const Tensor& values, std::int64_t element) {
-  auto* bytes = static_cast<unsigned char*>(values.data);
-  bytes[element * static_cast<std::int64_t>(size_of(values.dtype))] ^= 1;
+// Of memory that the host may not be able to reach.
+void flip_a_bit(const sharding::Rank& rank, const Tensor& values, std::int64_t element) {
+  auto* const place = static_cast<unsigned char*>(values.part(element, 1).data);
+  unsigned char byte = 0;
+  rank.compute().copy(place, &byte, 1);
+  rank.compute().synchronize();
+  byte ^= 1;
+  rank.compute().copy(&byte, place, 1);
+  rank.compute().synchronize();
 }
 
 // Before step 2 of those counted from 1, in the first element of the last unit.
@@ -122,16 +131,17 @@ BeforeStep flips_on(int at) {
   return [at](const sharding::Rank& rank, std::int64_t step, engine::ShardedModel& model) {
     if (rank.rank != at || step != 1) return;
     const sharding::UnitState& unit = model.units().back();
-    flip_a_bit(unit.resident_parameters().numel > 0 ? unit.resident_parameters()
+    flip_a_bit(rank,
+               unit.resident_parameters().numel > 0 ? unit.resident_parameters()
                                                     : unit.fp32_slice(unit.own_slice()),
                0);
   };
 }
 
 std::string refusal(const engine::TrainingOptions& options, const Case& each, int interval,
-                    const BeforeStep& before_step) {
+                    const BeforeStep& before_step, Place place = Place::kHost) {
   return test::error_text<TrainingError>(
-      [&] { train_checked(options, each, interval, before_step); });
+      [&] { train_checked(options, each, interval, before_step, place); });
 }
 
 TEST(WeightCheck, NamesTheRankWhoseCopyHasAFlippedBit) {
@@ -167,7 +177,7 @@ TEST(WeightCheck, ComparesReplicasSlicesAndWhatTensorRanksShare) {
         if (unit.spec().parameters[static_cast<std::size_t>(i)].name != "block.0.norm1.weight") {
           continue;
         }
-        return flip_a_bit(unit.resident_parameters(), unit.layout().offset(i));
+        return flip_a_bit(rank, unit.resident_parameters(), unit.layout().offset(i));
       }
     }
     FAIL() << "no such parameter";
@@ -188,6 +198,33 @@ TEST(WeightCheck, OfTwoCopiesNeitherIsRight) {
   EXPECT_NE(text.find("Nothing was compared before in this run; resume from its newest checkpoint"),
             std::string::npos)
       << text;
+}
+
+// A unit is larger than the staging memory, through which its hashes are computed.
+TEST(WeightCheck, ReadsTheMemoryOfADeviceInParts) {
+  engine::TrainingOptions options = options_of(false, DType::kF32);
+  options.model.vocab = 80'000;
+  options.model.num_layers = 1;
+  const std::int64_t head = options.model.vocab * options.model.width;
+  ASSERT_GT(4 * head, engine::WeightCheck::kStagingBytes);
+  for (const Place place : {Place::kApart, Place::kApartDeferred}) {
+    const Case each{.shards = 3, .stage = 2};
+    EXPECT_EQ(difference(train_checked(options, each, 0, {}, place),
+                         train_checked(options, each, 1, {}, place)),
+              "");
+    for (const std::int64_t element : {std::int64_t{0}, head - 1}) {
+      const BeforeStep flips = [&](const sharding::Rank& rank, std::int64_t step,
+                                   engine::ShardedModel& model) {
+        if (rank.rank != 2 || step != 1) return;
+        flip_a_bit(rank, model.units().back().resident_parameters(), element);
+      };
+      const std::string text = refusal(options, each, 1, flips, place);
+      EXPECT_TRUE(
+          text.starts_with("step 2: the copy of head.weight on rank 2 differs from that on "
+                           "ranks 0 and 1 "))
+          << text;
+    }
+  }
 }
 
 TEST(WeightCheck, LooksAtItsIntervalOnly) {

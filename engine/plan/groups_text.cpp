@@ -1,4 +1,4 @@
-#include "engine/run/groups_text.h"
+#include "engine/plan/groups_text.h"
 
 #include <fmt/format.h>
 
