@@ -64,6 +64,8 @@ void settle_positions(Model& model) {
     model.rope_fraction = 1;
     model.rope_scaling = RotaryScaling::kNone;
     model.rope_layers = "1";
+    model.window_rope_theta = 0;
+    model.window_rope_scaling = true;
   }
   model.rope_layers = layer_by_layer(model.rope_layers, model.num_layers);
   settle_scaling(model);

@@ -1,6 +1,7 @@
 // Rules about mixtures of experts.
 #include <algorithm>
 
+#include "engine/model/cut/tensor_cut.h"
 #include "engine/recipe/resolution.h"
 
 namespace sherd::engine {
@@ -110,6 +111,16 @@ void check_expert_ranks(Resolution& recipe) {
     recipe.refuse({kDegree, kShards},
                   "{} is {}, which doesn't divide the {} ranks of {}. {}: {} would work.", kDegree,
                   degree, shards, kShards, kDegree, nearest);
+  }
+  const std::int64_t of_rank = experts / degree * values.moe.ffn_hidden_size;
+  if (values.adapter.base_dtype == BaseDType::kNf4 &&
+      of_rank * values.model.hidden_size % model::kQuantisedBlock != 0) {
+    recipe.refuse(
+        {kDegree, "adapter.base_dtype"},
+        "{} is {}, and adapter.base_dtype nf4 has blocks of {} numbers, which ranks can't "
+        "split: a rank's matrices of experts have {} x {}. Use {}: 1, or "
+        "adapter.base_dtype: param_dtype.",
+        kDegree, degree, model::kQuantisedBlock, of_rank, values.model.hidden_size, kDegree);
   }
   if (values.zero_optimization.grad_sync == GradSync::kBoundary &&
       values.training.gradient_accumulation_steps > 1) {

@@ -163,7 +163,7 @@ const Use kUses[] = {
      "with positions: rope, in layers selected by rope_layers; linear and llama3 with rope_factor "
      "above 1",
      [](R r) {
-       return r.model.rope_scaling == RotaryScaling::kNone || stretches(r) ||
+       return (r.model.rope_scaling == RotaryScaling::kNone && turns(r)) || stretches(r) ||
               (turns_scaled(r) && r.model.rope_attention_factor > 0.0);
      }},
     {"model.rope_factor", "with rope_scaling; with longrope only if rope_attention_factor is 0",

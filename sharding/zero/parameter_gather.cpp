@@ -224,6 +224,10 @@ void ParameterGather::decode_into(const Slot& slot, int unit) {
       }
       for_each_box(*cut, piece, [&](const Piece& of, const Box& box, std::int64_t before) {
         constexpr std::int64_t kBlock = kernels::kNf4Block;
+        if (box.num_columns == cut->columns()) {  // whole rows follow one another
+          decode(of, {.first_block = (box.first_row * cut->columns() + before) / kBlock});
+          return;
+        }
         decode(of, {.first_block = (box.first_row * cut->columns() + box.first_column) / kBlock,
                     .row_blocks = box.num_columns / kBlock,
                     .all_row_blocks = cut->columns() / kBlock,

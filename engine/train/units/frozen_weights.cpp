@@ -224,10 +224,12 @@ void FrozenWeights::fill_initial_values(std::uint64_t seed) {
   });
 }
 
-// Of what every tensor rank reads whole, the one that counts it.
+// Of what every rank with a part of a matrix reads whole, the one that counts it.
 bool FrozenWeights::holds_whole_digest(const sharding::UnitState& unit) const {
+  const sharding::AxisSet boxes(unit.placement().boxes);
   return unit.contributes_frozen() && unit.own_part() == 0 &&
-         rank_->mesh.coordinate(rank_->rank, sharding::kTensorAxis) == 0;
+         rank_->mesh.coordinate(rank_->rank, sharding::kTensorAxis) == 0 &&
+         rank_->mesh.index_in_group(rank_->rank, boxes) == 0;
 }
 
 // Parts of a parameter that is cut begin anywhere in a run: the ranks that hold them read the whole

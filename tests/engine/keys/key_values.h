@@ -78,6 +78,20 @@ inline constexpr IdlePair kIdlePairs[] = {
     {"run.device", "run.deterministic", "auto is cpu in a test"},
     {"run.device", "run.cuda_graphs", "auto is cpu in a test"},
     {"model.norm_placement", "model.attention_softcap", "post: scores are too small to be capped"},
+    {"model.head_width", "model.rope_original_length", "yarn scales all of few frequencies alike"},
+    {"model.head_width", "model.rope_beta_fast", "yarn scales all of few frequencies alike"},
+    {"model.head_width", "model.rope_truncate", "yarn scales all of few frequencies alike"},
+    {"model.rope_fraction", "model.rope_beta_fast", "yarn scales all of few frequencies alike"},
+    {"model.rope_original_length", "model.rope_beta_fast", "yarn scales all frequencies alike"},
+    {"adapter.rank", "adapter.rslora", "1 is its own square root"},
+    {"lr_scheduler.type", "lr_scheduler.wsd_decay_steps",
+     "the first of one step has the whole rate"},
+    {"lr_scheduler.min_lr_ratio", "lr_scheduler.wsd_decay_steps",
+     "the first of one step has the whole rate"},
+    {"lr_scheduler.wsd_decay_shape", "lr_scheduler.wsd_decay_steps",
+     "the first of one step has the whole rate"},
+    {"zero_optimization.prefetch_depth", "zero_optimization.reshard_after_forward",
+     "there is room for all: times"},
     {"model.rope_fraction", "model.rope_theta", "the only frequency left is 1"},
     {"data.documents", "data.validation_fraction", "one of two documents is held out anyway"},
     {"data.documents", "data.packing", "one document trains"},
@@ -96,6 +110,7 @@ inline constexpr IdlePair kIdlePairs[] = {
 inline bool is_idle_pair(const engine::Field& first, const engine::Field& second) {
   for (const IdlePair& pair : kIdlePairs) {
     if (pair.first == first.key && pair.second == second.key) return true;
+    if (pair.first == second.key && pair.second == first.key) return true;
   }
   return false;
 }

@@ -203,9 +203,9 @@ TEST(WeightCheck, OfTwoCopiesNeitherIsRight) {
 // A unit is larger than the staging memory, through which its hashes are computed.
 TEST(WeightCheck, ReadsTheMemoryOfADeviceInParts) {
   engine::TrainingOptions options = options_of(false, DType::kF32);
-  options.model.vocab = 80'000;
+  options.model.vocab_size = 80'000;
   options.model.num_layers = 1;
-  const std::int64_t head = options.model.vocab * options.model.width;
+  const std::int64_t head = options.model.vocab_size * options.model.width;
   ASSERT_GT(4 * head, engine::WeightCheck::kStagingBytes);
   for (const Place place : {Place::kApart, Place::kApartDeferred}) {
     const Case each{.shards = 3, .stage = 2};
@@ -216,7 +216,11 @@ TEST(WeightCheck, ReadsTheMemoryOfADeviceInParts) {
       const BeforeStep flips = [&](const sharding::Rank& rank, std::int64_t step,
                                    engine::ShardedModel& model) {
         if (rank.rank != 2 || step != 1) return;
-        flip_a_bit(rank, model.units().back().resident_parameters(), element);
+        const sharding::UnitState& unit = model.units().back();  // the last norm and the head
+        ASSERT_EQ(unit.spec().parameters.back().name, "head.weight");
+        const std::int64_t first =
+            unit.layout().offset(static_cast<int>(std::ssize(unit.spec().parameters)) - 1);
+        flip_a_bit(rank, unit.resident_parameters(), first + element);
       };
       const std::string text = refusal(options, each, 1, flips, place);
       EXPECT_TRUE(
