@@ -160,7 +160,12 @@ TEST(Quantised, FrozenMatricesOfBlocksAreThoseEncodedWholeAndAllElseIsAsItIs) {
 }
 
 TEST(Quantised, ExpertsAreEncodedAsOneMatrixAndRoutersAreNot) {
-  for (const ModelForm& form : expert_forms()) {
+  std::vector<ModelForm> forms = expert_forms();
+  forms.push_back({"latents_and_experts", shape_named(latent_forms(), "latents_and_experts")});
+  for (const ModelForm& form : sink_forms()) {
+    if (form.shape.moe.active()) forms.push_back(form);
+  }
+  for (const ModelForm& form : forms) {
     model::ModelShape shape = form.shape;
     shape.adapter = {.rank = 3, .scale = 1.5};
     shape.adapter.targets = {"attention.qkv"};
