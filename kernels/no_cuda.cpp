@@ -46,6 +46,42 @@ std::int64_t find_non_finite(Stream&, const ConstTensor&) {
 void fill_normal(Stream&, const Tensor&, const RandomAddress&, std::int64_t, float, float) {
   no_cuda_kernel("fill_normal");
 }
+void router_forward(Stream&, const RouterForward&) {
+  no_cuda_kernel("router_forward");
+}
+void router_totals(Stream&, const RouterTotals&) {
+  no_cuda_kernel("router_totals");
+}
+void router_correction(Stream&, const RouterCorrection&) {
+  no_cuda_kernel("router_correction");
+}
+void router_backward(Stream&, const RouterBackward&) {
+  no_cuda_kernel("router_backward");
+}
+void expert_row_counts(Stream&, const ExpertRowCounts&) {
+  no_cuda_kernel("expert_row_counts");
+}
+void experts_forward(Stream&, const ExpertsForward&) {
+  no_cuda_kernel("experts_forward");
+}
+void experts_backward(Stream&, const ExpertsBackward&) {
+  no_cuda_kernel("experts_backward");
+}
+void experts_input_gradient(Stream&, const ExpertsInputGradient&) {
+  no_cuda_kernel("experts_input_gradient");
+}
+void gate_logits(Stream&, const GateLogits&) {
+  no_cuda_kernel("gate_logits");
+}
+void gate_forward(Stream&, const GateForward&) {
+  no_cuda_kernel("gate_forward");
+}
+void gate_backward(Stream&, const GateBackward&) {
+  no_cuda_kernel("gate_backward");
+}
+void gate_weight_gradient(Stream&, const GateWeightGradient&) {
+  no_cuda_kernel("gate_weight_gradient");
+}
 void add_to_columns(Stream&, const Columns&, const ConstTensor&, float, const Tensor&) {
   no_cuda_kernel("add_to_columns");
 }

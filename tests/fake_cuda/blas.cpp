@@ -145,6 +145,14 @@ cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t x) {
   return CUBLAS_STATUS_SUCCESS;
 }
 
+// Only a size that is no distance between columns.
+cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t x,
+                                                cublasLtMatrixLayoutAttribute_t attribute,
+                                                const void* value, std::size_t bytes) {
+  if (attribute != CUBLASLT_MATRIX_LAYOUT_COLS) return CUBLAS_STATUS_NOT_SUPPORTED;
+  return take(as<Layout>(x).columns, value, bytes);
+}
+
 cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t* made) {
   *made = reinterpret_cast<cublasLtMatmulPreference_t>(new Preference);
   return CUBLAS_STATUS_SUCCESS;

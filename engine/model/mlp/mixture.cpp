@@ -7,6 +7,20 @@
 
 namespace sherd::model {
 
+Mixture::Mixture(Computation& computation)
+    : Part(computation), shared_(computation), exchange_(computation) {
+  if (compute_.device() != DeviceKind::kCuda || !shape_.moe.active()) return;
+  rows_of_experts_.resize(activations_.routing.size() *
+                          static_cast<std::size_t>(shape_.moe.experts));
+}
+
+std::span<std::int32_t> Mixture::rows_of_experts(std::int64_t block) {
+  if (rows_of_experts_.empty()) return {};
+  const auto slot = static_cast<std::size_t>(c_.residuals[static_cast<std::size_t>(block)]);
+  const auto experts = static_cast<std::size_t>(shape_.moe.experts);
+  return std::span(rows_of_experts_).subspan(slot * experts, experts);
+}
+
 Routing Mixture::routing(std::int64_t block) const {
   return activations_.routing_of(c_.residuals[static_cast<std::size_t>(block)], shape_);
 }
@@ -72,12 +86,20 @@ void Mixture::decide(std::int64_t block, const BlockParameters& parameters, cons
                            .weights = decides.weights,
                            .counts = decides.counts,
                            .balance = decides.balance,
-                           .previous_counts = previous});
+                           .previous_counts = previous,
+                           .workspace = activations_.workspace});
   if (shape_.expert.is_cut()) exchange_.begin(decides, x_TD(block));
-  if (!pass.expert_totals) return;
-  const std::int64_t per_layer = shape_.moe.experts + 2;
-  kernels::router_totals(compute_, {shape_.router(), decides.counts, decides.balance,
-                                    pass.expert_totals.part(block * per_layer, per_layer)});
+  if (pass.expert_totals) {
+    const std::int64_t per_layer = shape_.moe.experts + 2;
+    kernels::router_totals(compute_, {shape_.router(), decides.counts, decides.balance,
+                                      pass.expert_totals.part(block * per_layer, per_layer)});
+  }
+  kernels::expert_row_counts(
+      compute_,
+      {.shape = shape_.experts(),
+       .chosen = decides.chosen,
+       .order = rows(activations_.experts.order, 1, kernels::experts_order_numel(shape_.experts())),
+       .rows = rows_of_experts(block)});
 }
 
 void Mixture::forward(std::int64_t block, const BlockParameters& parameters, const Pass& pass,
@@ -126,7 +148,8 @@ void Mixture::output(std::int64_t block, const BlockParameters& parameters, cons
                                       .biases = biases_of(parameters),
                                       .shared = has_shared() ? out_TD : ConstTensor{},
                                       .y = out_TD,
-                                      .workspace = experts_workspace(false)});
+                                      .workspace = experts_workspace(false),
+                                      .rows = rows_of_experts(block)});
 }
 
 void Mixture::compute_again(std::int64_t block, const BlockParameters& parameters) {
@@ -193,7 +216,8 @@ void Mixture::experts_backward(std::int64_t block, const BlockParameters& parame
                                        .adds_down = down.adds,
                                        .workspace = experts_workspace(true),
                                        .biases = biases_of(parameters),
-                                       .d_biases = {up.bias, down.bias}});
+                                       .d_biases = {up.bias, down.bias},
+                                       .rows = rows_of_experts(block)});
 }
 
 void Mixture::router_backward(std::int64_t block, const BlockParameters& parameters,
@@ -210,6 +234,7 @@ void Mixture::router_backward(std::int64_t block, const BlockParameters& paramet
        .chosen = decided.chosen,
        .weights = decided.weights,
        .d_weights = rows(own.d_weights, T, shape_.moe.per_token),
+       .counts = decided.counts,
        .balance = decided.balance,
        .loss_scale = pass.balance_scale / static_cast<float>(shape_.router().balance_groups()),
        .d_logits = d_logits_TE});
