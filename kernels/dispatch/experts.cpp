@@ -45,11 +45,13 @@ void expert_row_counts(Stream& stream, const ExpertRowCounts& args) {
   check_tensor("experts: order", args.order, DType::kI32, experts_order_numel(shape));
   SHERD_CHECK(std::ssize(args.rows) == shape.experts, "rows of {} experts, not of {}",
               args.rows.size(), shape.experts);
-  if (ledger_stream(stream)) {  // which takes choices to be spread evenly
+  if (LedgerStream* ledger = ledger_stream(stream)) {  // takes choices to be spread evenly
     for (std::int64_t e = 0; e < shape.experts; ++e) {
       args.rows[static_cast<std::size_t>(e)] = static_cast<std::int32_t>(
           choices / shape.experts + (e < choices % shape.experts ? 1 : 0));
     }
+    ledger->add(launches::expert_row_counts(args));
+    return ledger->synchronize();
   }
   on_gpu(stream, cuda::expert_row_counts, launches::expert_row_counts, args);
 }

@@ -1,7 +1,14 @@
 // Mixtures of experts on a GPU. Labelled `cuda`: without one each test says so and is skipped.
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "checkpoint/format/manifest.h"
+#include "engine/inference/evaluate.h"
+#include "tests/support/models/generated_text.h"
 #include "tests/support/models/model_forms.h"
+#include "tests/support/runs/small_run.h"
 #include "tests/support/runs/training_harness.h"
 
 namespace sherd::testing {
@@ -79,13 +86,76 @@ TEST_F(CudaExpertRun, StagesAgreeAndFollowTheCpuIn16Bits) {
   }
 }
 
-// Rounds of one piece give the bits of one round.
-TEST_F(CudaExpertRun, ABufferOfFewRowsChangesNoBit) {
-  engine::TrainingOptions options =
-      training_of(shape_named(expert_forms(), "experts"), DType::kF32);
+// More rows than a round has room for, and all rows at once.
+TEST_F(CudaExpertRun, RoundsChangeNoBit) {
+  model::ModelShape shape = shape_named(expert_forms(), "experts");
+  shape.sequences = 3;
+  shape.seq_length = 200;
+  engine::TrainingOptions options = training_of(shape, DType::kF32);
+  options.model.moe.buffer_rows = 1200;
   const Outcome whole = train(options, on_gpu(1, 0), 2);
-  options.model.moe.buffer_rows = 1;
+  options.model.moe.buffer_rows = 512;
   EXPECT_EQ(difference(train(options, on_gpu(1, 0), 2), whole), "");
+}
+
+// In zero-bubble pipelines the gradients of matrices come later, from the rows of other micro-batches' choices.
+TEST_F(CudaExpertRun, PipelinesHaveTheBitsOfOneRank) {
+  model::ModelShape shape = shape_named(expert_forms(), "sandwich_experts");
+  shape.num_layers = 4;
+  engine::TrainingOptions options = training_of(shape, DType::kF32);
+  RunShape setup = on_gpu(1, 0);
+  setup.num_micro_steps = 4;
+  const Outcome one = train(options, setup, 2);
+  setup.world_size = 2;
+  setup.axes = {{"pipeline", 2}};
+  for (const auto order : {schedule::Order::k1F1B, schedule::Order::kZbH1}) {
+    options.pipeline.order = order;
+    options.model.recompute =
+        order == schedule::Order::kZbH1 ? model::Recompute::kNone : model::Recompute::kFull;
+    EXPECT_EQ(difference(train(options, setup, 2), one), "");
+  }
+}
+
+std::vector<double> losses_of(const test::TempFolder& folder, const std::string& output) {
+  std::vector<double> losses;
+  for (const nlohmann::json& line : metrics_of(folder, output)) {
+    for (const char* key : {"loss", "val_loss"}) {
+      if (line.contains(key)) losses.push_back(line.at(key).get<double>());
+    }
+  }
+  return losses;
+}
+
+// From a recipe, with padding, evaluations, counts in metrics and a biased choice; a checkpoint of the GPU goes on on
+// the CPU and generates there and on the GPU.
+TEST_F(CudaExpertRun, ARunFromARecipeFollowsTheCpuAndItsCheckpointGoesOnThere) {
+  const test::TempFolder folder;
+  write_data(folder);
+  TrainingRun run{.stage = 3,
+                  .world = 2,
+                  .precision = "mixed_precision: {param_dtype: f32}",
+                  .optimizer = "adamw",
+                  .accumulation = "gradient_accumulation_steps: 1",
+                  .more = "moe: {num_experts: 6, shared_ffn_hidden_size: 16, score: sigmoid, "
+                          "correction_bias: true}",
+                  .data = ", documents: separate",
+                  .dropout = 0.0};
+  train_in(folder, "cpu", run);
+  run.machine = engine::cuda_machine(run.world, {.share_device = true});
+  train_in(folder, "gpu", run);
+  const std::vector<double> cpu = losses_of(folder, "cpu");
+  std::filesystem::remove_all(
+      folder.file("gpu/checkpoints/" + checkpoint::step_directory_name(kSteps)));
+  run.machine = nullptr;
+  train_in(folder, "gpu", run);
+  const std::vector<double> gpu = losses_of(folder, "gpu");
+  ASSERT_EQ(gpu.size(), cpu.size());
+  for (std::size_t i = 0; i < cpu.size(); ++i) EXPECT_NEAR(gpu[i], cpu[i], 5e-3) << i;
+  engine::TrainedModelRequest request;
+  request.checkpoint = folder.file("gpu/checkpoints/" + checkpoint::step_directory_name(kSteps));
+  const std::string on_cpu = test::generated_text(request, "the", {.num_tokens = 20});
+  request.machine = engine::cuda_machine(2, {.share_device = true});
+  EXPECT_EQ(test::generated_text(request, "the", {.num_tokens = 20}), on_cpu);
 }
 
 }  // namespace
