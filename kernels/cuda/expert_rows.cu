@@ -26,7 +26,7 @@ struct Order {
 // A block orders an expert's rows: each thread a run of choices, which it counts, and then writes
 // after those of the threads before it. Nothing depends on which thread is first.
 __global__ void __launch_bounds__(kOrderThreads)
-    order_rows(const std::int32_t* expert, std::int64_t choices, int per_token, std::int32_t* token,
+    order_expert_rows(const std::int32_t* expert, std::int64_t choices, int per_token, std::int32_t* token,
                std::int32_t* row, std::int32_t* begin) {
   __shared__ std::int32_t counts[kOrderThreads], scratch[32];
   const auto own_expert = static_cast<std::int32_t>(blockIdx.x);
@@ -66,7 +66,7 @@ struct WeighRow {
 };
 
 template <class T>
-__global__ void __launch_bounds__(kWeighThreads) weigh(const WeighRow<T> args) {
+__global__ void __launch_bounds__(kWeighThreads) weigh_expert_rows(const WeighRow<T> args) {
   const std::int64_t own =
       static_cast<std::int64_t>(blockIdx.x) * (kWeighThreads / 32) + threadIdx.x / 32;
   if (own >= args.count) return;  // a whole warp
@@ -93,7 +93,7 @@ void order_by_expert(Stream& stream, const ExpertsShape& shape, const ConstTenso
                      const Tensor& order) {
   auto* token = order.as<std::int32_t>();
   const std::int64_t choices = shape.tokens * shape.per_token;
-  order_rows<<<grid_of(shape.experts), kOrderThreads, 0, handle_of(stream)>>>(
+  order_expert_rows<<<grid_of(shape.experts), kOrderThreads, 0, handle_of(stream)>>>(
       chosen.as<std::int32_t>(), choices, shape.per_token, token, token + choices,
       token + 2 * choices);
   check_launch("experts (order)");
@@ -158,7 +158,7 @@ void weigh_rows(Stream& stream, const WeighRows& args) {
                            args.d_weights.as<float>(),
                            args.activated.as<T>(),
                            args.d_activated.as<T>()};
-    weigh<<<grid_of(device_common::ceil_div(args.range.count, kWeighThreads / 32)), kWeighThreads,
+    weigh_expert_rows<<<grid_of(device_common::ceil_div(args.range.count, kWeighThreads / 32)), kWeighThreads,
             0, handle_of(stream)>>>(work);
   });
   check_launch("experts (weigh)");

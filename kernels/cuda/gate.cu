@@ -14,7 +14,7 @@ __device__ std::int64_t own_row() {
 
 template <class T>
 __global__ void __launch_bounds__(kThreads)
-    logits_of_rows(std::int64_t tokens, std::int64_t width, const T* x, const T* gate,
+    gate_logits_of_rows(std::int64_t tokens, std::int64_t width, const T* x, const T* gate,
                    float* logits) {
   const std::int64_t t = own_row();
   if (t >= tokens) return;  // a whole warp
@@ -24,7 +24,7 @@ __global__ void __launch_bounds__(kThreads)
 
 template <class T>
 __global__ void __launch_bounds__(kThreads)
-    scale_rows(std::int64_t tokens, std::int64_t width, const float* logits, const T* x, T* y) {
+    gate_scale_rows(std::int64_t tokens, std::int64_t width, const float* logits, const T* x, T* y) {
   const std::int64_t t = own_row();
   if (t >= tokens) return;
   const float s = device_common::fast_sigmoid(logits[t]);
@@ -43,7 +43,7 @@ struct RowsBackward {
 };
 
 template <class T>
-__global__ void __launch_bounds__(kThreads) backward_rows(const RowsBackward<T> a) {
+__global__ void __launch_bounds__(kThreads) gate_backward_rows(const RowsBackward<T> a) {
   const std::int64_t t = own_row();
   if (t >= a.tokens) return;
   const float s = device_common::fast_sigmoid(a.logits[t]);
@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(kThreads) backward_rows(const RowsBackward<T> 
 // add the tile in order.
 template <class T, class R>
 __global__ void __launch_bounds__(kThreads)
-    sum_of_tokens(std::int64_t tokens, std::int64_t width, const T* x, const float* d_logits,
+    gate_gradient_sums(std::int64_t tokens, std::int64_t width, const T* x, const float* d_logits,
                   bool add, R* d_gate) {
   __shared__ float tile[kThreads];
   const std::int64_t column = static_cast<std::int64_t>(blockIdx.x) * 32 + threadIdx.x % 32;
@@ -90,7 +90,7 @@ unsigned blocks_of(std::int64_t tokens) {
 
 void gate_logits(Stream& stream, const GateLogits& args) {
   dispatch_float(args.x.dtype, [&]<class T>(T) {
-    logits_of_rows<<<blocks_of(args.tokens), kThreads, 0, handle_of(stream)>>>(
+    gate_logits_of_rows<<<blocks_of(args.tokens), kThreads, 0, handle_of(stream)>>>(
         args.tokens, args.width, args.x.as<T>(), args.gate.as<T>(), args.logits.as<float>());
   });
   check_launch("gate_logits");
@@ -98,7 +98,7 @@ void gate_logits(Stream& stream, const GateLogits& args) {
 
 void gate_forward(Stream& stream, const GateForward& args) {
   dispatch_float(args.y.dtype, [&]<class T>(T) {
-    scale_rows<<<blocks_of(args.tokens), kThreads, 0, handle_of(stream)>>>(
+    gate_scale_rows<<<blocks_of(args.tokens), kThreads, 0, handle_of(stream)>>>(
         args.tokens, args.width, args.logits.as<float>(), args.shared.as<T>(), args.y.as<T>());
   });
   check_launch("gate_forward");
@@ -115,7 +115,7 @@ void gate_backward(Stream& stream, const GateBackward& args) {
                                args.d_shared.as<T>(),
                                args.d_logits.as<float>(),
                                args.d_x.as<float>()};
-    backward_rows<<<blocks_of(args.tokens), kThreads, 0, handle_of(stream)>>>(work);
+    gate_backward_rows<<<blocks_of(args.tokens), kThreads, 0, handle_of(stream)>>>(work);
   });
   check_launch("gate_backward");
 }
@@ -124,7 +124,7 @@ void gate_weight_gradient(Stream& stream, const GateWeightGradient& args) {
   const unsigned blocks = grid_of(device_common::ceil_div(args.width, 32));
   dispatch_float(args.x.dtype, [&]<class T>(T) {
     dispatch_float(args.d_gate.dtype, [&]<class R>(R) {
-      sum_of_tokens<<<blocks, kThreads, 0, handle_of(stream)>>>(
+      gate_gradient_sums<<<blocks, kThreads, 0, handle_of(stream)>>>(
           args.tokens, args.width, args.x.as<T>(), args.d_logits.as<float>(), args.add,
           args.d_gate.as<R>());
     });

@@ -119,7 +119,7 @@ struct Finish {
 
 // A block finishes a balance group: the sums of its chunks, in order, of each sequence.
 __global__ void __launch_bounds__(device_common::kThreads)
-    finish_groups(const RouterShape shape, const Finish finish) {
+    finish_balance_groups(const RouterShape shape, const Finish finish) {
   __shared__ double sums[kMostGpuExperts + 1];
   __shared__ std::int32_t group_counts[kMostGpuExperts];
   __shared__ std::int64_t scratch[32];
@@ -164,7 +164,7 @@ __global__ void __launch_bounds__(device_common::kThreads)
 }
 
 __global__ void __launch_bounds__(device_common::kThreads)
-    add_totals(const RouterShape shape, std::int64_t groups, const std::int32_t* counts,
+    add_router_totals(const RouterShape shape, std::int64_t groups, const std::int32_t* counts,
                const float* balance, double* totals) {
   const std::int64_t E = shape.experts;
   for (std::int64_t i = threadIdx.x; i < E + 2; i += blockDim.x) {
@@ -189,7 +189,7 @@ struct Corrections {
 };
 
 __global__ void __launch_bounds__(device_common::kThreads)
-    correct(const __grid_constant__ Corrections corrections, std::int64_t first, float rate,
+    correct_biases(const __grid_constant__ Corrections corrections, std::int64_t first, float rate,
             std::int64_t count, float* bias) {
   for (std::int64_t i = threadIdx.x; i < count; i += blockDim.x) {
     const std::int64_t e = first + i;
@@ -209,7 +209,7 @@ struct Backward {
 
 // Each thread has a token's sums; then all write one token's gradients after the other.
 __global__ void __launch_bounds__(kWarp)
-    backward_chunk(const RouterShape shape, const Backward args) {
+    route_backward_chunk(const RouterShape shape, const Backward args) {
   // As bytes, since shared memory isn't initialised.
   alignas(8) __shared__ unsigned char storage[kWarp * sizeof(rules::Gradient)];
   auto* gradients = reinterpret_cast<rules::Gradient*>(storage);
@@ -288,13 +288,13 @@ void router_forward(Stream& stream, const RouterForward& args) {
                       counted_before ? args.previous_counts.as<std::int32_t>() : nullptr,
                       args.counts.as<std::int32_t>(), args.balance.as<float>(),
                       shape.balance_groups()};
-  finish_groups<<<grid_of(shape.balance_groups()), device_common::kThreads, 0,
+  finish_balance_groups<<<grid_of(shape.balance_groups()), device_common::kThreads, 0,
                   handle_of(stream)>>>(shape, finish);
   check_launch("router_forward (sums)");
 }
 
 void router_totals(Stream& stream, const RouterTotals& args) {
-  add_totals<<<1, device_common::kThreads, 0, handle_of(stream)>>>(
+  add_router_totals<<<1, device_common::kThreads, 0, handle_of(stream)>>>(
       args.shape, args.shape.balance_groups(), args.counts.as<std::int32_t>(),
       args.balance.as<float>(), args.totals.as<double>());
   check_launch("router_totals");
@@ -312,7 +312,7 @@ void router_correction(Stream& stream, const RouterCorrection& args) {
     if (own < sum) corrections.below[e / 32] |= bit;
     if (own > sum) corrections.above[e / 32] |= bit;
   }
-  correct<<<1, device_common::kThreads, 0, handle_of(stream)>>>(
+  correct_biases<<<1, device_common::kThreads, 0, handle_of(stream)>>>(
       corrections, args.first, args.rate, args.bias.numel, args.bias.as<float>());
   check_launch("router_correction");
 }
@@ -323,7 +323,7 @@ void router_backward(Stream& stream, const RouterBackward& args) {
                           args.chosen.as<std::int32_t>(), args.counts.as<std::int32_t>(),
                           args.loss_scale,                args.d_logits.as<float>(),
                           args.shape.scope == BalanceScope::kSequence};
-  backward_chunk<<<chunks_of(args.shape), kWarp, 0, handle_of(stream)>>>(args.shape, backward);
+  route_backward_chunk<<<chunks_of(args.shape), kWarp, 0, handle_of(stream)>>>(args.shape, backward);
   check_launch("router_backward");
 }
 

@@ -102,6 +102,7 @@ TEST_F(CudaExpertRun, RoundsChangeNoBit) {
 TEST_F(CudaExpertRun, PipelinesHaveTheBitsOfOneRank) {
   model::ModelShape shape = shape_named(expert_forms(), "sandwich_experts");
   shape.num_layers = 4;
+  shape.tied = false;  // ends of a pipeline add the gradients of a tied matrix in another order
   engine::TrainingOptions options = training_of(shape, DType::kF32);
   RunShape setup = on_gpu(1, 0);
   setup.num_micro_steps = 4;
