@@ -66,9 +66,10 @@ void refuse_experts(const Recipe& recipe, std::vector<Refusal>& refusals) {
   }
   // A host waits for its router, which a graph can't.
   if (recipe.run.cuda_graphs) {
-    refusals.emplace_back("run.cuda_graphs",
-                          "run.cuda_graphs is true, but graphs can't contain experts, whose numbers "
-                          "of rows the host waits for; use cuda_graphs: false.");
+    refusals.emplace_back(
+        "run.cuda_graphs",
+        "run.cuda_graphs is true, but graphs can't contain experts, whose numbers "
+        "of rows the host waits for; use cuda_graphs: false.");
   }
 }
 

@@ -16,9 +16,9 @@ struct Plans {
 };
 
 const PlannedMatmul& planned(int device, const MatmulKey& key) {
-  auto& plans =
-      device_common::leased_by_thread<Plans>(device, [] { return std::make_unique<Plans>(); })
-          .of_key;
+  auto& plans = device_common::leased_by_thread<Plans>(device, [] {
+                  return std::make_unique<Plans>();
+                }).of_key;
   const auto found = plans.find(key);
   if (found != plans.end()) return found->second;
   return plans.emplace(key, plan_matmul_of_any_rows(device, key)).first->second;

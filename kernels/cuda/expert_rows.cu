@@ -26,8 +26,8 @@ struct Order {
 // A block orders an expert's rows: each thread a run of choices, which it counts, and then writes
 // after those of the threads before it. Nothing depends on which thread is first.
 __global__ void __launch_bounds__(kOrderThreads)
-    order_expert_rows(const std::int32_t* expert, std::int64_t choices, int per_token, std::int32_t* token,
-               std::int32_t* row, std::int32_t* begin) {
+    order_expert_rows(const std::int32_t* expert, std::int64_t choices, int per_token,
+                      std::int32_t* token, std::int32_t* row, std::int32_t* begin) {
   __shared__ std::int32_t counts[kOrderThreads], scratch[32];
   const auto own_expert = static_cast<std::int32_t>(blockIdx.x);
   const auto thread = static_cast<int>(threadIdx.x);
@@ -158,8 +158,8 @@ void weigh_rows(Stream& stream, const WeighRows& args) {
                            args.d_weights.as<float>(),
                            args.activated.as<T>(),
                            args.d_activated.as<T>()};
-    weigh_expert_rows<<<grid_of(device_common::ceil_div(args.range.count, kWeighThreads / 32)), kWeighThreads,
-            0, handle_of(stream)>>>(work);
+    weigh_expert_rows<<<grid_of(device_common::ceil_div(args.range.count, kWeighThreads / 32)),
+                        kWeighThreads, 0, handle_of(stream)>>>(work);
   });
   check_launch("experts (weigh)");
 }

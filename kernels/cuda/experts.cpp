@@ -62,8 +62,8 @@ class Round {
   /// out[r] = x[r] w^T, w [outputs, inputs] the row's expert's.
   void multiply(const ConstTensor& x, const ConstTensor& w, std::int64_t inputs,
                 std::int64_t outputs, const Tensor& out) const {
-    const MatmulKey key = key_of(
-        device_common::forward_matmul({kExpertPiece, inputs, outputs}), x, w, out, inputs, outputs);
+    const MatmulKey key = key_of(device_common::forward_matmul({kExpertPiece, inputs, outputs}), x,
+                                 w, out, inputs, outputs);
     for_each_expert([&](std::int64_t expert, const RowRange& rows) {
       launch(key, rows.count,
              {.a = element_of(w, expert * inputs * outputs),
@@ -74,9 +74,9 @@ class Round {
   /// out[r] = x[r] w, w [inputs, outputs] the row's expert's.
   void multiply_back(const ConstTensor& x, const ConstTensor& w, std::int64_t inputs,
                      std::int64_t outputs, const Tensor& out) const {
-    const MatmulKey key = key_of(
-        device_common::backward_input_matmul({kExpertPiece, outputs, inputs}), x, w, out, inputs,
-        outputs);
+    const MatmulKey key =
+        key_of(device_common::backward_input_matmul({kExpertPiece, outputs, inputs}), x, w, out,
+               inputs, outputs);
     for_each_expert([&](std::int64_t expert, const RowRange& rows) {
       launch(key, rows.count,
              {.a = element_of(w, expert * inputs * outputs),
@@ -151,7 +151,8 @@ void activate(Stream& stream, const Round& round, const ExpertsShape& shape, con
               const ConstTensor& matrix, const ExpertsWorkspace& buffers) {
   const Tensor up = round.of(buffers.up, shape.up_width());
   round.multiply(round.gather(x), matrix, shape.width, shape.up_width(), up);
-  activation_forward(stream, {round.activation(), up, round.of(buffers.activated, shape.ffn_width)});
+  activation_forward(stream,
+                     {round.activation(), up, round.of(buffers.activated, shape.ffn_width)});
 }
 
 // Gradients of experts that no row reaches.

@@ -15,7 +15,7 @@ __device__ std::int64_t own_row() {
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     gate_logits_of_rows(std::int64_t tokens, std::int64_t width, const T* x, const T* gate,
-                   float* logits) {
+                        float* logits) {
   const std::int64_t t = own_row();
   if (t >= tokens) return;  // a whole warp
   const float logit = lane_dot(gate, x + t * width, width);
@@ -23,8 +23,8 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <class T>
-__global__ void __launch_bounds__(kThreads)
-    gate_scale_rows(std::int64_t tokens, std::int64_t width, const float* logits, const T* x, T* y) {
+__global__ void __launch_bounds__(kThreads) gate_scale_rows(std::int64_t tokens, std::int64_t width,
+                                                            const float* logits, const T* x, T* y) {
   const std::int64_t t = own_row();
   if (t >= tokens) return;
   const float s = device_common::fast_sigmoid(logits[t]);
@@ -62,16 +62,16 @@ __global__ void __launch_bounds__(kThreads) gate_backward_rows(const RowsBackwar
 template <class T, class R>
 __global__ void __launch_bounds__(kThreads)
     gate_gradient_sums(std::int64_t tokens, std::int64_t width, const T* x, const float* d_logits,
-                  bool add, R* d_gate) {
+                       bool add, R* d_gate) {
   __shared__ float tile[kThreads];
   const std::int64_t column = static_cast<std::int64_t>(blockIdx.x) * 32 + threadIdx.x % 32;
   float sum = 0.0f;
   for (std::int64_t first = 0; first < tokens; first += kRows) {
     const std::int64_t t = first + threadIdx.x / 32;
     __syncthreads();  // whoever still adds the last tile
-    tile[threadIdx.x] =
-        t < tokens && column < width ? d_logits[t] * device_common::widen(x[t * width + column])
-                                     : 0.0f;
+    tile[threadIdx.x] = t < tokens && column < width
+                            ? d_logits[t] * device_common::widen(x[t * width + column])
+                            : 0.0f;
     __syncthreads();
     for (int i = 0; threadIdx.x < 32 && i < kRows && first + i < tokens; ++i) {
       sum += tile[i * 32 + threadIdx.x];
@@ -106,15 +106,10 @@ void gate_forward(Stream& stream, const GateForward& args) {
 
 void gate_backward(Stream& stream, const GateBackward& args) {
   dispatch_float(args.dy.dtype, [&]<class T>(T) {
-    const RowsBackward<T> work{args.tokens,
-                               args.width,
-                               args.logits.as<float>(),
-                               args.shared.as<T>(),
-                               args.gate.as<T>(),
-                               args.dy.as<T>(),
-                               args.d_shared.as<T>(),
-                               args.d_logits.as<float>(),
-                               args.d_x.as<float>()};
+    const RowsBackward<T> work{
+        args.tokens,         args.width,      args.logits.as<float>(), args.shared.as<T>(),
+        args.gate.as<T>(),   args.dy.as<T>(), args.d_shared.as<T>(),   args.d_logits.as<float>(),
+        args.d_x.as<float>()};
     gate_backward_rows<<<blocks_of(args.tokens), kThreads, 0, handle_of(stream)>>>(work);
   });
   check_launch("gate_backward");

@@ -282,10 +282,9 @@ PlannedMatmul plan_matmul(int device, const MatmulKey& key) {
   const cublasLtHandle_t handle = handle_of_device(device);
   PlannedMatmul matmul = described(key);
   const MatmulAlgorithm* row = table_of_device(device).find(key);
-  matmul.algorithm = row ? measured_algorithm(handle, matmul, key, *row)
-                         : asked_heuristic(handle, matmul, key, 1,
-                                           device_common::allowed_reductions(key))
-                               .front();
+  matmul.algorithm =
+      row ? measured_algorithm(handle, matmul, key, *row)
+          : asked_heuristic(handle, matmul, key, 1, device_common::allowed_reductions(key)).front();
   return matmul;
 }
 
@@ -297,9 +296,9 @@ PlannedMatmul plan_matmul_of_any_rows(int device, const MatmulKey& key) {
     const bool multiplies_any = std::ranges::all_of(kTried, [&](std::int64_t rows) {
       set_matmul_rows(matmul, key, rows);
       cublasLtMatmulHeuristicResult_t result{};
-      const cublasStatus_t status = cublasLtMatmulAlgoCheck(
-          handle, matmul.operation.get(), matmul.a.get(), matmul.b.get(), matmul.d.get(),
-          matmul.d.get(), &algorithm, &result);
+      const cublasStatus_t status =
+          cublasLtMatmulAlgoCheck(handle, matmul.operation.get(), matmul.a.get(), matmul.b.get(),
+                                  matmul.d.get(), matmul.d.get(), &algorithm, &result);
       return status == CUBLAS_STATUS_SUCCESS &&
              result.workspaceSize <= static_cast<std::size_t>(key.workspace_bytes);
     });

@@ -165,7 +165,7 @@ __global__ void __launch_bounds__(device_common::kThreads)
 
 __global__ void __launch_bounds__(device_common::kThreads)
     add_router_totals(const RouterShape shape, std::int64_t groups, const std::int32_t* counts,
-               const float* balance, double* totals) {
+                      const float* balance, double* totals) {
   const std::int64_t E = shape.experts;
   for (std::int64_t i = threadIdx.x; i < E + 2; i += blockDim.x) {
     double total = totals[i];
@@ -190,7 +190,7 @@ struct Corrections {
 
 __global__ void __launch_bounds__(device_common::kThreads)
     correct_biases(const __grid_constant__ Corrections corrections, std::int64_t first, float rate,
-            std::int64_t count, float* bias) {
+                   std::int64_t count, float* bias) {
   for (std::int64_t i = threadIdx.x; i < count; i += blockDim.x) {
     const std::int64_t e = first + i;
     const std::uint32_t bit = 1u << (e % 32);
@@ -266,11 +266,10 @@ void router_forward(Stream& stream, const RouterForward& args) {
   const RouterShape& shape = args.shape;
   const unsigned chunks = chunks_of(shape);
   auto* sums = static_cast<double*>(args.workspace.data);
-  const ChunkSums between{
-      sums, reinterpret_cast<std::int32_t*>(sums + static_cast<std::int64_t>(chunks) *
-                                                       (shape.experts + 1))};
-  const auto shared =
-      static_cast<std::size_t>(rules::scratch_numel(shape) * kWarp) * sizeof(float);
+  const ChunkSums between{sums,
+                          reinterpret_cast<std::int32_t*>(sums + static_cast<std::int64_t>(chunks) *
+                                                                     (shape.experts + 1))};
+  const auto shared = static_cast<std::size_t>(rules::scratch_numel(shape) * kWarp) * sizeof(float);
   check_cuda(cudaFuncSetAttribute(route_chunk, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                   static_cast<int>(shared)),
              "cudaFuncSetAttribute");
@@ -284,12 +283,11 @@ void router_forward(Stream& stream, const RouterForward& args) {
   route_chunk<<<chunks, kWarp, shared, handle_of(stream)>>>(shape, routes, between);
   check_launch("router_forward");
   const bool counted_before = shape.scope == BalanceScope::kPreviousStep;
-  const Finish finish{between,
-                      counted_before ? args.previous_counts.as<std::int32_t>() : nullptr,
+  const Finish finish{between, counted_before ? args.previous_counts.as<std::int32_t>() : nullptr,
                       args.counts.as<std::int32_t>(), args.balance.as<float>(),
                       shape.balance_groups()};
   finish_balance_groups<<<grid_of(shape.balance_groups()), device_common::kThreads, 0,
-                  handle_of(stream)>>>(shape, finish);
+                          handle_of(stream)>>>(shape, finish);
   check_launch("router_forward (sums)");
 }
 
@@ -318,12 +316,17 @@ void router_correction(Stream& stream, const RouterCorrection& args) {
 }
 
 void router_backward(Stream& stream, const RouterBackward& args) {
-  const Backward backward{args.logits.as<float>(),        args.weights.as<float>(),
-                          args.d_weights.as<float>(),     args.balance.as<float>(),
-                          args.chosen.as<std::int32_t>(), args.counts.as<std::int32_t>(),
-                          args.loss_scale,                args.d_logits.as<float>(),
+  const Backward backward{args.logits.as<float>(),
+                          args.weights.as<float>(),
+                          args.d_weights.as<float>(),
+                          args.balance.as<float>(),
+                          args.chosen.as<std::int32_t>(),
+                          args.counts.as<std::int32_t>(),
+                          args.loss_scale,
+                          args.d_logits.as<float>(),
                           args.shape.scope == BalanceScope::kSequence};
-  route_backward_chunk<<<chunks_of(args.shape), kWarp, 0, handle_of(stream)>>>(args.shape, backward);
+  route_backward_chunk<<<chunks_of(args.shape), kWarp, 0, handle_of(stream)>>>(args.shape,
+                                                                               backward);
   check_launch("router_backward");
 }
 

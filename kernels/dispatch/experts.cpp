@@ -130,7 +130,8 @@ void gate_weight_gradient(Stream& stream, const GateWeightGradient& args) {
   check_tensor("gate: x", args.x, args.x.dtype, args.tokens * args.width);
   check_tensor("gate: d_logits", args.d_logits, DType::kF32, args.tokens);
   check_tensor("gate: d_gate", args.d_gate, args.d_gate.dtype, args.width);
-  if (is_cuda(stream)) return on_gpu(stream, cuda::gate_weight_gradient, launches::gate_weight_gradient, args);
+  if (is_cuda(stream))
+    return on_gpu(stream, cuda::gate_weight_gradient, launches::gate_weight_gradient, args);
   stream.run("gate_weight_gradient",
              [=, &stream] { cpu::gate_weight_gradient(stream.team(), args); });
 }

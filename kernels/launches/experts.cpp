@@ -168,8 +168,8 @@ Launches experts_backward(const ExpertsBackward& args) {
     round.gather();
     round.multiply_back(D, F);
     all.push_back(memory("experts (weigh)", 2 * round.bytes(F), 2 * round.bytes(F)));
-    round.add(activation_backward({round.activation(), round.tensor(U), round.tensor(F),
-                                   round.tensor(U)}));
+    round.add(activation_backward(
+        {round.activation(), round.tensor(U), round.tensor(F), round.tensor(U)}));
     if (args.d_down) round.add_gradient(args.d_down, F, D, args.adds_down);
     if (args.d_up) {
       round.gather();

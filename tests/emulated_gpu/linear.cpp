@@ -75,18 +75,12 @@ void multiply_expert_rows(CudaStream& stream, const device_common::MatmulKey& ke
   }
   const ConstTensor w = in(x.a, m * k), own = in(x.b, rows * k);
   if (key.transpose_a) {
-    return linear_forward(stream, {.shape = {rows, k, m},
-                                   .x = own,
-                                   .w = w,
-                                   .bias = {},
-                                   .y = out(rows * m),
-                                   .workspace = {}});
+    return linear_forward(
+        stream,
+        {.shape = {rows, k, m}, .x = own, .w = w, .bias = {}, .y = out(rows * m), .workspace = {}});
   }
-  linear_backward_input(stream, {.shape = {rows, m, k},
-                                 .dy = own,
-                                 .w = w,
-                                 .dx = out(rows * m),
-                                 .workspace = {}});
+  linear_backward_input(
+      stream, {.shape = {rows, m, k}, .dy = own, .w = w, .dx = out(rows * m), .workspace = {}});
 }
 
 double seconds_on_device(Stream&, int, const std::function<void()>&, const std::function<void()>&) {

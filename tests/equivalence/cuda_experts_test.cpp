@@ -137,8 +137,9 @@ TEST_F(CudaExpertRun, ARunFromARecipeFollowsTheCpuAndItsCheckpointGoesOnThere) {
                   .precision = "mixed_precision: {param_dtype: f32}",
                   .optimizer = "adamw",
                   .accumulation = "gradient_accumulation_steps: 1",
-                  .more = "moe: {num_experts: 6, shared_ffn_hidden_size: 16, score: sigmoid, "
-                          "correction_bias: true}",
+                  .more =
+                      "moe: {num_experts: 6, shared_ffn_hidden_size: 16, score: sigmoid, "
+                      "correction_bias: true}",
                   .data = ", documents: separate",
                   .dropout = 0.0};
   train_in(folder, "cpu", run);

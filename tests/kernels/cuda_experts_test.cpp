@@ -35,7 +35,7 @@ std::vector<std::int32_t> routes(const ExpertsShape& shape, Routes kind, std::ui
   for (std::int64_t t = 0; t < shape.tokens; ++t) {
     std::vector<std::int32_t> own;
     for (std::int32_t j = 0; j < shape.per_token; ++j) {
-      const std::int32_t first = kind == Routes::kRandom        ? random[static_cast<std::size_t>(t)]
+      const std::int32_t first = kind == Routes::kRandom ? random[static_cast<std::size_t>(t)]
                                  : kind == Routes::kLastExperts ? E - shape.per_token
                                                                 : 0;
       own.push_back(t % 11 == 7 ? -1 : (first + j) % E);
@@ -61,8 +61,12 @@ Outputs both_ways(Place& place, const Case& c) {
       up_rows(c.dtype, C * U), activated(c.dtype, C * F), d_activated(c.dtype, C * F),
       order(DType::kI32, experts_order_numel(shape));
   const ExpertsWorkspace buffers{
-      place.out(sums),      place.out(rows),        place.out(up_rows),
-      place.out(activated), place.out(d_activated), place.out(order),
+      place.out(sums),
+      place.out(rows),
+      place.out(up_rows),
+      place.out(activated),
+      place.out(d_activated),
+      place.out(order),
       place.scratch(experts_workspace_bytes(shape, c.dtype, c.gradients, place.device()))};
   Outputs out{{c.dtype, T * D},
               {DType::kF32, T * k},
@@ -165,8 +169,8 @@ TEST_P(CudaExperts, HaveTheSameBitsWhateverTheBufferHasRoomFor) {
   const Outputs whole = test::on_gpu([&](Place& place) { return both_ways(place, c); });
   for (const std::int64_t rows : {512, 1100}) {
     c.shape.buffer_rows = rows;
-    EXPECT_TRUE(test::same_bits(
-        test::on_gpu([&](Place& place) { return both_ways(place, c); }), whole))
+    EXPECT_TRUE(
+        test::same_bits(test::on_gpu([&](Place& place) { return both_ways(place, c); }), whole))
         << rows << " rows";
   }
 }

@@ -144,15 +144,14 @@ TEST_F(CudaRouter, ChoosesDifferentExpertsAmongValuesThatAreNotNumbers) {
   const test::Work work = [&](Place& place) {
     Outputs out{{DType::kI32, 12}};
     OwnedTensor weights(DType::kF32, 12), counts(DType::kI32, 4), balance(DType::kF32, 6);
-    router_forward(place.stream(),
-                   {.shape = shape,
-                    .logits = place.in(logits),
-                    .bias = {},
-                    .chosen = place.out(out[0]),
-                    .weights = place.out(weights),
-                    .counts = place.out(counts),
-                    .balance = place.out(balance),
-                    .workspace = place.scratch(4096)});
+    router_forward(place.stream(), {.shape = shape,
+                                    .logits = place.in(logits),
+                                    .bias = {},
+                                    .chosen = place.out(out[0]),
+                                    .weights = place.out(weights),
+                                    .counts = place.out(counts),
+                                    .balance = place.out(balance),
+                                    .workspace = place.scratch(4096)});
     place.finish();
     return out;
   };

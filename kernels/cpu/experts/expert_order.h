@@ -26,7 +26,8 @@ class ExpertRowOrder {
   /// Calls `round(pieces)` for all rows, as many whole pieces at a time as there is room for.
   template <class Round>
   void for_each_round(const Round& round) const {
-    for_each_expert_round(shape_, [this](std::int64_t e) { return rows_of(e); }, round);
+    for_each_expert_round(
+        shape_, [this](std::int64_t e) { return rows_of(e); }, round);
   }
 
  private:

@@ -66,9 +66,9 @@ void finish_group(const RouterShape& shape, const SequenceSums& sums, std::int64
   }
   balance[shape.experts] = static_cast<float>(loss);
   balance[shape.experts + 1] =
-      tokens == 0 ? 0.0f
-                  : static_cast<float>(static_cast<double>(shape.z) * sums.z /
-                                       static_cast<double>(tokens));
+      tokens == 0
+          ? 0.0f
+          : static_cast<float>(static_cast<double>(shape.z) * sums.z / static_cast<double>(tokens));
 }
 
 void finish_losses(const RouterForward& args, const std::vector<SequenceSums>& sums) {
