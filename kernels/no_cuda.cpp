@@ -67,6 +67,36 @@ void experts_forward(Stream&, const ExpertsForward&) {
 void experts_backward(Stream&, const ExpertsBackward&) {
   no_cuda_kernel("experts_backward");
 }
+void expert_order(Stream&, const ExpertOrder&) {
+  no_cuda_kernel("expert_order");
+}
+void expert_pack(Stream&, const ExpertPack&) {
+  no_cuda_kernel("expert_pack");
+}
+void expert_choices_to_rows(Stream&, const ExpertChoices&) {
+  no_cuda_kernel("expert_choices_to_rows");
+}
+void expert_rows_to_choices(Stream&, const ExpertChoices&) {
+  no_cuda_kernel("expert_rows_to_choices");
+}
+void expert_combine(Stream&, const ExpertCombine&) {
+  no_cuda_kernel("expert_combine");
+}
+void expert_rows_forward(Stream&, const ExpertRowsForward&) {
+  no_cuda_kernel("expert_rows_forward");
+}
+void expert_rows_activate(Stream&, const ExpertRowsActivate&) {
+  no_cuda_kernel("expert_rows_activate");
+}
+void expert_rows_backward(Stream&, const ExpertRowsBackward&) {
+  no_cuda_kernel("expert_rows_backward");
+}
+void expert_rows_gradients(Stream&, const ExpertRowsGradients&) {
+  no_cuda_kernel("expert_rows_gradients");
+}
+void expert_rank_counts(Stream&, const ExpertRankCounts&) {
+  no_cuda_kernel("expert_rank_counts");
+}
 void experts_input_gradient(Stream&, const ExpertsInputGradient&) {
   no_cuda_kernel("experts_input_gradient");
 }

@@ -57,13 +57,6 @@ void refuse_experts(const Recipe& recipe, std::vector<Refusal>& refusals) {
                           "moe.bias is true, but experts' biases are computed on CPUs only; set "
                           "run.device: cpu.");
   }
-  if (recipe.parallelism.expert_parallel_degree > 1) {
-    refusals.emplace_back(
-        "parallelism.expert_parallel_degree",
-        fmt::format("parallelism.expert_parallel_degree is {}, but only CPU ranks divide experts; "
-                    "use 1, or set run.device: cpu.",
-                    recipe.parallelism.expert_parallel_degree));
-  }
   // A host waits for its router, which a graph can't.
   if (recipe.run.cuda_graphs) {
     refusals.emplace_back(

@@ -27,7 +27,8 @@ struct Order {
 // after those of the threads before it. Nothing depends on which thread is first.
 __global__ void __launch_bounds__(kOrderThreads)
     order_expert_rows(const std::int32_t* expert, std::int64_t choices, int per_token,
-                      std::int32_t* token, std::int32_t* row, std::int32_t* begin) {
+                      std::int32_t* token, std::int32_t* row, std::int32_t* begin,
+                      std::int32_t* counts_out) {
   __shared__ std::int32_t counts[kOrderThreads], scratch[32];
   const auto own_expert = static_cast<std::int32_t>(blockIdx.x);
   const auto thread = static_cast<int>(threadIdx.x);
@@ -47,6 +48,9 @@ __global__ void __launch_bounds__(kOrderThreads)
   if (thread == kOrderThreads - 1 && blockIdx.x == gridDim.x - 1) {
     begin[own_expert + 1] = place + own;
   }
+  if (thread == kOrderThreads - 1 && counts_out != nullptr) {
+    counts_out[own_expert] = place + own - first;
+  }
   for (std::int64_t i = run.first; own > 0 && i < run.last; ++i) {
     if (expert[i] != own_expert) continue;
     token[place] = static_cast<std::int32_t>(i / per_token);
@@ -57,7 +61,7 @@ __global__ void __launch_bounds__(kOrderThreads)
 /// A warp's row.
 template <class T>
 struct WeighRow {
-  const std::int32_t *token, *row;
+  const std::int32_t *token, *row;  // null: numbers of rows, not of choices
   std::int64_t first, count, width;
   int per_token;
   const float* weights;
@@ -70,9 +74,11 @@ __global__ void __launch_bounds__(kWeighThreads) weigh_expert_rows(const WeighRo
   const std::int64_t own =
       static_cast<std::int64_t>(blockIdx.x) * (kWeighThreads / 32) + threadIdx.x / 32;
   if (own >= args.count) return;  // a whole warp
-  const std::int64_t t = args.token[args.first + own];
-  std::int64_t choice = t * args.per_token;
-  while (args.row[choice] != args.first + own) ++choice;
+  std::int64_t choice = args.first + own;
+  if (args.token != nullptr) {
+    choice = args.token[args.first + own] * static_cast<std::int64_t>(args.per_token);
+    while (args.row[choice] != args.first + own) ++choice;
+  }
   const float weight = args.weights[choice];
   T* a = args.activated + own * args.width;
   T* d_a = args.d_activated + own * args.width;
@@ -90,12 +96,12 @@ __global__ void __launch_bounds__(kWeighThreads) weigh_expert_rows(const WeighRo
 }  // namespace
 
 void order_by_expert(Stream& stream, const ExpertsShape& shape, const ConstTensor& chosen,
-                     const Tensor& order) {
+                     const Tensor& order, const Tensor& counts) {
   auto* token = order.as<std::int32_t>();
   const std::int64_t choices = shape.tokens * shape.per_token;
   order_expert_rows<<<grid_of(shape.experts), kOrderThreads, 0, handle_of(stream)>>>(
       chosen.as<std::int32_t>(), choices, shape.per_token, token, token + choices,
-      token + 2 * choices);
+      token + 2 * choices, counts.as<std::int32_t>());
   check_launch("experts (order)");
 }
 
@@ -133,6 +139,17 @@ void combine_rows(Stream& stream, const ExpertsShape& shape, const ConstTensor& 
   });
 }
 
+void move_choices(Stream& stream, const ExpertChoices& args, bool to_rows) {
+  const std::int32_t* row = Order(args.shape, args.order).row;
+  if (to_rows) {
+    launch_flat<1>(stream, "experts (choices)", args.from.numel, false,
+                   device_common::ChoicesToRows{row, args.from.as<float>(), args.to.as<float>()});
+  } else {
+    launch_flat<1>(stream, "experts (choices)", args.to.numel, false,
+                   device_common::RowsToChoices{row, args.from.as<float>(), args.to.as<float>()});
+  }
+}
+
 void finish_sums(Stream& stream, const ConstTensor& sums, const ConstTensor& more,
                  const ConstTensor& shared, const Tensor& y) {
   dispatch_float(y.dtype, [&]<class T>(T) {
@@ -146,10 +163,11 @@ void finish_sums(Stream& stream, const ConstTensor& sums, const ConstTensor& mor
 
 void weigh_rows(Stream& stream, const WeighRows& args) {
   if (args.range.count == 0) return;
+  const bool ordered = static_cast<bool>(args.order);
   const Order order(args.shape, args.order);
   dispatch_float(args.activated.dtype, [&]<class T>(T) {
-    const WeighRow<T> work{order.token,
-                           order.row,
+    const WeighRow<T> work{ordered ? order.token : nullptr,
+                           ordered ? order.row : nullptr,
                            args.range.first,
                            args.range.count,
                            args.shape.ffn_width,

@@ -5,6 +5,7 @@
 
 #include "kernels/activation.h"
 #include "kernels/attention.h"
+#include "kernels/expert_rows.h"
 #include "kernels/experts.h"
 #include "kernels/kv_cache.h"
 #include "kernels/linear.h"
@@ -94,6 +95,17 @@ void router_backward(Stream& stream, const RouterBackward& args);
 void expert_row_counts(Stream& stream, const ExpertRowCounts& args);
 void experts_forward(Stream& stream, const ExpertsForward& args);
 void experts_backward(Stream& stream, const ExpertsBackward& args);
+void expert_order(Stream& stream, const ExpertOrder& args);
+void expert_pack(Stream& stream, const ExpertPack& args);
+void expert_choices_to_rows(Stream& stream, const ExpertChoices& args);
+void expert_rows_to_choices(Stream& stream, const ExpertChoices& args);
+void expert_combine(Stream& stream, const ExpertCombine& args);
+void expert_rows_forward(Stream& stream, const ExpertRowsForward& args);
+void expert_rows_activate(Stream& stream, const ExpertRowsActivate& args);
+void expert_rows_backward(Stream& stream, const ExpertRowsBackward& args);
+void expert_rows_gradients(Stream& stream, const ExpertRowsGradients& args);
+/// Waits.
+void expert_rank_counts(Stream& stream, const ExpertRankCounts& args);
 /// The CPU's bits, and so have those below.
 void experts_input_gradient(Stream& stream, const ExpertsInputGradient& args);
 void gate_logits(Stream& stream, const GateLogits& args);

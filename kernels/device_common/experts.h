@@ -63,6 +63,30 @@ struct CombineRows {
   }
 };
 
+/// A number of each choice to that of its row, and back. A choice without a row gets 0.
+struct ChoicesToRows {
+  const std::int32_t* row;
+  const float* from;
+  float* to;
+
+  template <int N>
+  SHERD_HOST_DEVICE void apply(std::int64_t first) const {
+    for (std::int64_t i = first; i < first + N; ++i) {
+      if (row[i] >= 0) to[row[i]] = from[i];
+    }
+  }
+};
+struct RowsToChoices {
+  const std::int32_t* row;
+  const float* from;
+  float* to;
+
+  template <int N>
+  SHERD_HOST_DEVICE void apply(std::int64_t first) const {
+    for (std::int64_t i = first; i < first + N; ++i) to[i] = row[i] < 0 ? 0.0f : from[row[i]];
+  }
+};
+
 /// y = sums (+ more) (+ shared), rounded once.
 template <class T>
 struct FinishSums {

@@ -182,6 +182,87 @@ Launches experts_backward(const ExpertsBackward& args) {
   return all;
 }
 
+Launches expert_order(const ExpertOrder& args) {
+  return {ordering(args.shape)};
+}
+Launches expert_pack(const ExpertPack& args) {
+  Launches all;
+  for (const RowRange& range : args.ranges) {
+    const Tensor rows{nullptr, args.out.dtype, range.count * args.shape.width};
+    all = all + flat("experts (gather)", range.count, rows.bytes(), rows.bytes());
+  }
+  return all;
+}
+Launches expert_choices_to_rows(const ExpertChoices& args) {
+  return flat("experts (choices)", args.from.numel, 2 * args.from.bytes(), args.to.bytes());
+}
+Launches expert_rows_to_choices(const ExpertChoices& args) {
+  return expert_choices_to_rows(args);
+}
+Launches expert_combine(const ExpertCombine& args) {
+  Launches all = fill_zero(args.sums);
+  all.push_back(memory("experts (combine)", bytes_of(args.rows, args.weights) + args.sums.bytes(),
+                       args.sums.bytes()));
+  if (!args.y) return all;
+  return all +
+         flat("experts (finish)", args.y.numel, bytes_of(args.sums, args.shared), args.y.bytes());
+}
+
+namespace {
+
+template <class Args>
+Round round_of(const Args& args, Launches& all) {
+  return {args.shape, args.workspace.up.dtype, args.workspace.matmuls, args.pieces, all};
+}
+template <class Args>
+void activate_rows(const Args& args, const Round& round) {
+  const ExpertsShape& shape = args.shape;
+  round.multiply(shape.width, shape.up_width());
+  round.add(activation_forward(
+      {round.activation(), round.tensor(shape.up_width()), round.tensor(shape.ffn_width)}));
+}
+
+}  // namespace
+
+Launches expert_rows_forward(const ExpertRowsForward& args) {
+  Launches all;
+  if (args.pieces.empty()) return all;
+  const Round round = round_of(args, all);
+  activate_rows(args, round);
+  round.multiply(args.shape.ffn_width, args.shape.width);
+  return all;
+}
+Launches expert_rows_activate(const ExpertRowsActivate& args) {
+  Launches all;
+  if (!args.pieces.empty()) activate_rows(args, round_of(args, all));
+  return all;
+}
+Launches expert_rows_backward(const ExpertRowsBackward& args) {
+  Launches all;
+  if (args.pieces.empty()) return all;
+  const std::int64_t D = args.shape.width, F = args.shape.ffn_width, U = args.shape.up_width();
+  const Round round = round_of(args, all);
+  round.multiply_back(D, F);
+  all.push_back(memory("experts (weigh)", 2 * round.bytes(F), 2 * round.bytes(F)));
+  round.add(
+      activation_backward({round.activation(), round.tensor(U), round.tensor(F), round.tensor(U)}));
+  if (args.input) round.multiply_back(U, D);
+  return all;
+}
+Launches expert_rows_gradients(const ExpertRowsGradients& args) {
+  Launches all;
+  const std::int64_t D = args.shape.width, F = args.shape.ffn_width, U = args.shape.up_width();
+  for (std::size_t i = 0; i < args.without_rows.size(); ++i) {
+    if (args.d_up) all = all + fill_zero({args.d_up.data, args.d_up.dtype, U * D});
+    if (args.d_down) all = all + fill_zero({args.d_down.data, args.d_down.dtype, D * F});
+  }
+  if (args.pieces.empty()) return all;
+  const Round round = round_of(args, all);
+  if (args.d_down) round.add_gradient(args.d_down, F, D, false);
+  if (args.d_up) round.add_gradient(args.d_up, D, U, false);
+  return all;
+}
+
 Launches experts_input_gradient(const ExpertsInputGradient& args) {
   return flat("experts (finish)", args.d_x.numel, bytes_of(args.d_sum, args.router, args.shared),
               args.d_x.bytes());

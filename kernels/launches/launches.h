@@ -16,6 +16,7 @@
 #include "kernels/attention.h"
 #include "kernels/columns.h"
 #include "kernels/cut_cross_entropy.h"
+#include "kernels/expert_rows.h"
 #include "kernels/experts.h"
 #include "kernels/kv_cache.h"
 #include "kernels/linear.h"
@@ -89,6 +90,15 @@ Launches router_backward(const RouterBackward& args);
 Launches expert_row_counts(const ExpertRowCounts& args);
 Launches experts_forward(const ExpertsForward& args);
 Launches experts_backward(const ExpertsBackward& args);
+Launches expert_order(const ExpertOrder& args);
+Launches expert_pack(const ExpertPack& args);
+Launches expert_choices_to_rows(const ExpertChoices& args);
+Launches expert_rows_to_choices(const ExpertChoices& args);
+Launches expert_combine(const ExpertCombine& args);
+Launches expert_rows_forward(const ExpertRowsForward& args);
+Launches expert_rows_activate(const ExpertRowsActivate& args);
+Launches expert_rows_backward(const ExpertRowsBackward& args);
+Launches expert_rows_gradients(const ExpertRowsGradients& args);
 Launches experts_input_gradient(const ExpertsInputGradient& args);
 Launches gate_logits(const GateLogits& args);
 Launches gate_forward(const GateForward& args);

@@ -117,6 +117,27 @@ TEST_F(CudaExpertRun, PipelinesHaveTheBitsOfOneRank) {
   }
 }
 
+// Whatever tokens choose, and in rounds.
+TEST_F(CudaExpertRun, RanksThatDivideExpertsHaveTheBitsOfOneRank) {
+  int stage = 0;
+  for (const ModelForm& form : expert_forms()) {
+    SCOPED_TRACE(form.name);
+    model::ModelShape shape = form.shape;
+    shape.moe.experts = 8;
+    if (shape.moe.groups > 1) shape.moe.groups = 4;
+    const engine::TrainingOptions options = training_of(shape, DType::kF32);
+    RunShape alone = on_gpu(1, 0);
+    alone.num_micro_steps = 4;
+    const Outcome one = train(options, alone, 2);
+    for (const auto& [expert, shard] : {std::pair(2, 1), {2, 2}, {4, 1}}) {
+      RunShape setup = on_gpu(expert * shard, stage++ % 4);
+      setup.axes = {{"expert", expert}, {"shard", shard}};
+      setup.num_micro_steps = 4 / (expert * shard);
+      EXPECT_EQ(difference(train(options, setup, 2), one), "") << name_of(setup);
+    }
+  }
+}
+
 std::vector<double> losses_of(const test::TempFolder& folder, const std::string& output) {
   std::vector<double> losses;
   for (const nlohmann::json& line : metrics_of(folder, output)) {

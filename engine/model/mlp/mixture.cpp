@@ -10,15 +10,16 @@ namespace sherd::model {
 Mixture::Mixture(Computation& computation)
     : Part(computation), shared_(computation), exchange_(computation) {
   if (compute_.device() != DeviceKind::kCuda || !shape_.moe.active()) return;
+  const std::int64_t ranks = shape_.expert.is_cut() ? shape_.expert.degree : 1;
   rows_of_experts_.resize(activations_.routing.size() *
-                          static_cast<std::size_t>(shape_.moe.experts));
+                          static_cast<std::size_t>(ranks * shape_.moe.experts));
 }
 
 std::span<std::int32_t> Mixture::rows_of_experts(std::int64_t block) {
   if (rows_of_experts_.empty()) return {};
   const auto slot = static_cast<std::size_t>(c_.residuals[static_cast<std::size_t>(block)]);
-  const auto experts = static_cast<std::size_t>(shape_.moe.experts);
-  return std::span(rows_of_experts_).subspan(slot * experts, experts);
+  const std::size_t of_a_slot = rows_of_experts_.size() / activations_.routing.size();
+  return std::span(rows_of_experts_).subspan(slot * of_a_slot, of_a_slot);
 }
 
 Routing Mixture::routing(std::int64_t block) const {
@@ -88,12 +89,13 @@ void Mixture::decide(std::int64_t block, const BlockParameters& parameters, cons
                            .balance = decides.balance,
                            .previous_counts = previous,
                            .workspace = activations_.workspace});
-  if (shape_.expert.is_cut()) exchange_.begin(decides, x_TD(block));
+  if (shape_.expert.is_cut()) exchange_.begin(decides, x_TD(block), rows_of_experts(block));
   if (pass.expert_totals) {
     const std::int64_t per_layer = shape_.moe.experts + 2;
     kernels::router_totals(compute_, {shape_.router(), decides.counts, decides.balance,
                                       pass.expert_totals.part(block * per_layer, per_layer)});
   }
+  if (shape_.expert.is_cut()) return;
   kernels::expert_row_counts(
       compute_,
       {.shape = shape_.experts(),
@@ -137,7 +139,8 @@ void Mixture::output(std::int64_t block, const BlockParameters& parameters, cons
                               .down = parameters[SiteId::kExpertsDown].weight,
                               .shared = has_shared() ? out_TD : ConstTensor{},
                               .out_TD = out_TD,
-                              .workspace = experts_workspace(false)});
+                              .workspace = experts_workspace(false),
+                              .counts = rows_of_experts(block)});
   }
   kernels::experts_forward(compute_, {.shape = shape_.experts(),
                                       .x = x_TD(block),
@@ -199,7 +202,8 @@ void Mixture::experts_backward(std::int64_t block, const BlockParameters& parame
                                .d_sum = d_sum,
                                .written = {up.weight, down.weight},
                                .next = up.next,
-                               .workspace = experts_workspace(true)});
+                               .workspace = experts_workspace(true),
+                               .counts = rows_of_experts(block)});
   }
   kernels::experts_backward(compute_, {.shape = shape_.experts(),
                                        .x = x_TD(block),

@@ -12,8 +12,7 @@
 /// Shapes   x, branch [T, D]; the experts' matrices as in engine/model/sites.h.
 /// GPUs     The host waits once in each forward of such a layer, for the experts' numbers of rows
 ///          (kernels/experts.h). Backward and recompute know them.
-/// Not with tensor or context ranks, nor with canonical sums; on a GPU, nor with ranks that divide
-/// the experts.
+/// Not with tensor or context ranks, nor with canonical sums.
 #pragma once
 
 #include <span>
@@ -67,7 +66,8 @@ class Mixture : protected Part {
 
   Mlp shared_;
   ExpertExchange exchange_;  // if ranks divide the experts
-  /// On a GPU, of each residual slot: rows of each expert, as its router decided.
+  /// On a GPU, of each residual slot: rows of each expert, as its router decided; if ranks divide
+  /// the experts, of each rank.
   std::vector<std::int32_t> rows_of_experts_;
 };
 

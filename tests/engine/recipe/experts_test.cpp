@@ -58,10 +58,6 @@ TEST(RecipeExperts, AreRefusedOnGpusWhereTheseCantComputeThem) {
   const auto error = [](const std::string& moe, const std::string& more) {
     return error_of(with_experts(moe, "run:\n  device: cuda\n" + more));
   };
-  EXPECT_NE(
-      error("", "parallelism:\n  data_parallel_shard_degree: 2\n  expert_parallel_degree: 2\n")
-          .find("parallelism.expert_parallel_degree is 2, but only CPU ranks divide experts"),
-      std::string::npos);
   EXPECT_NE(error("  bias: true\n", "").find("moe.bias is true, but experts' biases"),
             std::string::npos);
   EXPECT_NE(error("", "  cuda_graphs: true\n").find("graphs can't contain experts"),
