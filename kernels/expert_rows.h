@@ -12,9 +12,10 @@
 /// Bits         a row's results follow from the row and its expert's matrices, and sums are those
 ///              of experts.h. So one rank that owns all experts forms the same bits.
 /// Shapes, types, errors   as in experts.h; R rows; an owner has E' of the experts.
-/// Device       CPU.
+/// GPU          As in experts.h; the host must know all counts (`expert_rank_counts`).
 #pragma once
 
+#include <span>
 #include <vector>
 
 #include "kernels/experts.h"
@@ -43,6 +44,15 @@ struct ExpertOrder {
   Tensor counts;
 };
 void expert_order(Stream& stream, const ExpertOrder& args);
+
+/// rows = counts, i32 [R, E]: what the host must know of what ranks have exchanged. Waits for the
+/// stream. On a CPU it does nothing but that, since the host reads `counts`.
+struct ExpertRankCounts {
+  ExpertsShape shape;  ///< of this rank's tokens and all experts
+  ConstTensor counts;
+  std::span<std::int32_t> rows;
+};
+void expert_rank_counts(Stream& stream, const ExpertRankCounts& args);
 
 /// out[r] = x[token of row r] for the rows of `ranges`.
 struct ExpertPack {

@@ -23,11 +23,18 @@
 ///           in order. So nothing depends on the buffers' rows, nor on threads.
 /// Gradients d_up, d_down are empty where the matrices are frozen. An expert without rows gets
 ///           zeros, or with `add` stays as it is.
-/// Device    CPU.
+/// GPU       The rows of an expert in a round are one product, for which cuBLASLt's algorithm doesn't
+///           depend on how many they are (kernels/cuda/expert_products.h). The host must know how
+///           many rows each expert has before it enqueues products: it waits for
+///           `expert_row_counts` once, after the router has decided. Biases are computed on CPUs
+///           only.
 #pragma once
+
+#include <span>
 
 #include "core/stream.h"
 #include "core/tensor.h"
+#include "kernels/device.h"
 #include "kernels/kinds.h"
 
 namespace sherd::kernels {
@@ -64,6 +71,16 @@ struct ExpertBiasGradients {
   Tensor up{}, down{};
 };
 
+/// On a GPU: sorts the rows, waits, and writes how many rows each expert has, as `experts_forward`
+/// and `experts_backward` of these choices need it. On a CPU it does nothing.
+struct ExpertRowCounts {
+  ExpertsShape shape;
+  ConstTensor chosen;
+  Tensor order;                  ///< i32 [experts_order_numel]
+  std::span<std::int32_t> rows;  ///< [E], host memory
+};
+void expert_row_counts(Stream& stream, const ExpertRowCounts& args);
+
 struct ExpertsForward {
   ExpertsShape shape;
   ConstTensor x, up, down, chosen, weights;
@@ -71,6 +88,7 @@ struct ExpertsForward {
   ConstTensor shared{};  ///< [T, D], added last; may be empty
   Tensor y;              ///< may be `shared`
   ExpertsWorkspace workspace;
+  std::span<const std::int32_t> rows{};  ///< of expert_row_counts, on a GPU
 };
 void experts_forward(Stream& stream, const ExpertsForward& args);
 
@@ -85,6 +103,7 @@ struct ExpertsBackward {
   ExpertsWorkspace workspace;
   ExpertBiases biases{};
   ExpertBiasGradients d_biases{};
+  std::span<const std::int32_t> rows{};  ///< as in the forward
 };
 void experts_backward(Stream& stream, const ExpertsBackward& args);
 
@@ -137,7 +156,8 @@ inline std::int64_t experts_order_numel(const ExpertsShape& shape) {
   return 2 * shape.tokens * shape.per_token + shape.experts + 1;
 }
 /// Of the matmuls.
-std::int64_t experts_workspace_bytes(const ExpertsShape& shape, DType dtype, DType grad_dtype);
+std::int64_t experts_workspace_bytes(const ExpertsShape& shape, DType dtype, DType grad_dtype,
+                                     const ComputeDevice& device);
 /// Rows of the buffer that are worth having: no more than all rows, no less than one piece.
 std::int64_t experts_buffer_rows(const ExpertsShape& shape);
 

@@ -46,6 +46,72 @@ std::int64_t find_non_finite(Stream&, const ConstTensor&) {
 void fill_normal(Stream&, const Tensor&, const RandomAddress&, std::int64_t, float, float) {
   no_cuda_kernel("fill_normal");
 }
+void router_forward(Stream&, const RouterForward&) {
+  no_cuda_kernel("router_forward");
+}
+void router_totals(Stream&, const RouterTotals&) {
+  no_cuda_kernel("router_totals");
+}
+void router_correction(Stream&, const RouterCorrection&) {
+  no_cuda_kernel("router_correction");
+}
+void router_backward(Stream&, const RouterBackward&) {
+  no_cuda_kernel("router_backward");
+}
+void expert_row_counts(Stream&, const ExpertRowCounts&) {
+  no_cuda_kernel("expert_row_counts");
+}
+void experts_forward(Stream&, const ExpertsForward&) {
+  no_cuda_kernel("experts_forward");
+}
+void experts_backward(Stream&, const ExpertsBackward&) {
+  no_cuda_kernel("experts_backward");
+}
+void expert_order(Stream&, const ExpertOrder&) {
+  no_cuda_kernel("expert_order");
+}
+void expert_pack(Stream&, const ExpertPack&) {
+  no_cuda_kernel("expert_pack");
+}
+void expert_choices_to_rows(Stream&, const ExpertChoices&) {
+  no_cuda_kernel("expert_choices_to_rows");
+}
+void expert_rows_to_choices(Stream&, const ExpertChoices&) {
+  no_cuda_kernel("expert_rows_to_choices");
+}
+void expert_combine(Stream&, const ExpertCombine&) {
+  no_cuda_kernel("expert_combine");
+}
+void expert_rows_forward(Stream&, const ExpertRowsForward&) {
+  no_cuda_kernel("expert_rows_forward");
+}
+void expert_rows_activate(Stream&, const ExpertRowsActivate&) {
+  no_cuda_kernel("expert_rows_activate");
+}
+void expert_rows_backward(Stream&, const ExpertRowsBackward&) {
+  no_cuda_kernel("expert_rows_backward");
+}
+void expert_rows_gradients(Stream&, const ExpertRowsGradients&) {
+  no_cuda_kernel("expert_rows_gradients");
+}
+void expert_rank_counts(Stream&, const ExpertRankCounts&) {
+  no_cuda_kernel("expert_rank_counts");
+}
+void experts_input_gradient(Stream&, const ExpertsInputGradient&) {
+  no_cuda_kernel("experts_input_gradient");
+}
+void gate_logits(Stream&, const GateLogits&) {
+  no_cuda_kernel("gate_logits");
+}
+void gate_forward(Stream&, const GateForward&) {
+  no_cuda_kernel("gate_forward");
+}
+void gate_backward(Stream&, const GateBackward&) {
+  no_cuda_kernel("gate_backward");
+}
+void gate_weight_gradient(Stream&, const GateWeightGradient&) {
+  no_cuda_kernel("gate_weight_gradient");
+}
 void add_to_columns(Stream&, const Columns&, const ConstTensor&, float, const Tensor&) {
   no_cuda_kernel("add_to_columns");
 }

@@ -26,14 +26,15 @@
 /// Padding   tokens after a sequence's documents aren't routed: chosen is -1, weights and gradients
 ///           are 0, and they count nowhere.
 /// Bits      a token's choice and weights follow from its logits alone; counts are integers; losses
-///           add tokens of a sequence in order, then sequences in order.
-/// Device    CPU.
+///           add up to 32 neighbouring tokens of a sequence in order, then these sums, then
+///           sequences in order. A GPU has a CPU's bits.
 #pragma once
 
 #include <vector>
 
 #include "core/stream.h"
 #include "core/tensor.h"
+#include "kernels/device.h"
 #include "kernels/documents.h"
 #include "kernels/kinds.h"
 
@@ -64,6 +65,7 @@ struct RouterForward {
   Tensor chosen, weights, counts, balance;
   /// For kPreviousStep: i32 [E + 1], each expert's count and then the number of tokens.
   ConstTensor previous_counts{};
+  Tensor workspace{};  ///< router_workspace_bytes
 };
 void router_forward(Stream& stream, const RouterForward& args);
 
@@ -88,11 +90,16 @@ void router_correction(Stream& stream, const RouterCorrection& args);
 
 struct RouterBackward {
   RouterShape shape;
-  ConstTensor logits, chosen, weights, d_weights, balance;
+  ConstTensor logits, chosen, weights, d_weights, counts, balance;
   /// Of each balance group's loss in the sum that is differentiated; d_weights has it already.
   float loss_scale = 1.0f;
   Tensor d_logits;
 };
 void router_backward(Stream& stream, const RouterBackward& args);
+
+/// Of the forward. A GPU routes at most kMostGpuExperts experts, of which each of several groups
+/// counts as two more.
+std::int64_t router_workspace_bytes(const RouterShape& shape, const ComputeDevice& device);
+inline constexpr std::int64_t kMostGpuExperts = 768;
 
 }  // namespace sherd::kernels

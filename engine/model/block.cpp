@@ -38,6 +38,11 @@ bool Block::joins_in_matmul(const kernels::Dropout& dropout) const {
   return may_join_in_matmul_ && !dropout.active();
 }
 
+// Experts' results are added up by a kernel of their own.
+bool Block::mlp_joins_in_matmul(std::int64_t block, const kernels::Dropout& dropout) const {
+  return joins_in_matmul(dropout) && !shape_.has_experts(block);
+}
+
 void Block::forward(std::int64_t block, const BlockParameters& parameters, const Pass& pass) {
   fill(block, parameters, pass, false);
   const Tensor out_TD = c_.residual_TD(block + 1);
@@ -45,8 +50,9 @@ void Block::forward(std::int64_t block, const BlockParameters& parameters, const
   Tensor middle_TD = c_.kept_of(block)[SiteId::kMiddle].output;
   if (shape_.parallel()) {
     // A matmul may not write what it adds to, and where it adds, no branch needs its place.
-    middle_TD =
-        joins_in_matmul(branch_dropout(pass, mlp_branch_site(block))) ? branch_TD() : out_TD;
+    middle_TD = mlp_joins_in_matmul(block, branch_dropout(pass, mlp_branch_site(block)))
+                    ? branch_TD()
+                    : out_TD;
     join_attention(block, parameters, pass, middle_TD);
   }
   join_mlp(block, parameters, pass, middle_TD, out_TD);
@@ -131,7 +137,7 @@ void Block::join_mlp(std::int64_t block, const BlockParameters& parameters, cons
                      const Tensor& residual_TD, const Tensor& out_TD) {
   const BlockTensors kept = c_.kept_of(block);
   const kernels::Dropout mask = branch_dropout(pass, mlp_branch_site(block));
-  if (joins_in_matmul(mask)) {
+  if (mlp_joins_in_matmul(block, mask)) {
     return project(parameters[SiteId::kDown], kept[SiteId::kActivation].output,
                    shape_.ffn_width_of(block), shape_.width, out_TD, residual_TD);
   }

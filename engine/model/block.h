@@ -43,6 +43,7 @@ class Block : protected Part {
   void join_mlp(std::int64_t block, const BlockParameters& parameters, const Pass& pass,
                 const Tensor& residual_TD, const Tensor& out_TD);
   bool joins_in_matmul(const kernels::Dropout& dropout) const;
+  bool mlp_joins_in_matmul(std::int64_t block, const kernels::Dropout& dropout) const;
   void join(const Tensor& residual_TD, const kernels::Dropout& dropout, const Tensor& out_TD);
   void branch_gradient(const kernels::Dropout& mask);
   void leave_branch(std::int64_t block, SiteId norm, const BlockParameters& parameters,

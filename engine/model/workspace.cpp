@@ -10,6 +10,7 @@
 #include "kernels/linear.h"
 #include "kernels/norm.h"
 #include "kernels/qk_norm.h"
+#include "kernels/router.h"
 #include "kernels/token.h"
 #include "kernels/token_groups.h"
 
@@ -57,7 +58,8 @@ std::int64_t workspace_bytes(const ModelShape& shape, const kernels::ComputeDevi
         {bytes,
          kernels::linear_workspace_bytes({tokens, shape.width, shape.moe.experts}, DType::kF32,
                                          DType::kF32, device),
-         kernels::experts_workspace_bytes(shape.owned_experts(), shape.dtype, DType::kF32)});
+         kernels::experts_workspace_bytes(shape.owned_experts(), shape.dtype, DType::kF32, device),
+         kernels::router_workspace_bytes(shape.router(), device)});
   }
   if (head) cover({logits_chunk_tokens(shape, device.kind), shape.width, shape.vocab_size});
   bytes = std::max(bytes, kernels::norm_backward_workspace_bytes(shape.norm_shape(), device));

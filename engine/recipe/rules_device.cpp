@@ -3,6 +3,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/model/expert_limits.h"
 #include "engine/recipe/device_rules.h"
 #include "engine/recipe/resolution.h"
 
@@ -41,13 +42,31 @@ void refuse_exchanges(const Recipe& recipe, std::vector<Refusal>& refusals) {
   }
 }
 
-void refuse_models(const Recipe& recipe, std::vector<Refusal>& refusals) {
-  if (recipe.moe.num_experts > 0) {
-    refusals.emplace_back("moe.num_experts",
-                          fmt::format("moe.num_experts is {}, but experts are computed on CPUs "
-                                      "only; set run.device: cpu.",
-                                      recipe.moe.num_experts));
+void refuse_experts(const Recipe& recipe, std::vector<Refusal>& refusals) {
+  if (recipe.moe.num_experts == 0) return;
+  const std::int64_t groups = recipe.moe.num_groups > 1 ? recipe.moe.num_groups : 0;
+  if (recipe.moe.num_experts + 2 * groups > model::kMostGpuExperts) {
+    refusals.emplace_back(
+        "moe.num_experts",
+        fmt::format("moe.num_experts is {}; GPUs route at most {} experts, each of several groups "
+                    "counted as two more; set run.device: cpu.",
+                    recipe.moe.num_experts, model::kMostGpuExperts));
   }
+  if (recipe.moe.bias) {
+    refusals.emplace_back("moe.bias",
+                          "moe.bias is true, but experts' biases are computed on CPUs only; set "
+                          "run.device: cpu.");
+  }
+  // A host waits for its router, which a graph can't.
+  if (recipe.run.cuda_graphs) {
+    refusals.emplace_back(
+        "run.cuda_graphs",
+        "run.cuda_graphs is true, but graphs can't contain experts, whose numbers "
+        "of rows the host waits for; use cuda_graphs: false.");
+  }
+}
+
+void refuse_models(const Recipe& recipe, std::vector<Refusal>& refusals) {
   if (recipe.model.attention_sinks) {
     refusals.emplace_back("model.attention_sinks",
                           "model.attention_sinks is true, but sinks are computed on CPUs only; set "
@@ -113,6 +132,7 @@ void refuse_offload_and_graphs(const Recipe& recipe, std::vector<Refusal>& refus
 std::vector<Refusal> refusals_of_gpus(const Recipe& recipe) {
   std::vector<Refusal> refusals;
   refuse_exchanges(recipe, refusals);
+  refuse_experts(recipe, refusals);
   refuse_models(recipe, refusals);
   refuse_updates(recipe, refusals);
   refuse_offload_and_graphs(recipe, refusals);

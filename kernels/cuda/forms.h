@@ -5,6 +5,8 @@
 
 #include "kernels/activation.h"
 #include "kernels/attention.h"
+#include "kernels/expert_rows.h"
+#include "kernels/experts.h"
 #include "kernels/kv_cache.h"
 #include "kernels/linear.h"
 #include "kernels/nf4.h"
@@ -13,6 +15,7 @@
 #include "kernels/pointwise.h"
 #include "kernels/qk_norm.h"
 #include "kernels/rotary.h"
+#include "kernels/router.h"
 #include "kernels/token.h"
 #include "kernels/update.h"
 
@@ -81,6 +84,34 @@ void attention_forward(Stream& stream, const AttentionForward& args);
 void attention_maxima(Stream& stream, const AttentionForward& args);
 void attention_backward(Stream& stream, const AttentionBackward& args);
 void cached_attention(Stream& stream, const CachedAttention& args);
+
+/// The CPU's bits.
+void router_forward(Stream& stream, const RouterForward& args);
+void router_totals(Stream& stream, const RouterTotals& args);
+void router_correction(Stream& stream, const RouterCorrection& args);
+void router_backward(Stream& stream, const RouterBackward& args);
+
+/// Waits.
+void expert_row_counts(Stream& stream, const ExpertRowCounts& args);
+void experts_forward(Stream& stream, const ExpertsForward& args);
+void experts_backward(Stream& stream, const ExpertsBackward& args);
+void expert_order(Stream& stream, const ExpertOrder& args);
+void expert_pack(Stream& stream, const ExpertPack& args);
+void expert_choices_to_rows(Stream& stream, const ExpertChoices& args);
+void expert_rows_to_choices(Stream& stream, const ExpertChoices& args);
+void expert_combine(Stream& stream, const ExpertCombine& args);
+void expert_rows_forward(Stream& stream, const ExpertRowsForward& args);
+void expert_rows_activate(Stream& stream, const ExpertRowsActivate& args);
+void expert_rows_backward(Stream& stream, const ExpertRowsBackward& args);
+void expert_rows_gradients(Stream& stream, const ExpertRowsGradients& args);
+/// Waits.
+void expert_rank_counts(Stream& stream, const ExpertRankCounts& args);
+/// The CPU's bits, and so have those below.
+void experts_input_gradient(Stream& stream, const ExpertsInputGradient& args);
+void gate_logits(Stream& stream, const GateLogits& args);
+void gate_forward(Stream& stream, const GateForward& args);
+void gate_backward(Stream& stream, const GateBackward& args);
+void gate_weight_gradient(Stream& stream, const GateWeightGradient& args);
 
 /// The CPU's bits.
 void nf4_encode(Stream& stream, const ConstTensor& x, const Tensor& codes, const Tensor& scales);

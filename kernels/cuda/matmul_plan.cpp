@@ -1,5 +1,6 @@
 #include "kernels/cuda/matmul_plan.h"
 
+#include <algorithm>
 #include <array>
 #include <map>
 #include <mutex>
@@ -107,14 +108,14 @@ void set_pointers(const MatmulKey& key, const OwnedBlas<cublasLtMatmulDesc_t>& o
 // to the output's type, or add them in an order that a counter decides. Where a bias is added in 16
 // bits, sums aren't split at all: the step that adds split sums rounds them before the bias is
 // added (seen on an H100 with cuBLASLt 13.1).
-OwnedBlas<cublasLtMatmulPreference_t> preference_of(const MatmulKey& key) {
+OwnedBlas<cublasLtMatmulPreference_t> preference_of(const MatmulKey& key, std::int64_t allowed) {
   cublasLtMatmulPreference_t created = nullptr;
   check_blas(cublasLtMatmulPreferenceCreate(&created), "cublasLtMatmulPreferenceCreate");
   OwnedBlas<cublasLtMatmulPreference_t> preference(created);
   set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
       static_cast<std::uint64_t>(key.workspace_bytes));
   static_assert(device_common::kReductionInF32 == CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
-  if (const std::int64_t allowed = device_common::allowed_reductions(key); allowed != -1) {
+  if (allowed != -1) {
     set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
         static_cast<std::uint32_t>(allowed));
   }
@@ -211,8 +212,8 @@ PlannedMatmul described(const MatmulKey& key) {
 
 std::vector<cublasLtMatmulAlgo_t> asked_heuristic(cublasLtHandle_t handle,
                                                   const PlannedMatmul& matmul, const MatmulKey& key,
-                                                  int most) {
-  const OwnedBlas<cublasLtMatmulPreference_t> preference = preference_of(key);
+                                                  int most, std::int64_t allowed) {
+  const OwnedBlas<cublasLtMatmulPreference_t> preference = preference_of(key, allowed);
   // The heuristics read nothing at these addresses, only how they are aligned; that of the key's
   // class, so that the answer doesn't depend on where the first caller's tensors lay.
   const void* nowhere = reinterpret_cast<const void*>(static_cast<std::uintptr_t>(key.alignment));
@@ -281,9 +282,45 @@ PlannedMatmul plan_matmul(int device, const MatmulKey& key) {
   const cublasLtHandle_t handle = handle_of_device(device);
   PlannedMatmul matmul = described(key);
   const MatmulAlgorithm* row = table_of_device(device).find(key);
-  matmul.algorithm = row ? measured_algorithm(handle, matmul, key, *row)
-                         : asked_heuristic(handle, matmul, key, 1).front();
+  matmul.algorithm =
+      row ? measured_algorithm(handle, matmul, key, *row)
+          : asked_heuristic(handle, matmul, key, 1, device_common::allowed_reductions(key)).front();
   return matmul;
+}
+
+PlannedMatmul plan_matmul_of_any_rows(int device, const MatmulKey& key) {
+  constexpr std::int64_t kTried[] = {1, 2, 7, 8, 31, 64, 100, 129, 255, 512, 1000, 4097};
+  const cublasLtHandle_t handle = handle_of_device(device);
+  PlannedMatmul matmul = described(key);
+  for (const cublasLtMatmulAlgo_t& algorithm : asked_heuristic(handle, matmul, key, 16, 0)) {
+    const bool multiplies_any = std::ranges::all_of(kTried, [&](std::int64_t rows) {
+      set_matmul_rows(matmul, key, rows);
+      cublasLtMatmulHeuristicResult_t result{};
+      const cublasStatus_t status =
+          cublasLtMatmulAlgoCheck(handle, matmul.operation.get(), matmul.a.get(), matmul.b.get(),
+                                  matmul.d.get(), matmul.d.get(), &algorithm, &result);
+      return status == CUBLAS_STATUS_SUCCESS &&
+             result.workspaceSize <= static_cast<std::size_t>(key.workspace_bytes);
+    });
+    if (!multiplies_any) continue;
+    matmul.algorithm = algorithm;
+    return matmul;
+  }
+  throw UsageError(
+      "cuBLASLt {} has no algorithm for experts' products {} that multiplies any number of rows on "
+      "this GPU; choose other types in mixed_precision, or run.device: cpu",
+      cublasLtGetVersion(), device_common::text_of(key));
+}
+
+void set_matmul_rows(const PlannedMatmul& matmul, const MatmulKey& key, std::int64_t rows) {
+  const auto columns = static_cast<std::uint64_t>(rows);
+  const auto set = [&](const OwnedBlas<cublasLtMatrixLayout_t>& layout) {
+    check_blas(cublasLtMatrixLayoutSetAttribute(layout.get(), CUBLASLT_MATRIX_LAYOUT_COLS, &columns,
+                                                sizeof columns),
+               "cublasLtMatrixLayoutSetAttribute");
+  };
+  set(matmul.b);
+  set(key.transpose_b ? matmul.a : matmul.d);
 }
 
 void launch_matmul(CudaStream& stream, const PlannedMatmul& matmul, const MatmulKey& key,
@@ -301,7 +338,8 @@ std::vector<TimedAlgorithm> time_algorithms(Stream& stream, const MatmulKey& key
   const PlannedMatmul matmul = described(key);
   std::vector<TimedAlgorithm> timed;
   for (const cublasLtMatmulAlgo_t& algorithm :
-       asked_heuristic(handle_of_device(cuda.cuda().device), matmul, key, how.most)) {
+       asked_heuristic(handle_of_device(cuda.cuda().device), matmul, key, how.most,
+                       device_common::allowed_reductions(key))) {
     const auto launch = [&] {
       return launched(cuda, matmul, algorithm, key, operands, workspace.data);
     };

@@ -33,6 +33,12 @@ struct PlannedMatmul {
 /// Errors  UsageError: cuBLASLt can't multiply this. DataError: it refuses the algorithm of the
 ///         table's row.
 PlannedMatmul plan_matmul(int device, const device_common::MatmulKey& key);
+/// The same without the table, for matmuls that differ in one size only: the columns of D, or the
+/// depth if B is transposed (kernels/cuda/expert_products.h). `key` has one value of it.
+PlannedMatmul plan_matmul_of_any_rows(int device, const device_common::MatmulKey& key);
+/// Gives such a matmul its size.
+void set_matmul_rows(const PlannedMatmul& matmul, const device_common::MatmulKey& key,
+                     std::int64_t rows);
 void launch_matmul(CudaStream& stream, const PlannedMatmul& matmul,
                    const device_common::MatmulKey& key, const MatmulOperands& operands,
                    void* workspace);

@@ -3,17 +3,17 @@
 #include "kernels/check_tensor.h"
 #include "kernels/cpu/experts/expert_rows.h"
 #include "kernels/device.h"
+#include "kernels/launches/on_gpu.h"
 
 namespace sherd::kernels {
 namespace {
 
-void check_order(const Stream& stream, const ExpertsShape& shape, const ConstTensor& order) {
-  SHERD_CHECK(!is_cuda(stream), "experts on a GPU");
+void check_order(const ExpertsShape& shape, const ConstTensor& order) {
   check_tensor("experts: order", order, DType::kI32, experts_order_numel(shape));
 }
 
-void check_choices(const Stream& stream, const ExpertChoices& args) {
-  check_order(stream, args.shape, args.order);
+void check_choices(const ExpertChoices& args) {
+  check_order(args.shape, args.order);
   const std::int64_t choices = args.shape.tokens * args.shape.per_token;
   check_tensor("experts: numbers of choices", args.from, DType::kF32, choices);
   check_tensor("experts: numbers of rows", args.to, DType::kF32, choices);
@@ -21,8 +21,7 @@ void check_choices(const Stream& stream, const ExpertChoices& args) {
 
 // What a round's pieces need of the owner's buffers.
 template <class Args>
-void check_round(const Stream& stream, const Args& args) {
-  SHERD_CHECK(!is_cuda(stream), "experts on a GPU");
+void check_round(const Args& args) {
   const ExpertsShape& shape = args.shape;
   const std::int64_t C = shape.buffer_rows;
   for (const ExpertPiece& piece : args.pieces) {
@@ -60,63 +59,89 @@ void check_rows(const char* what, const ConstTensor& rows, const ExpertsShape& s
 }  // namespace
 
 void expert_order(Stream& stream, const ExpertOrder& args) {
-  check_order(stream, args.shape, args.order);
+  check_order(args.shape, args.order);
   check_tensor("experts: chosen", args.chosen, DType::kI32,
                args.shape.tokens * args.shape.per_token);
   if (args.counts) check_tensor("experts: counts", args.counts, DType::kI32, args.shape.experts);
+  if (is_cuda(stream)) return on_gpu(stream, cuda::expert_order, launches::expert_order, args);
   stream.run("expert_order", [=, &stream] { cpu::expert_order(stream.team(), args); });
 }
 
+void expert_rank_counts(Stream& stream, const ExpertRankCounts& args) {
+  if (!is_cuda(stream)) return stream.synchronize();
+  check_tensor("experts: counts of ranks", args.counts, DType::kI32, std::ssize(args.rows));
+  if (LedgerStream* ledger = ledger_stream(stream)) {
+    const std::int64_t E = args.shape.experts, choices = args.shape.tokens * args.shape.per_token;
+    for (std::size_t i = 0; i < args.rows.size(); ++i) {
+      const bool more = static_cast<std::int64_t>(i) % E < choices % E;
+      args.rows[i] = static_cast<std::int32_t>(choices / E + (more ? 1 : 0));
+    }
+    return ledger->synchronize();
+  }
+  const CallWithOperands call(args);
+  cuda::expert_rank_counts(stream, args);
+}
+
 void expert_pack(Stream& stream, const ExpertPack& args) {
-  check_order(stream, args.shape, args.order);
+  check_order(args.shape, args.order);
   check_tensor("experts: x", args.x, args.x.dtype, args.shape.tokens * args.shape.width);
   check_tensor("experts: home rows", args.out, args.x.dtype,
                args.shape.tokens * args.shape.per_token * args.shape.width);
+  if (is_cuda(stream)) return on_gpu(stream, cuda::expert_pack, launches::expert_pack, args);
   stream.run("expert_pack", [=, &stream] { cpu::expert_pack(stream.team(), args); });
 }
 
 void expert_choices_to_rows(Stream& stream, const ExpertChoices& args) {
-  check_choices(stream, args);
+  check_choices(args);
+  if (is_cuda(stream))
+    return on_gpu(stream, cuda::expert_choices_to_rows, launches::expert_choices_to_rows, args);
   stream.run("expert_choices_to_rows",
              [=, &stream] { cpu::expert_choices_to_rows(stream.team(), args); });
 }
 
 void expert_rows_to_choices(Stream& stream, const ExpertChoices& args) {
-  check_choices(stream, args);
+  check_choices(args);
+  if (is_cuda(stream))
+    return on_gpu(stream, cuda::expert_rows_to_choices, launches::expert_rows_to_choices, args);
   stream.run("expert_rows_to_choices",
              [=, &stream] { cpu::expert_rows_to_choices(stream.team(), args); });
 }
 
 void expert_combine(Stream& stream, const ExpertCombine& args) {
-  check_order(stream, args.shape, args.order);
+  check_order(args.shape, args.order);
   const std::int64_t T = args.shape.tokens, D = args.shape.width, k = args.shape.per_token;
   check_tensor("experts: home rows", args.rows, args.rows.dtype, T * k * D);
   check_tensor("experts: sums", args.sums, DType::kF32, T * D);
   if (args.weights) check_tensor("experts: weights", args.weights, DType::kF32, T * k);
   if (args.y) check_tensor("experts: y", args.y, args.rows.dtype, T * D);
   if (args.shared) check_tensor("experts: shared", args.shared, args.rows.dtype, T * D);
+  if (is_cuda(stream)) return on_gpu(stream, cuda::expert_combine, launches::expert_combine, args);
   stream.run("expert_combine", [=, &stream] { cpu::expert_combine(stream.team(), args); });
 }
 
 void expert_rows_forward(Stream& stream, const ExpertRowsForward& args) {
-  check_round(stream, args);
+  check_round(args);
   check_rows("experts: x", args.x, args.shape, args.workspace);
   check_up(args);
   check_down(args);
+  if (is_cuda(stream))
+    return on_gpu(stream, cuda::expert_rows_forward, launches::expert_rows_forward, args);
   stream.run("expert_rows_forward",
              [=, &stream] { cpu::expert_rows_forward(stream.team(), args); });
 }
 
 void expert_rows_activate(Stream& stream, const ExpertRowsActivate& args) {
-  check_round(stream, args);
+  check_round(args);
   check_rows("experts: x", args.x, args.shape, args.workspace);
   check_up(args);
+  if (is_cuda(stream))
+    return on_gpu(stream, cuda::expert_rows_activate, launches::expert_rows_activate, args);
   stream.run("expert_rows_activate",
              [=, &stream] { cpu::expert_rows_activate(stream.team(), args); });
 }
 
 void expert_rows_backward(Stream& stream, const ExpertRowsBackward& args) {
-  check_round(stream, args);
+  check_round(args);
   check_rows("experts: dy", args.dy, args.shape, args.workspace);
   check_up(args);
   check_down(args);
@@ -125,12 +150,14 @@ void expert_rows_backward(Stream& stream, const ExpertRowsBackward& args) {
   check_tensor("experts: d_weights", args.d_weights, DType::kF32, C);
   check_tensor("experts: d_activated", args.workspace.d_activated, args.dy.dtype,
                C * args.shape.ffn_width);
+  if (is_cuda(stream))
+    return on_gpu(stream, cuda::expert_rows_backward, launches::expert_rows_backward, args);
   stream.run("expert_rows_backward",
              [=, &stream] { cpu::expert_rows_backward(stream.team(), args); });
 }
 
 void expert_rows_gradients(Stream& stream, const ExpertRowsGradients& args) {
-  check_round(stream, args);
+  check_round(args);
   const ExpertsShape& shape = args.shape;
   check_rows("experts: x", args.x, shape, args.workspace);
   check_rows("experts: dy", args.dy, shape, args.workspace);
@@ -142,6 +169,8 @@ void expert_rows_gradients(Stream& stream, const ExpertRowsGradients& args) {
     check_tensor("experts: d_down", args.d_down, args.d_down.dtype,
                  shape.experts * shape.width * shape.ffn_width);
   }
+  if (is_cuda(stream))
+    return on_gpu(stream, cuda::expert_rows_gradients, launches::expert_rows_gradients, args);
   stream.run("expert_rows_gradients",
              [=, &stream] { cpu::expert_rows_gradients(stream.team(), args); });
 }

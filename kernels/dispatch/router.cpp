@@ -3,12 +3,15 @@
 #include "kernels/check_tensor.h"
 #include "kernels/cpu/experts/router.h"
 #include "kernels/device.h"
+#include "kernels/launches/on_gpu.h"
+#include "kernels/router_rules.h"
 
 namespace sherd::kernels {
 namespace {
 
 void check_shape(const Stream& stream, const RouterShape& shape) {
-  SHERD_CHECK(!is_cuda(stream), "a router on a GPU");
+  SHERD_CHECK(!is_cuda(stream) || router_rules::scratch_numel(shape) <= kMostGpuExperts,
+              "{} experts in {} groups on a GPU", shape.experts, shape.groups);
   SHERD_CHECK(shape.per_token >= 1 && shape.per_token <= shape.experts, "{} of {} experts",
               shape.per_token, shape.experts);
   SHERD_CHECK(shape.groups >= 1 && shape.experts % shape.groups == 0 && shape.kept_groups >= 1 &&
@@ -32,6 +35,10 @@ void router_forward(Stream& stream, const RouterForward& args) {
   if (shape.scope == BalanceScope::kPreviousStep) {
     check_tensor("router: previous counts", args.previous_counts, DType::kI32, E + 1);
   }
+  const std::int64_t needed = router_workspace_bytes(shape, compute_device(stream));
+  SHERD_CHECK(args.workspace.bytes() >= needed, "router: a workspace of {} bytes, not {}",
+              args.workspace.bytes(), needed);
+  if (is_cuda(stream)) return on_gpu(stream, cuda::router_forward, launches::router_forward, args);
   stream.run("router_forward", [=, &stream] { cpu::router_forward(stream.team(), args); });
 }
 
@@ -40,14 +47,19 @@ void router_totals(Stream& stream, const RouterTotals& args) {
   check_shape(stream, shape);
   check_tensor("router: counts", args.counts, DType::kI32, shape.sequences * shape.experts);
   check_tensor("router: totals", args.totals, DType::kF64, shape.experts + 2);
+  if (is_cuda(stream)) return on_gpu(stream, cuda::router_totals, launches::router_totals, args);
   stream.run("router_totals", [args] { cpu::router_totals(args); });
 }
 
 void router_correction(Stream& stream, const RouterCorrection& args) {
-  SHERD_CHECK(!is_cuda(stream), "a router's correction on a GPU");
+  SHERD_CHECK(!is_cuda(stream) || std::ssize(args.counts) <= kMostGpuExperts, "{} experts on a GPU",
+              args.counts.size());
   SHERD_CHECK(args.first >= 0 && args.first + args.bias.numel <= std::ssize(args.counts),
               "a router's bias of experts {} to {}, of {}", args.first,
               args.first + args.bias.numel, args.counts.size());
+  if (is_cuda(stream)) {
+    return on_gpu(stream, cuda::router_correction, launches::router_correction, args);
+  }
   stream.run("router_correction", [args] { cpu::router_correction(args); });
 }
 
@@ -59,9 +71,19 @@ void router_backward(Stream& stream, const RouterBackward& args) {
   check_tensor("router: chosen", args.chosen, DType::kI32, T * k);
   check_tensor("router: weights", args.weights, DType::kF32, T * k);
   check_tensor("router: d_weights", args.d_weights, DType::kF32, T * k);
+  check_tensor("router: counts", args.counts, DType::kI32, shape.sequences * E);
   check_tensor("router: balance", args.balance, DType::kF32, shape.balance_groups() * (E + 2));
   check_tensor("router: d_logits", args.d_logits, DType::kF32, T * E);
+  if (is_cuda(stream)) {
+    return on_gpu(stream, cuda::router_backward, launches::router_backward, args);
+  }
   stream.run("router_backward", [=, &stream] { cpu::router_backward(stream.team(), args); });
+}
+
+std::int64_t router_workspace_bytes(const RouterShape& shape, const ComputeDevice& device) {
+  if (device.kind == DeviceKind::kCpu) return 0;
+  const std::int64_t chunks = shape.sequences * router_rules::chunks_of(shape);
+  return chunks * ((shape.experts + 1) * 8 + shape.experts * 4);
 }
 
 }  // namespace sherd::kernels

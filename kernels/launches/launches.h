@@ -5,6 +5,8 @@
 /// Attention by cuDNN counts as one launch, whatever kernels cuDNN runs. With documents, queries
 /// are assumed to see all keys before them, since only the data determine where documents end.
 ///
+/// Experts' launches follow from the number of rows that each has; a ledger takes them to be equal.
+///
 /// tests/emulated_gpu/launches_test.cpp compares the number of launches of every interface with a
 /// whole run's.
 #pragma once
@@ -14,6 +16,8 @@
 #include "kernels/attention.h"
 #include "kernels/columns.h"
 #include "kernels/cut_cross_entropy.h"
+#include "kernels/expert_rows.h"
+#include "kernels/experts.h"
 #include "kernels/kv_cache.h"
 #include "kernels/linear.h"
 #include "kernels/nf4.h"
@@ -22,6 +26,7 @@
 #include "kernels/pointwise.h"
 #include "kernels/qk_norm.h"
 #include "kernels/rotary.h"
+#include "kernels/router.h"
 #include "kernels/token.h"
 #include "kernels/update.h"
 
@@ -77,6 +82,28 @@ Launches attention_forward(const AttentionForward& args);
 Launches attention_maxima(const AttentionForward& args);
 Launches attention_backward(const AttentionBackward& args);
 Launches cached_attention(const CachedAttention& args);
+
+Launches router_forward(const RouterForward& args);
+Launches router_totals(const RouterTotals& args);
+Launches router_correction(const RouterCorrection& args);
+Launches router_backward(const RouterBackward& args);
+Launches expert_row_counts(const ExpertRowCounts& args);
+Launches experts_forward(const ExpertsForward& args);
+Launches experts_backward(const ExpertsBackward& args);
+Launches expert_order(const ExpertOrder& args);
+Launches expert_pack(const ExpertPack& args);
+Launches expert_choices_to_rows(const ExpertChoices& args);
+Launches expert_rows_to_choices(const ExpertChoices& args);
+Launches expert_combine(const ExpertCombine& args);
+Launches expert_rows_forward(const ExpertRowsForward& args);
+Launches expert_rows_activate(const ExpertRowsActivate& args);
+Launches expert_rows_backward(const ExpertRowsBackward& args);
+Launches expert_rows_gradients(const ExpertRowsGradients& args);
+Launches experts_input_gradient(const ExpertsInputGradient& args);
+Launches gate_logits(const GateLogits& args);
+Launches gate_forward(const GateForward& args);
+Launches gate_backward(const GateBackward& args);
+Launches gate_weight_gradient(const GateWeightGradient& args);
 
 Launches nf4_encode(const ConstTensor& x, const Tensor& codes, const Tensor& scales);
 Launches nf4_encode_scales(const ConstTensor& scales, const Tensor& codes, const Tensor& ranges);

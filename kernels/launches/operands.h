@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "core/tensor.h"
+#include "kernels/expert_rows.h"
 #include "kernels/update.h"
 
 namespace sherd::kernels {
@@ -29,7 +30,8 @@ namespace operands {
 template <class T>
 inline constexpr bool is_list_of_numbers = false;
 template <class T>
-inline constexpr bool is_list_of_numbers<std::vector<T>> = std::is_arithmetic_v<T>;
+inline constexpr bool is_list_of_numbers<std::vector<T>> =
+    std::is_arithmetic_v<T> || std::is_same_v<T, RowRange> || std::is_same_v<T, ExpertPiece>;
 template <class T>
 inline constexpr bool is_list_of_numbers<std::span<T>> =
     std::is_arithmetic_v<T> || std::is_same_v<std::remove_cv_t<T>, UpdateSegment>;

@@ -83,7 +83,7 @@ void compare(DType dtype, int threads, int imbalance) {
   OwnedTensor sums(DType::kF32, T * D), d_up(DType::kF32, E * U * D),
       d_down(DType::kF32, E * D * F), d_weights(DType::kF32, N),
       order(DType::kI32, experts_order_numel(shape)),
-      matmuls(DType::kU8, kernels::experts_workspace_bytes(shape, dtype, DType::kF32));
+      matmuls(DType::kU8, kernels::experts_workspace_bytes(shape, dtype, DType::kF32, {}));
   const OwnedTensor chosen(routes(shape, imbalance)),
       weights(DType::kF32, test::Values(static_cast<std::size_t>(N), 0.25));
   const kernels::ExpertsWorkspace buffers{sums, rows, wide, narrow, d_narrow, order, matmuls};

@@ -27,6 +27,15 @@ TEST(Launches, OfAStepAreThoseInTheLedgerForEveryFormOfAModel) {
   }
 }
 
+// Whatever tokens choose, all rows fit into one round.
+TEST(Launches, OfAStepAreThoseInTheLedgerForEveryMixtureOfExperts) {
+  for (ModelForm form : expert_forms()) {
+    SCOPED_TRACE(form.name);
+    form.shape.moe.buffer_rows = form.shape.tokens() * form.shape.moe.per_token;
+    expect_alike(tiny_training(form.shape, 1.0f), one_gpu(2));
+  }
+}
+
 TEST(Launches, OfAStepAreThoseInTheLedgerForEveryOptimizer) {
   for (const OptimizerType type :
        {OptimizerType::kAdam, OptimizerType::kAdamW, OptimizerType::kSgd, OptimizerType::kLion,

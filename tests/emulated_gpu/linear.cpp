@@ -4,6 +4,7 @@
 #include "core/cuda_device.h"
 #include "cuda_runtime_api.h"
 #include "kernels/cuda/column_sums.h"
+#include "kernels/cuda/expert_products.h"
 #include "kernels/cuda/forms.h"
 #include "kernels/cuda/matmul_tuning.h"
 #include "kernels/libraries.h"
@@ -54,6 +55,32 @@ void linear_backward_weight(Stream& stream, const LinearBackwardWeight& args) {
   if (args.dbias) {
     sum_columns(stream, args.dy, args.shape, args.dbias, args.add_to_output, args.workspace);
   }
+}
+
+void multiply_expert_rows(CudaStream& stream, const device_common::MatmulKey& key,
+                          std::int64_t rows, const MatmulOperands& x, void*) {
+  const auto in = [&](const void* data, std::int64_t numel) {
+    return ConstTensor(data, key.in, numel);
+  };
+  const auto out = [&](std::int64_t numel) { return Tensor{x.d, key.out, numel}; };
+  const std::int64_t m = key.m, k = key.k;
+  if (key.transpose_b) {
+    return linear_backward_weight(stream, {.shape = {rows, m, key.n},
+                                           .dy = in(x.b, rows * key.n),
+                                           .x = in(x.a, rows * m),
+                                           .dw = out(m * key.n),
+                                           .dbias = {},
+                                           .add_to_output = key.add_to_output,
+                                           .workspace = {}});
+  }
+  const ConstTensor w = in(x.a, m * k), own = in(x.b, rows * k);
+  if (key.transpose_a) {
+    return linear_forward(
+        stream,
+        {.shape = {rows, k, m}, .x = own, .w = w, .bias = {}, .y = out(rows * m), .workspace = {}});
+  }
+  linear_backward_input(
+      stream, {.shape = {rows, m, k}, .dy = own, .w = w, .dx = out(rows * m), .workspace = {}});
 }
 
 double seconds_on_device(Stream&, int, const std::function<void()>&, const std::function<void()>&) {

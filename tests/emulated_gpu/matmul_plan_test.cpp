@@ -5,6 +5,8 @@
 #include <cstdlib>
 #include <tuple>
 
+#include "kernels/cuda/expert_products.h"
+#include "kernels/experts.h"
 #include "kernels/libraries.h"
 #include "kernels/linear.h"
 #include "tests/emulated_gpu/ledger_counts.h"
@@ -98,6 +100,27 @@ class MatmulPlans : public ::testing::Test {
 
 // What the fake says of its second algorithm.
 constexpr MatmulAlgorithm kSecond{.id = 2, .tile = 22, .stages = 5, .cluster_shape = 2};
+
+// Also if the heuristic's first answer can't multiply so many.
+TEST_F(MatmulPlans, AnExpertsRowsHaveOneAlgorithmHoweverManyTheyAre) {
+  fake_cuda::set_blas({.most_columns = {{1, 600}}});
+  on_machine(1, 9, [&] {
+    Product product(0, {700, 40, 16}, DType::kBF16);
+    const LinearForward args = product.args();
+    MatmulKey key = device_common::matmul_key(args);
+    key.n = kExpertPiece;
+    for (const std::int64_t rows : {1, 24, 512, 700}) {
+      cuda::multiply_expert_rows(cuda_stream(product.stream()), key, rows,
+                                 {.a = args.w.data, .b = args.x.data, .d = args.y.data},
+                                 args.workspace.data);
+      product.stream().synchronize();
+      EXPECT_EQ(fake_cuda::matmuls().back().algorithm, 2) << rows;
+      EXPECT_EQ(fake_cuda::matmuls().back().n, rows);
+    }
+    EXPECT_EQ(fake_cuda::questions(), 1);
+    EXPECT_TRUE(test::same_bits(product.result(), product.on_cpu()));
+  });
+}
 
 TEST_F(MatmulPlans, WithoutATableTheHeuristicsFirstAnswerMultiplies) {
   on_machine(8, 1, [&] {

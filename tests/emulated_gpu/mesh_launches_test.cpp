@@ -3,6 +3,7 @@
 #include "tests/emulated_gpu/ledger_counts.h"
 #include "tests/emulated_gpu/on_machine.h"
 #include "tests/support/devices/gpu_meshes.h"
+#include "tests/support/models/model_forms.h"
 
 namespace sherd::testing {
 namespace {
@@ -30,6 +31,20 @@ TEST(NcclLaunches, OfMeshesAreThoseInTheLedger) {
     }
     EXPECT_EQ(text_of(ledger), text_of(launched));
   }
+}
+
+// The buffer has room for all rows, whatever tokens choose: one round.
+TEST(NcclLaunches, OfRanksThatDivideExpertsAreThoseInTheLedger) {
+  model::ModelShape shape = shape_named(expert_forms(), "sandwich_experts");
+  shape.moe.buffer_rows = 2 * shape.tokens() * shape.moe.per_token;
+  const engine::TrainingOptions options = tiny_training(shape, 1.0f);
+  const RunShape setup{.world_size = 2,
+                       .axes = {{"expert", 2}, {"shard", 1}},
+                       .stage = 3,
+                       .place = RunShape::Place::kGpus};
+  LaunchCounts launched;
+  on_machine(2, 1, [&] { launched = launched_in_a_step(options, setup); });
+  EXPECT_EQ(text_of(in_the_ledger(options, setup)), text_of(launched));
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include "tests/emulated_gpu/on_machine.h"
 #include "tests/engine/model/reference_run.h"
 #include "tests/support/devices/gpu_meshes.h"
+#include "tests/support/models/model_forms.h"
 #include "tests/support/runs/counted_traffic.h"
 
 namespace sherd::testing {
@@ -176,6 +177,29 @@ TEST(NcclMesh, SendsWhatWasPlannedAndSaysForWhomItWaited) {
   for (GpuMesh each : gpu_meshes()) {
     if (each.pipeline > 1 || each.dtype == DType::kF16) continue;  // f16 sends what bf16 does
     on_machine(each.world_size(), ++seed, [&] { expect_traffic_as_planned(each, Place::kGpus); });
+  }
+}
+
+// Rows travel by NCCL, which copies them. Of two addends of other gradients there is one sum.
+TEST(NcclExperts, OnAGpuForEachRankFollowRanksThatShareOne) {
+  std::uint64_t seed = 500;
+  for (const auto& [expert, shard] : {std::pair(2, 1), {2, 2}}) {
+    model::ModelShape shape = shape_named(expert_forms(), "parallel_experts");
+    shape.dropout = 0.0;
+    const engine::TrainingOptions options = tiny_training(shape, 1.0f);
+    RunShape setup{.world_size = expert * shard,
+                   .axes = {{"expert", expert}, {"shard", shard}},
+                   .stage = 3,
+                   .place = Place::kGpu};
+    Outcome shared, apart;
+    on_machine(1, ++seed, [&] { shared = train(options, setup, 2); });
+    setup.place = Place::kGpus;
+    on_machine(setup.world_size, ++seed, [&] { apart = train(options, setup, 2); });
+    const std::string differs = difference(apart, shared);
+    EXPECT_TRUE(shard > 1 || differs.empty()) << differs;
+    for (std::size_t step = 0; step < shared.losses.size(); ++step) {
+      EXPECT_NEAR(apart.losses[step], shared.losses[step], 1e-5) << name_of(setup);
+    }
   }
 }
 

@@ -59,6 +59,12 @@ cublasStatus_t take(T& to, const void* value, std::size_t bytes) {
   return CUBLAS_STATUS_SUCCESS;
 }
 
+bool multiplies(const Algorithm& algorithm, const Sizes& sizes) {
+  std::lock_guard lock(mutex);
+  const auto most = blas.most_columns.find(static_cast<int>(algorithm.attributes[0]));
+  return most == blas.most_columns.end() || sizes.n <= most->second;
+}
+
 std::size_t workspace_of(const Algorithm& algorithm, const Sizes& sizes) {
   const std::uint32_t parts = algorithm.attributes[kSplit];
   return parts > 1 ? static_cast<std::size_t>(parts * sizes.m * sizes.n * 4) : 0;
@@ -143,6 +149,14 @@ cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* made, cudaData
 cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t x) {
   delete &as<Layout>(x);
   return CUBLAS_STATUS_SUCCESS;
+}
+
+// Only a size that is no distance between columns.
+cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t x,
+                                                cublasLtMatrixLayoutAttribute_t attribute,
+                                                const void* value, std::size_t bytes) {
+  if (attribute != CUBLASLT_MATRIX_LAYOUT_COLS) return CUBLAS_STATUS_NOT_SUPPORTED;
+  return take(as<Layout>(x).columns, value, bytes);
 }
 
 cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t* made) {
@@ -268,6 +282,7 @@ cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t, cublasLtMatmulDesc_t ho
   if (x.attributes[CUBLASLT_ALGO_CONFIG_TILE_ID] != 20 + x.attributes[CUBLASLT_ALGO_CONFIG_ID]) {
     return CUBLAS_STATUS_NOT_SUPPORTED;
   }
+  if (!multiplies(x, sizes)) return CUBLAS_STATUS_NOT_SUPPORTED;
   result->workspaceSize = workspace_of(x, sizes);
   result->state = CUBLAS_STATUS_SUCCESS;
   return CUBLAS_STATUS_SUCCESS;
@@ -292,6 +307,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t described, 
   }
   const Algorithm x = of(*algorithm);
   if (workspace_of(x, sizes) > bytes) return CUBLAS_STATUS_INVALID_VALUE;
+  if (!multiplies(x, sizes)) return CUBLAS_STATUS_NOT_SUPPORTED;
   for (const void* operand : {a, b, c, static_cast<const void*>(d), how.bias, how.aux}) {
     if (x.alignment > 0 && reinterpret_cast<std::uintptr_t>(operand) % x.alignment != 0) {
       return CUBLAS_STATUS_INVALID_VALUE;

@@ -20,6 +20,7 @@ struct Blas {
   int num_algorithms = 4;
   std::map<int, int> takes_ms{};  ///< 1 where not said
   int version = 130100;
+  std::map<int, std::int64_t> most_columns{};  ///< that an algorithm multiplies; any where not said
 };
 void set_blas(const Blas& blas);
 /// All since `set_blas`, in the order of the calls.

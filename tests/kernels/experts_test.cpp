@@ -75,7 +75,7 @@ Outputs both_ways(Stream& stream, const Case& c, const Tensors& in) {
   OwnedTensor sums(DType::kF32, T * D), d_sum(DType::kF32, T * D), rows(c.dtype, C * D),
       up(c.dtype, C * shape.up_width()), activated(c.dtype, C * F), d_activated(c.dtype, C * F),
       order(DType::kI32, experts_order_numel(shape)),
-      matmuls(DType::kU8, experts_workspace_bytes(shape, c.dtype, DType::kF32));
+      matmuls(DType::kU8, experts_workspace_bytes(shape, c.dtype, DType::kF32, {}));
   const ExpertsWorkspace buffers{sums, rows, up, activated, d_activated, order, matmuls};
   Outputs out{{c.dtype, T * D},
               {DType::kF32, T * shape.per_token},
@@ -145,7 +145,7 @@ Outputs in_steps(Stream& stream, const Case& c, const Tensors& in, int owners) {
   OwnedTensor sums(DType::kF32, T * D), d_sum(DType::kF32, T * D), rows(c.dtype, C * D),
       up(c.dtype, C * U), activated(c.dtype, C * F), d_activated(c.dtype, C * F),
       order(DType::kI32, experts_order_numel(shape)), counts(DType::kI32, E),
-      matmuls(DType::kU8, experts_workspace_bytes(owned, c.dtype, DType::kF32)),
+      matmuls(DType::kU8, experts_workspace_bytes(owned, c.dtype, DType::kF32, {})),
       home(c.dtype, C * D), numbers(DType::kF32, C), x_rows(c.dtype, C * D),
       dy_rows(c.dtype, C * D), row_weights(DType::kF32, C), row_d_weights(DType::kF32, C);
   const ExpertsWorkspace buffers{sums, rows, up, activated, d_activated, order, matmuls};

@@ -58,6 +58,7 @@ OwnedTensor backward(Stream& stream, const Inputs& in, const Outputs& routed,
                            .chosen = routed[kChosen],
                            .weights = routed[kWeights],
                            .d_weights = dw,
+                           .counts = routed[kCounts],
                            .balance = routed[kBalance],
                            .loss_scale = loss_scale,
                            .d_logits = d_logits});

@@ -94,7 +94,10 @@ class LinkWriter {
   bool cleared_ = false;
 };
 
-std::span<const std::int32_t> counts_of(const Routing& decided) {
+// A CPU reads what ranks have exchanged; of a GPU's it knows a copy.
+std::span<const std::int32_t> counts_of(const Routing& decided,
+                                        std::span<const std::int32_t> copied) {
+  if (!copied.empty()) return copied;
   return {decided.rank_counts.as<std::int32_t>(),
           static_cast<std::size_t>(decided.rank_counts.numel)};
 }
@@ -119,13 +122,14 @@ void ExpertExchange::sort(const Routing& decided, const Tensor& counts) {
       {.shape = shape_.experts(), .chosen = decided.chosen, .order = order(), .counts = counts});
 }
 
-void ExpertExchange::begin(const Routing& decided, const ConstTensor& x_TD) {
+void ExpertExchange::begin(const Routing& decided, const ConstTensor& x_TD,
+                           std::span<std::int32_t> counts) {
   const std::int64_t E = shape_.moe.experts;
   sort(decided, decided.rank_counts.part(shape_.expert.rank * E, E));
   collectives_.gather_counts("counts of experts", decided.rank_counts);
   collectives_.await_rows();
-  compute_.synchronize();  // the host reads the counts
-  begun_ = rounds(decided);
+  kernels::expert_rank_counts(compute_, {shape_.experts(), decided.rank_counts, counts});
+  begun_ = rounds(counts_of(decided, counts));
   if (!begun_->empty()) begin_round(x_TD, begun_->front());
 }
 
@@ -136,8 +140,8 @@ void ExpertExchange::begin_round(const ConstTensor& x_TD, const ExpertRound& rou
   send("rows for experts", home_rows(), shape_.width, round, x_rows);
 }
 
-std::vector<ExpertRound> ExpertExchange::rounds(const Routing& decided) const {
-  return expert_rounds(counts_of(decided), shape_.expert.degree, shape_.expert.rank,
+std::vector<ExpertRound> ExpertExchange::rounds(std::span<const std::int32_t> counts) const {
+  return expert_rounds(counts, shape_.expert.degree, shape_.expert.rank,
                        shape_.owned_experts().buffer_rows);
 }
 
@@ -166,7 +170,8 @@ void ExpertExchange::forward(const Forward& args) {
   const std::int64_t D = shape_.width;
   const auto begun = std::exchange(begun_, std::nullopt);
   if (!begun) sort(args.decided);  // a recompute comes after other layers
-  const std::vector<ExpertRound> all = begun ? *begun : rounds(args.decided);
+  const std::vector<ExpertRound> all =
+      begun ? *begun : rounds(counts_of(args.decided, args.counts));
   for (const ExpertRound& round : all) {
     if (!begun || &round != &all.front()) begin_round(args.x_TD, round);
     collectives_.await_rows();
@@ -240,8 +245,9 @@ void ExpertExchange::backward(const Backward& args) {
   kernels::expert_choices_to_rows(
       compute_,
       {.shape = all, .order = order(), .from = args.decided.weights, .to = home_numbers()});
-  LinkWriter links(args, counts_of(args.decided), shape_.expert);
-  for (const ExpertRound& round : rounds(args.decided)) {
+  const std::span<const std::int32_t> counts = counts_of(args.decided, args.counts);
+  LinkWriter links(args, counts, shape_.expert);
+  for (const ExpertRound& round : rounds(counts)) {
     backward_round(args, round);
     links.add(compute_, of_round, round.pieces);
     links.complete(compute_, of_round, round.complete_sources);

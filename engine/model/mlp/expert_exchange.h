@@ -22,6 +22,7 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "engine/model/computation.h"
@@ -35,7 +36,8 @@ class ExpertExchange : protected Part {
   explicit ExpertExchange(Computation& computation) : Part(computation) {}
 
   /// After the router has decided: exchanges counts, and begins the forward's first round.
-  void begin(const Routing& decided, const ConstTensor& x_TD);
+  /// `counts`: as in Forward.
+  void begin(const Routing& decided, const ConstTensor& x_TD, std::span<std::int32_t> counts);
 
   struct Forward {
     Routing decided;
@@ -44,6 +46,8 @@ class ExpertExchange : protected Part {
     ConstTensor shared{};  ///< added last; may be empty
     Tensor out_TD;         ///< may be `shared`
     kernels::ExpertsWorkspace workspace;
+    /// On a GPU, what the host knows of the counts [R, E], since `begin`; else empty.
+    std::span<const std::int32_t> counts{};
   };
   void forward(const Forward& args);
 
@@ -56,11 +60,12 @@ class ExpertExchange : protected Part {
     ExpertGradients written;  ///< the first rank's; empty where matrices are frozen
     std::function<ExpertGradients()> next;
     kernels::ExpertsWorkspace workspace;
+    std::span<const std::int32_t> counts{};
   };
   void backward(const Backward& args);
 
  private:
-  std::vector<ExpertRound> rounds(const Routing& decided) const;
+  std::vector<ExpertRound> rounds(std::span<const std::int32_t> counts) const;
   Tensor order() const;
   void sort(const Routing& decided, const Tensor& counts = {});
   void begin_round(const ConstTensor& x_TD, const ExpertRound& round);

@@ -7,6 +7,21 @@
 
 namespace sherd::model {
 
+Mixture::Mixture(Computation& computation)
+    : Part(computation), shared_(computation), exchange_(computation) {
+  if (compute_.device() != DeviceKind::kCuda || !shape_.moe.active()) return;
+  const std::int64_t ranks = shape_.expert.is_cut() ? shape_.expert.degree : 1;
+  rows_of_experts_.resize(activations_.routing.size() *
+                          static_cast<std::size_t>(ranks * shape_.moe.experts));
+}
+
+std::span<std::int32_t> Mixture::rows_of_experts(std::int64_t block) {
+  if (rows_of_experts_.empty()) return {};
+  const auto slot = static_cast<std::size_t>(c_.residuals[static_cast<std::size_t>(block)]);
+  const std::size_t of_a_slot = rows_of_experts_.size() / activations_.routing.size();
+  return std::span(rows_of_experts_).subspan(slot * of_a_slot, of_a_slot);
+}
+
 Routing Mixture::routing(std::int64_t block) const {
   return activations_.routing_of(c_.residuals[static_cast<std::size_t>(block)], shape_);
 }
@@ -72,12 +87,21 @@ void Mixture::decide(std::int64_t block, const BlockParameters& parameters, cons
                            .weights = decides.weights,
                            .counts = decides.counts,
                            .balance = decides.balance,
-                           .previous_counts = previous});
-  if (shape_.expert.is_cut()) exchange_.begin(decides, x_TD(block));
-  if (!pass.expert_totals) return;
-  const std::int64_t per_layer = shape_.moe.experts + 2;
-  kernels::router_totals(compute_, {shape_.router(), decides.counts, decides.balance,
-                                    pass.expert_totals.part(block * per_layer, per_layer)});
+                           .previous_counts = previous,
+                           .workspace = activations_.workspace});
+  if (shape_.expert.is_cut()) exchange_.begin(decides, x_TD(block), rows_of_experts(block));
+  if (pass.expert_totals) {
+    const std::int64_t per_layer = shape_.moe.experts + 2;
+    kernels::router_totals(compute_, {shape_.router(), decides.counts, decides.balance,
+                                      pass.expert_totals.part(block * per_layer, per_layer)});
+  }
+  if (shape_.expert.is_cut()) return;
+  kernels::expert_row_counts(
+      compute_,
+      {.shape = shape_.experts(),
+       .chosen = decides.chosen,
+       .order = rows(activations_.experts.order, 1, kernels::experts_order_numel(shape_.experts())),
+       .rows = rows_of_experts(block)});
 }
 
 void Mixture::forward(std::int64_t block, const BlockParameters& parameters, const Pass& pass,
@@ -115,7 +139,8 @@ void Mixture::output(std::int64_t block, const BlockParameters& parameters, cons
                               .down = parameters[SiteId::kExpertsDown].weight,
                               .shared = has_shared() ? out_TD : ConstTensor{},
                               .out_TD = out_TD,
-                              .workspace = experts_workspace(false)});
+                              .workspace = experts_workspace(false),
+                              .counts = rows_of_experts(block)});
   }
   kernels::experts_forward(compute_, {.shape = shape_.experts(),
                                       .x = x_TD(block),
@@ -126,7 +151,8 @@ void Mixture::output(std::int64_t block, const BlockParameters& parameters, cons
                                       .biases = biases_of(parameters),
                                       .shared = has_shared() ? out_TD : ConstTensor{},
                                       .y = out_TD,
-                                      .workspace = experts_workspace(false)});
+                                      .workspace = experts_workspace(false),
+                                      .rows = rows_of_experts(block)});
 }
 
 void Mixture::compute_again(std::int64_t block, const BlockParameters& parameters) {
@@ -176,7 +202,8 @@ void Mixture::experts_backward(std::int64_t block, const BlockParameters& parame
                                .d_sum = d_sum,
                                .written = {up.weight, down.weight},
                                .next = up.next,
-                               .workspace = experts_workspace(true)});
+                               .workspace = experts_workspace(true),
+                               .counts = rows_of_experts(block)});
   }
   kernels::experts_backward(compute_, {.shape = shape_.experts(),
                                        .x = x_TD(block),
@@ -193,7 +220,8 @@ void Mixture::experts_backward(std::int64_t block, const BlockParameters& parame
                                        .adds_down = down.adds,
                                        .workspace = experts_workspace(true),
                                        .biases = biases_of(parameters),
-                                       .d_biases = {up.bias, down.bias}});
+                                       .d_biases = {up.bias, down.bias},
+                                       .rows = rows_of_experts(block)});
 }
 
 void Mixture::router_backward(std::int64_t block, const BlockParameters& parameters,
@@ -210,6 +238,7 @@ void Mixture::router_backward(std::int64_t block, const BlockParameters& paramet
        .chosen = decided.chosen,
        .weights = decided.weights,
        .d_weights = rows(own.d_weights, T, shape_.moe.per_token),
+       .counts = decided.counts,
        .balance = decided.balance,
        .loss_scale = pass.balance_scale / static_cast<float>(shape_.router().balance_groups()),
        .d_logits = d_logits_TE});

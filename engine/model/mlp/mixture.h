@@ -10,8 +10,13 @@
 /// Ranks    may divide the experts (expert_exchange.h); the shared expert is computed before
 ///          results come back.
 /// Shapes   x, branch [T, D]; the experts' matrices as in engine/model/sites.h.
-/// Device   CPU. Not with tensor or context ranks, nor with canonical sums.
+/// GPUs     The host waits once in each forward of such a layer, for the experts' numbers of rows
+///          (kernels/experts.h). Backward and recompute know them.
+/// Not with tensor or context ranks, nor with canonical sums.
 #pragma once
+
+#include <span>
+#include <vector>
 
 #include "engine/model/mlp/expert_exchange.h"
 #include "engine/model/mlp/mlp.h"
@@ -21,8 +26,7 @@ namespace sherd::model {
 
 class Mixture : protected Part {
  public:
-  explicit Mixture(Computation& computation)
-      : Part(computation), shared_(computation), exchange_(computation) {}
+  explicit Mixture(Computation& computation);
 
   /// The router's decision, unless `recomputes`, and the shared expert up to its activation's
   /// output (with a gate: to its own output).
@@ -58,8 +62,13 @@ class Mixture : protected Part {
   void experts_backward(std::int64_t block, const BlockParameters& parameters,
                         const BlockParameters& gradients, const ConstTensor& d_out_TD, bool input);
 
+  std::span<std::int32_t> rows_of_experts(std::int64_t block);
+
   Mlp shared_;
   ExpertExchange exchange_;  // if ranks divide the experts
+  /// On a GPU, of each residual slot: rows of each expert, as its router decided; if ranks divide
+  /// the experts, of each rank.
+  std::vector<std::int32_t> rows_of_experts_;
 };
 
 }  // namespace sherd::model

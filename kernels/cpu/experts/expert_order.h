@@ -1,10 +1,7 @@
 /// The rows of all tokens, sorted by expert, then by token.
 #pragma once
 
-#include <algorithm>
-#include <vector>
-
-#include "kernels/expert_rows.h"
+#include "kernels/expert_pieces.h"
 
 namespace sherd::kernels::cpu {
 
@@ -29,22 +26,8 @@ class ExpertRowOrder {
   /// Calls `round(pieces)` for all rows, as many whole pieces at a time as there is room for.
   template <class Round>
   void for_each_round(const Round& round) const {
-    static thread_local std::vector<ExpertPiece> pieces;
-    pieces.clear();
-    std::int64_t rows = 0;
-    for (std::int64_t e = 0; e < shape_.experts; ++e) {
-      for (std::int64_t first = begin_[e]; first < begin_[e + 1]; first += kExpertPiece) {
-        const std::int64_t count = std::min<std::int64_t>(kExpertPiece, begin_[e + 1] - first);
-        if (rows + count > shape_.buffer_rows) {
-          round(pieces);
-          pieces.clear();
-          rows = 0;
-        }
-        pieces.push_back({static_cast<int>(e), 0, first, count, first == begin_[e]});
-        rows += count;
-      }
-    }
-    if (rows > 0) round(pieces);
+    for_each_expert_round(
+        shape_, [this](std::int64_t e) { return rows_of(e); }, round);
   }
 
  private:

@@ -22,12 +22,6 @@ inline const char* element_of(const ConstTensor& tensor, std::int64_t element) {
          element * static_cast<std::int64_t>(size_of(tensor.dtype));
 }
 
-/// The rows of pieces, which are neighbours.
-inline RowRange range_of(const std::vector<ExpertPiece>& pieces) {
-  const std::int64_t first = pieces.front().first;
-  return {first, pieces.back().first + pieces.back().count - first};
-}
-
 class ExpertRound {
  public:
   /// `tokens`: the token of each row, if rows are read where tokens are; null: rows are in buffers.

@@ -52,9 +52,17 @@ TEST(RecipeExperts, AreRefusedWhereTheyArentSupported) {
   EXPECT_NE(error_of(with_experts("", "parallelism:\n  sum_order: canonical\n"))
                 .find("parallelism.sum_order is canonical, which a model with experts can't have"),
             std::string::npos);
-  EXPECT_NE(error_of(with_experts("", "run:\n  device: cuda\n"))
-                .find("moe.num_experts is 4, but experts are computed on CPUs only"),
+}
+
+TEST(RecipeExperts, AreRefusedOnGpusWhereTheseCantComputeThem) {
+  const auto error = [](const std::string& moe, const std::string& more) {
+    return error_of(with_experts(moe, "run:\n  device: cuda\n" + more));
+  };
+  EXPECT_NE(error("  bias: true\n", "").find("moe.bias is true, but experts' biases"),
             std::string::npos);
+  EXPECT_NE(error("", "  cuda_graphs: true\n").find("graphs can't contain experts"),
+            std::string::npos);
+  EXPECT_EQ(error("", "").find("experts"), std::string::npos);
 }
 
 TEST(RecipeExperts, StayFrozenUnderAnAdapterAndThatIsSaid) {

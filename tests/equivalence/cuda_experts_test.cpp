@@ -1,0 +1,185 @@
+// Mixtures of experts on a GPU. Labelled `cuda`: without one each test says so and is skipped.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "checkpoint/format/manifest.h"
+#include "engine/inference/evaluate.h"
+#include "tests/support/models/generated_text.h"
+#include "tests/support/models/model_forms.h"
+#include "tests/support/runs/small_run.h"
+#include "tests/support/runs/training_harness.h"
+
+namespace sherd::testing {
+namespace {
+
+using Place = RunShape::Place;
+
+class CudaExpertRun : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    const CudaSystem system = cuda_system();
+    if (!system.problem.empty()) GTEST_SKIP() << "no GPU: " << system.problem;
+  }
+};
+
+engine::TrainingOptions training_of(const model::ModelShape& shape, DType dtype) {
+  model::ModelShape own = shape;
+  own.dtype = dtype;
+  own.dropout = 0.0;
+  if (dtype != DType::kF32) {  // what cuDNN's attention takes
+    own.query_heads = 3;
+    own.kv_heads = 1;
+  }
+  engine::TrainingOptions options = tiny_training(own, 1.0f);
+  options.precision = {dtype, DType::kF32, DType::kF32};
+  return options;
+}
+
+RunShape on_gpu(int world, int stage) {
+  return {.world_size = world, .stage = stage, .place = Place::kGpu};
+}
+
+// `train` also compares every phase's memory with the plan, and the arena is all that is taken.
+TEST_F(CudaExpertRun, StagesWorldsAndRecomputeAgreeBitForBit) {
+  for (const ModelForm& form : expert_forms()) {
+    SCOPED_TRACE(form.name);
+    engine::TrainingOptions options = training_of(form.shape, DType::kF32);
+    RunShape alone = on_gpu(1, 0);
+    alone.num_micro_steps = 2;
+    const Outcome expected = train(options, alone, 3);
+    int recompute = 0;
+    for (int stage = 0; stage <= 3; ++stage) {
+      options.model.recompute = static_cast<model::Recompute>(recompute++ % 3);
+      EXPECT_EQ(difference(train(options, on_gpu(2, stage), 3), expected), "") << "stage " << stage;
+    }
+  }
+}
+
+TEST_F(CudaExpertRun, LossesFollowTheCpus) {
+  for (const ModelForm& form : expert_forms()) {
+    SCOPED_TRACE(form.name);
+    const engine::TrainingOptions options = training_of(form.shape, DType::kF32);
+    const Outcome cpu = train(options, {.world_size = 2, .stage = 2}, 5);
+    const Outcome gpu = train(options, on_gpu(2, 2), 5);
+    for (std::size_t step = 0; step < cpu.losses.size(); ++step) {
+      EXPECT_NEAR(gpu.losses[step], cpu.losses[step], 2e-3) << step;
+    }
+  }
+}
+
+TEST_F(CudaExpertRun, StagesAgreeAndFollowTheCpuIn16Bits) {
+  const model::ModelShape shape = shape_named(expert_forms(), "experts");
+  for (const auto scope :
+       {kernels::BalanceScope::kSequence, kernels::BalanceScope::kPreviousStep}) {
+    engine::TrainingOptions options = training_of(shape, DType::kBF16);
+    options.model.moe.scope = scope;
+    options.model.moe.correction_bias = true;
+    options.model.moe.bias_update_rate = 0.01;
+    const Outcome cpu = train(options, {.world_size = 2, .stage = 2}, 5);
+    const Outcome gpu = train(options, on_gpu(2, 0), 5);
+    for (std::size_t step = 0; step < cpu.losses.size(); ++step) {
+      EXPECT_NEAR(gpu.losses[step], cpu.losses[step], 5e-2) << step;
+    }
+    EXPECT_EQ(difference(train(options, on_gpu(2, 3), 5), gpu), "");
+  }
+}
+
+// More rows than a round has room for, and all rows at once.
+TEST_F(CudaExpertRun, RoundsChangeNoBit) {
+  model::ModelShape shape = shape_named(expert_forms(), "experts");
+  shape.sequences = 3;
+  shape.seq_length = 200;
+  engine::TrainingOptions options = training_of(shape, DType::kF32);
+  options.model.moe.buffer_rows = 1200;
+  const Outcome whole = train(options, on_gpu(1, 0), 2);
+  options.model.moe.buffer_rows = 512;
+  EXPECT_EQ(difference(train(options, on_gpu(1, 0), 2), whole), "");
+}
+
+// In zero-bubble pipelines the gradients of matrices come later, from the rows of other micro-batches' choices.
+TEST_F(CudaExpertRun, PipelinesHaveTheBitsOfOneRank) {
+  model::ModelShape shape = shape_named(expert_forms(), "sandwich_experts");
+  shape.num_layers = 4;
+  shape.tied = false;  // ends of a pipeline add the gradients of a tied matrix in another order
+  engine::TrainingOptions options = training_of(shape, DType::kF32);
+  RunShape setup = on_gpu(1, 0);
+  setup.num_micro_steps = 4;
+  const Outcome one = train(options, setup, 2);
+  setup.world_size = 2;
+  setup.axes = {{"pipeline", 2}};
+  for (const auto order : {schedule::Order::k1F1B, schedule::Order::kZbH1}) {
+    options.pipeline.order = order;
+    options.model.recompute =
+        order == schedule::Order::kZbH1 ? model::Recompute::kNone : model::Recompute::kFull;
+    EXPECT_EQ(difference(train(options, setup, 2), one), "");
+  }
+}
+
+// Whatever tokens choose, and in rounds.
+TEST_F(CudaExpertRun, RanksThatDivideExpertsHaveTheBitsOfOneRank) {
+  int stage = 0;
+  for (const ModelForm& form : expert_forms()) {
+    SCOPED_TRACE(form.name);
+    model::ModelShape shape = form.shape;
+    shape.moe.experts = 8;
+    if (shape.moe.groups > 1) shape.moe.groups = 4;
+    const engine::TrainingOptions options = training_of(shape, DType::kF32);
+    RunShape alone = on_gpu(1, 0);
+    alone.num_micro_steps = 4;
+    const Outcome one = train(options, alone, 2);
+    for (const auto& [expert, shard] : {std::pair(2, 1), {2, 2}, {4, 1}}) {
+      RunShape setup = on_gpu(expert * shard, stage++ % 4);
+      setup.axes = {{"expert", expert}, {"shard", shard}};
+      setup.num_micro_steps = 4 / (expert * shard);
+      EXPECT_EQ(difference(train(options, setup, 2), one), "") << name_of(setup);
+    }
+  }
+}
+
+std::vector<double> losses_of(const test::TempFolder& folder, const std::string& output) {
+  std::vector<double> losses;
+  for (const nlohmann::json& line : metrics_of(folder, output)) {
+    for (const char* key : {"loss", "val_loss"}) {
+      if (line.contains(key)) losses.push_back(line.at(key).get<double>());
+    }
+  }
+  return losses;
+}
+
+// From a recipe, with padding, evaluations, counts in metrics and a biased choice; a checkpoint of the GPU goes on on
+// the CPU and generates there and on the GPU.
+TEST_F(CudaExpertRun, ARunFromARecipeFollowsTheCpuAndItsCheckpointGoesOnThere) {
+  const test::TempFolder folder;
+  write_data(folder);
+  TrainingRun run{.stage = 3,
+                  .world = 2,
+                  .precision = "mixed_precision: {param_dtype: f32}",
+                  .optimizer = "adamw",
+                  .accumulation = "gradient_accumulation_steps: 1",
+                  .more =
+                      "moe: {num_experts: 6, shared_ffn_hidden_size: 16, score: sigmoid, "
+                      "correction_bias: true}",
+                  .data = ", documents: separate",
+                  .dropout = 0.0};
+  train_in(folder, "cpu", run);
+  run.machine = engine::cuda_machine(run.world, {.share_device = true});
+  train_in(folder, "gpu", run);
+  const std::vector<double> cpu = losses_of(folder, "cpu");
+  std::filesystem::remove_all(
+      folder.file("gpu/checkpoints/" + checkpoint::step_directory_name(kSteps)));
+  run.machine = nullptr;
+  train_in(folder, "gpu", run);
+  const std::vector<double> gpu = losses_of(folder, "gpu");
+  ASSERT_EQ(gpu.size(), cpu.size());
+  for (std::size_t i = 0; i < cpu.size(); ++i) EXPECT_NEAR(gpu[i], cpu[i], 5e-3) << i;
+  engine::TrainedModelRequest request;
+  request.checkpoint = folder.file("gpu/checkpoints/" + checkpoint::step_directory_name(kSteps));
+  const std::string on_cpu = test::generated_text(request, "the", {.num_tokens = 20});
+  request.machine = engine::cuda_machine(2, {.share_device = true});
+  EXPECT_EQ(test::generated_text(request, "the", {.num_tokens = 20}), on_cpu);
+}
+
+}  // namespace
+}  // namespace sherd::testing

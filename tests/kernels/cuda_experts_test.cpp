@@ -1,0 +1,209 @@
+// Experts on a GPU, compared with the CPU's.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/experts.h"
+#include "tests/support/devices/place.h"
+
+// T tokens of width D, E experts of width F, k of them for each token.
+namespace sherd::kernels {
+namespace {
+
+using test::Outputs;
+using test::OwnedTensor;
+using test::Place;
+using test::random_values;
+using test::Values;
+
+// Where the router sends tokens: anywhere, all to the same experts, or only to the last ones; each eleventh is padding.
+enum class Routes { kRandom, kFirstExperts, kLastExperts };
+
+struct Case {
+  ExpertsShape shape;
+  DType dtype = DType::kF32;
+  std::vector<std::int32_t> chosen{};
+  DType gradients = DType::kF32;
+  bool adds = false;
+};
+
+std::vector<std::int32_t> routes(const ExpertsShape& shape, Routes kind, std::uint64_t seed) {
+  std::vector<std::int32_t> chosen;
+  const auto random = test::random_tokens(shape.tokens, 1 << 20, seed);
+  const auto E = static_cast<std::int32_t>(shape.experts);
+  for (std::int64_t t = 0; t < shape.tokens; ++t) {
+    std::vector<std::int32_t> own;
+    for (std::int32_t j = 0; j < shape.per_token; ++j) {
+      const std::int32_t first = kind == Routes::kRandom ? random[static_cast<std::size_t>(t)]
+                                 : kind == Routes::kLastExperts ? E - shape.per_token
+                                                                : 0;
+      own.push_back(t % 11 == 7 ? -1 : (first + j) % E);
+    }
+    std::ranges::sort(own);
+    chosen.insert(chosen.end(), own.begin(), own.end());
+  }
+  return chosen;
+}
+
+enum Output { kY, kDWeights, kDX, kDUp, kDDown, kRows };
+
+Outputs both_ways(Place& place, const Case& c) {
+  const ExpertsShape& shape = c.shape;
+  const std::int64_t T = shape.tokens, D = shape.width, F = shape.ffn_width, C = shape.buffer_rows;
+  const std::int64_t U = shape.up_width(), E = shape.experts, k = shape.per_token;
+  const OwnedTensor x(c.dtype, random_values(T * D, 1)), dy(c.dtype, random_values(T * D, 2));
+  const OwnedTensor shared(c.dtype, random_values(T * D, 3)), chosen(c.chosen);
+  const OwnedTensor up(c.dtype, random_values(E * U * D, 4, 0.4));
+  const OwnedTensor down(c.dtype, random_values(E * D * F, 5, 0.4));
+  const OwnedTensor weights(DType::kF32, random_values(T * k, 6));
+  OwnedTensor sums(DType::kF32, T * D), d_sum(DType::kF32, T * D), rows(c.dtype, C * D),
+      up_rows(c.dtype, C * U), activated(c.dtype, C * F), d_activated(c.dtype, C * F),
+      order(DType::kI32, experts_order_numel(shape));
+  const ExpertsWorkspace buffers{
+      place.out(sums),
+      place.out(rows),
+      place.out(up_rows),
+      place.out(activated),
+      place.out(d_activated),
+      place.out(order),
+      place.scratch(experts_workspace_bytes(shape, c.dtype, c.gradients, place.device()))};
+  Outputs out{{c.dtype, T * D},
+              {DType::kF32, T * k},
+              {c.dtype, T * D},
+              {c.gradients, random_values(E * U * D, 7)},
+              {c.gradients, random_values(E * D * F, 8)},
+              {DType::kI32, E}};
+  Stream& stream = place.stream();
+  const ConstTensor x_in = place.in(x), up_in = place.in(up), down_in = place.in(down);
+  const ConstTensor chosen_in = place.in(chosen), weights_in = place.in(weights);
+  const ConstTensor shared_in = place.in(shared);
+  std::vector<std::int32_t> counts(static_cast<std::size_t>(E), 0);
+  expert_row_counts(stream, {shape, chosen_in, buffers.order, counts});
+  experts_forward(stream, {.shape = shape,
+                           .x = x_in,
+                           .up = up_in,
+                           .down = down_in,
+                           .chosen = chosen_in,
+                           .weights = weights_in,
+                           .shared = shared_in,
+                           .y = place.out(out[kY]),
+                           .workspace = buffers,
+                           .rows = counts});
+  const Tensor sum = place.out(d_sum);
+  experts_backward(stream, {.shape = shape,
+                            .x = x_in,
+                            .dy = place.in(dy),
+                            .up = up_in,
+                            .down = down_in,
+                            .chosen = chosen_in,
+                            .weights = weights_in,
+                            .d_weights = place.out(out[kDWeights]),
+                            .d_sum = sum,
+                            .d_up = place.out(out[kDUp]),
+                            .d_down = place.out(out[kDDown]),
+                            .adds_up = c.adds,
+                            .adds_down = c.adds,
+                            .workspace = buffers,
+                            .rows = counts});
+  experts_input_gradient(stream, {sum, {}, shared_in, place.out(out[kDX])});
+  place.finish();
+  std::ranges::copy(counts, out[kRows].tensor().as<std::int32_t>());
+  return out;
+}
+
+std::vector<Case> cases(DType dtype) {
+  std::vector<Case> all;
+  std::uint64_t seed = 1;
+  for (const auto& [tokens, width, experts, ffn_width, per_token] :
+       {std::tuple{1, 12, 5, 7, 2},
+        {40, 24, 6, 20, 3},
+        {130, 33, 9, 17, 1},
+        {70, 40, 4, 48, 4},
+        {6, 24, 8, 13, 2},  // a row or two each
+        {1100, 8, 3, 6, 2}}) {
+    for (const Routes kind : {Routes::kRandom, Routes::kFirstExperts, Routes::kLastExperts}) {
+      ExpertsShape shape{tokens, width, experts, ffn_width, per_token};
+      if (seed % 3 == 0) shape.activation = ActivationKind::kGelu;
+      shape.buffer_rows = experts_buffer_rows(shape);
+      all.push_back({.shape = shape,
+                     .dtype = dtype,
+                     .chosen = routes(shape, kind, seed),
+                     .gradients = seed % 4 == 0 ? dtype : DType::kF32,
+                     .adds = seed % 5 == 0});
+      ++seed;
+    }
+  }
+  return all;
+}
+
+class CudaExperts : public test::OnGpuInEveryType {};
+INSTANTIATE_TEST_SUITE_P(Types, CudaExperts, test::compute_types(), test::type_name);
+
+TEST_P(CudaExperts, FollowTheCpuInBothDirectionsHoweverTokensChoose) {
+  for (const Case& c : cases(GetParam())) {
+    SCOPED_TRACE(fmt::format("{} tokens, {} of {} experts", c.shape.tokens, c.shape.per_token,
+                             c.shape.experts));
+    const test::Work work = [&](Place& place) { return both_ways(place, c); };
+    const Outputs gpu = test::on_gpu(work), cpu = test::on_cpu(work);
+    // What lies between the products is rounded to 16 bits, up to four times on the way to an output.
+    test::Tolerance tolerance = test::rounded_once(GetParam()).times(4.0);
+    if (GetParam() != DType::kF32) {
+      tolerance.floor += 12.0 * test::rounded_once(GetParam()).relative;
+    }
+    for (const Output output : {kY, kDWeights, kDX, kDUp, kDDown}) {
+      EXPECT_TRUE(test::close(gpu[output], cpu[output].values(), tolerance)) << "output " << output;
+    }
+    Values rows(static_cast<std::size_t>(c.shape.experts));
+    for (const std::int32_t e : c.chosen) {
+      if (e >= 0) rows[static_cast<std::size_t>(e)] += 1.0;
+    }
+    EXPECT_EQ(gpu[kRows].values(), rows);
+  }
+}
+
+TEST_P(CudaExperts, HaveTheSameBitsWhateverTheBufferHasRoomFor) {
+  ExpertsShape shape{.tokens = 1300, .width = 16, .experts = 3, .ffn_width = 8, .per_token = 2};
+  Case c{.shape = shape, .dtype = GetParam(), .chosen = routes(shape, Routes::kRandom, 3)};
+  c.shape.buffer_rows = 2600;
+  const Outputs whole = test::on_gpu([&](Place& place) { return both_ways(place, c); });
+  for (const std::int64_t rows : {512, 1100}) {
+    c.shape.buffer_rows = rows;
+    EXPECT_TRUE(
+        test::same_bits(test::on_gpu([&](Place& place) { return both_ways(place, c); }), whole))
+        << rows << " rows";
+  }
+}
+
+// Of an expert's rows there are many, and then the first token's alone.
+TEST_P(CudaExperts, GiveATokenTheSameBitsWhateverOthersChoose) {
+  for (const std::int64_t width : {24, 128}) {
+    ExpertsShape shape{
+        .tokens = 300, .width = width, .experts = 5, .ffn_width = 2 * width, .per_token = 2};
+    shape.buffer_rows = experts_buffer_rows(shape);
+    Case c{.shape = shape, .dtype = GetParam()};
+    const auto first_tokens = [&](const std::vector<std::int32_t>& of_others) {
+      c.chosen = {1, 3};
+      for (std::int64_t t = 1; t < shape.tokens; ++t) {
+        c.chosen.insert(c.chosen.end(), of_others.begin(), of_others.end());
+      }
+      return test::on_gpu([&](Place& place) { return both_ways(place, c); });
+    };
+    const Outputs among_many = first_tokens({1, 3}), among_some = first_tokens({1, 2});
+    const Outputs alone = first_tokens({0, 4});
+    for (const Output output : {kY, kDX}) {
+      const ConstTensor own = alone[output].tensor().part(0, width);
+      EXPECT_TRUE(test::same_bits(among_many[output].tensor().part(0, width), own)) << width;
+      EXPECT_TRUE(test::same_bits(among_some[output].tensor().part(0, width), own)) << width;
+    }
+    // Nobody chose expert 0 at first, and only others did at last.
+    const Values unused = among_many[kDUp].values();
+    for (std::int64_t i = 0; i < shape.up_width() * width; ++i) {
+      ASSERT_EQ(unused[static_cast<std::size_t>(i)], 0.0);
+      ASSERT_FALSE(std::signbit(unused[static_cast<std::size_t>(i)]));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace sherd::kernels
