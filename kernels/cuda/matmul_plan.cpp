@@ -292,7 +292,7 @@ PlannedMatmul plan_matmul_of_any_rows(int device, const MatmulKey& key) {
   constexpr std::int64_t kTried[] = {1, 2, 7, 8, 31, 64, 100, 129, 255, 512, 1000, 4097};
   const cublasLtHandle_t handle = handle_of_device(device);
   PlannedMatmul matmul = described(key);
-  for (const cublasLtMatmulAlgo_t& algorithm : asked_heuristic(handle, matmul, key, 16, 0)) {
+  for (const cublasLtMatmulAlgo_t& algorithm : asked_heuristic(handle, matmul, key, 64, 0)) {
     const bool multiplies_any = std::ranges::all_of(kTried, [&](std::int64_t rows) {
       set_matmul_rows(matmul, key, rows);
       cublasLtMatmulHeuristicResult_t result{};
