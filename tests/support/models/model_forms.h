@@ -16,7 +16,7 @@ struct ModelForm {
 /// The models have sizes that divide nothing, dropout, windows shorter than the row, and head
 /// widths other than width / heads. Together they have every site and every switch of engine/model.
 std::vector<ModelForm> model_forms();
-/// Mixtures of experts, which GPUs, tensor ranks and context ranks don't compute.
+/// Mixtures of experts, which tensor ranks and context ranks don't compute.
 std::vector<ModelForm> expert_forms();
 /// Latent attention, which GPUs and tensor ranks don't compute.
 std::vector<ModelForm> latent_forms();
