@@ -1,5 +1,6 @@
 #include "engine/recipe/model_meaning.h"
 
+#include <algorithm>
 #include <cmath>
 #include <string_view>
 
@@ -27,10 +28,15 @@ void settle_windows(Model& model) {
     model.window = 0;
     model.window_layers = "0";
   }
-  if (model.window == 0 || model.window_rope_theta == model.rope_theta) {
+  bool turns_in_windows = false;  // in any layer
+  const std::size_t num_layers = std::min(model.window_layers.size(), model.rope_layers.size());
+  for (std::size_t i = 0; i < num_layers; ++i) {
+    turns_in_windows |= model.window_layers[i] == '1' && model.rope_layers[i] == '1';
+  }
+  if (!turns_in_windows || model.window_rope_theta == model.rope_theta) {
     model.window_rope_theta = 0;
   }
-  if (model.window == 0 || model.rope_scaling == RotaryScaling::kNone) {
+  if (!turns_in_windows || model.rope_scaling == RotaryScaling::kNone) {
     model.window_rope_scaling = true;
   }
 }
@@ -63,9 +69,7 @@ void settle_positions(Model& model) {
     model.rope_theta = 1;
     model.rope_fraction = 1;
     model.rope_scaling = RotaryScaling::kNone;
-    model.rope_layers = "1";
-    model.window_rope_theta = 0;
-    model.window_rope_scaling = true;
+    model.rope_layers = "0";
   }
   model.rope_layers = layer_by_layer(model.rope_layers, model.num_layers);
   settle_scaling(model);
