@@ -18,6 +18,7 @@ refuses. Weights and tokens are the formulas of folders.py; `tensors` numbers th
     config_variants.py FILE --compare              prints where both differ, and counts
     config_variants.py FILE --select CHOSEN JSON   writes those that tell something apart: one for each value
                                                    of a family, and those named in CHOSEN, [base, name] a line
+    config_variants.py FILE --add JSON             the same for families that JSON lacks, added to it
 Needs `./dev deps oracle`.
 """
 import collections
@@ -329,12 +330,14 @@ def compare(path):
     print(dict(counts))
 
 
-def select(path, chosen, to):
-    """Of each family one variant for each value and each reason of ours, and the chosen ones."""
-    entries, chosen = read(path), {tuple(json.loads(line)) for line in open(chosen)}
+def selected(path, chosen, kept_shapes):
+    """Of each family one variant for each value and each reason of ours, and the chosen ones.
+
+    New sets of shapes are added to `kept_shapes`."""
+    entries = read(path)
     shapes = {entry["shapes"]: entry["names"] for entry in entries if "shapes" in entry}
     ours = iter(read(path + ".sherd"))
-    kept_shapes, families, seen = [], [], set()
+    families, seen = [], set()
     for entry in entries:
         if "base" in entry:
             families.append({"base": entry["config"], "variants": []})
@@ -361,12 +364,31 @@ def select(path, chosen, to):
             if kept["tensors"] == families[-1]["tensors"]:
                 del kept["tensors"]
         families[-1]["variants"].append(kept)
+    return entries[0]["transformers"], families
+
+
+def write_selected(to, version, kept_shapes, families):
     with open(to, "w") as out:
-        out.write(json.dumps({"transformers": entries[0]["transformers"], "shapes": kept_shapes})[:-1] + ',\n"families": [')
+        out.write(json.dumps({"transformers": version, "shapes": kept_shapes})[:-1] + ',\n"families": [')
         for number, family in enumerate(families):
             out.write((",\n" if number else "\n") + json.dumps({"base": family["base"], "tensors": family["tensors"]})[:-1])
             out.write(', "variants": [\n' + ",\n".join(json.dumps(kept) for kept in family["variants"]) + "]}")
         out.write("]}\n")
+
+
+def select(path, chosen, to):
+    kept_shapes = []
+    version, families = selected(path, {tuple(json.loads(line)) for line in open(chosen)}, kept_shapes)
+    write_selected(to, version, kept_shapes, families)
+
+
+def add(path, to):
+    old = json.loads(pathlib.Path(to).read_text())
+    version, families = selected(path, set(), old["shapes"])
+    known = {family["base"]["model_type"] for family in old["families"]}
+    new = {family["base"]["model_type"] for family in families}
+    assert version == old["transformers"] and not known & new, (version, known & new)
+    write_selected(to, version, old["shapes"], old["families"] + families)
 
 
 def main():
@@ -378,6 +400,8 @@ def main():
         compare(path)
     elif more[:1] == ["--select"]:
         select(path, *more[1:])
+    elif more[:1] == ["--add"]:
+        add(path, *more[1:])
     else:
         make(path, more)
 
