@@ -18,7 +18,7 @@ bool is_adam(const OptimizerOptions& options) {
 std::vector<std::string> kinds_of(const OptimizerOptions& options) {
   if (is_adam(options)) return {"exp_avg", "exp_avg_sq"};
   if (options.type == OptimizerType::kLion) return {"exp_avg"};
-  if (options.momentum == 0.0f) return {};
+  if (options.type == OptimizerType::kSgd && options.momentum == 0.0f) return {};
   return {"momentum"};
 }
 
@@ -121,6 +121,7 @@ class Elementwise final : public Optimizer {
     } else if (options_.type == OptimizerType::kSgd) {
       kernels::sgd_update(stream, {common, first, options_.momentum});
     } else {
+      SHERD_CHECK(options_.type == OptimizerType::kLion, "an optimizer without an update");
       kernels::lion_update(stream, {common, first, rates.beta1, rates.beta2});
     }
   }
