@@ -8,6 +8,32 @@ namespace {
 constexpr std::string_view kKey = "model.mup_base_hidden_size";
 constexpr std::string_view kLogitsScale = "model.logits_scale";
 
+void check_mup_optimizer(Resolution& recipe) {
+  using enum optim::OptimizerType;
+  switch (const optim::OptimizerType type = recipe.values().optimizer.type) {
+    case kAdamW:
+    case kAdam:
+    case kLion:
+    case kSgd:
+    case kMuon:
+      break;  // mup_rule in engine/train/parameter_groups.cpp
+    case kAdafactor:
+      recipe.refuse({"optimizer.type", kKey},
+                    "{} has no rules for adafactor, which multiplies lr by the size of each "
+                    "tensor. Use adamw, adam, lion, sgd or muon.",
+                    kKey);
+      break;
+    case kLamb:
+    case kLars:
+      recipe.refuse(
+          {"optimizer.type", kKey},
+          "{} has no rules for {}, whose trust ratios scale the updates already. Use adamw, "
+          "adam, lion, sgd or muon.",
+          kKey, type == kLamb ? "lamb" : "lars");
+      break;
+  }
+}
+
 }  // namespace
 
 double mup_width_factor(const Recipe& recipe) {
@@ -43,21 +69,7 @@ void check_mup(Resolution& recipe) {
                   "out.",
                   kLogitsScale, values.model.logits_scale, scale);
   }
-  using enum optim::OptimizerType;
-  const optim::OptimizerType type = values.optimizer.type;
-  if (type == kAdafactor) {
-    recipe.refuse({"optimizer.type", kKey},
-                  "{} has no rules for adafactor, which multiplies lr by the size of each tensor. "
-                  "Use adamw, adam, lion, sgd or muon.",
-                  kKey);
-  }
-  if (type == kLamb || type == kLars) {
-    recipe.refuse(
-        {"optimizer.type", kKey},
-        "{} has no rules for {}, whose trust ratios scale the updates already. Use adamw, "
-        "adam, lion, sgd or muon.",
-        kKey, type == kLamb ? "lamb" : "lars");
-  }
+  check_mup_optimizer(recipe);
 }
 
 }  // namespace sherd::engine

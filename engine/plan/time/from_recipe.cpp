@@ -30,16 +30,23 @@ double update_bytes(const Recipe& recipe) {
   const auto moment =
       static_cast<double>(size_of(dtype_of(recipe.mixed_precision.optimizer_state_dtype)));
   const bool half = recipe.mixed_precision.param_dtype != FloatType::kF32;
-  double moments = 2.0;
-  if (recipe.optimizer.type == OptimizerType::kAdafactor) {
-    moments = 0.0;  // numbers of rows and columns alone
-  } else if (recipe.optimizer.type == OptimizerType::kSgd) {
-    moments = recipe.optimizer.momentum > 0.0 ? 1.0 : 0.0;
-  } else if (recipe.optimizer.type == OptimizerType::kLion ||
-             recipe.optimizer.type == OptimizerType::kLars ||
-             recipe.optimizer.type == OptimizerType::kAdafactor ||  // reads gradients twice more
-             recipe.optimizer.type == OptimizerType::kMuon) {
-    moments = 1.0;
+  double moments = 0.0;
+  switch (recipe.optimizer.type) {
+    case OptimizerType::kAdamW:
+    case OptimizerType::kAdam:
+    case OptimizerType::kLamb:
+      moments = 2.0;
+      break;
+    case OptimizerType::kLion:
+    case OptimizerType::kLars:
+    case OptimizerType::kMuon:
+      moments = 1.0;
+      break;
+    case OptimizerType::kSgd:
+      moments = recipe.optimizer.momentum > 0.0 ? 1.0 : 0.0;
+      break;
+    case OptimizerType::kAdafactor:
+      break;  // numbers of rows and columns alone
   }
   return 4.0 + 8.0 + 2.0 * moments * moment + (half ? 2.0 : 0.0);
 }
