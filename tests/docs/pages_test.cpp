@@ -153,6 +153,7 @@ TEST(PagesText, HaveLinesOfAtMostAHundredCharacters) {
 const std::set<std::string> kLaterPages = {"docs/clusters.md",
                                            "docs/controls.md",
                                            "docs/experts.md",
+                                           "docs/extending.md",
                                            "docs/mixtures.md",
                                            "docs/hooks.md",
                                            "docs/library.md",
@@ -195,7 +196,7 @@ TEST(PagesText, AreShort) {
       sum += words_of(page);
     }
   }
-  EXPECT_LE(sum, 30'000);
+  EXPECT_LE(sum, 29'140);
 }
 
 // At most 25 words, as a rule: one sentence in twenty may be longer.
