@@ -105,6 +105,10 @@ void set_layers(const Model& m, const MoeKeys& moe, model::ModelShape& shape) {
       shape.layer_kinds.back().mlp = model::MlpKind::kExperts;
     }
   }
+  const auto is_windowed = [](const model::LayerKind& kind) { return kind.rotary == 1; };
+  if (shape.rotary.size() > 1 && std::ranges::none_of(shape.layer_kinds, is_windowed)) {
+    shape.rotary.pop_back();
+  }
   model::set_latent_attention(shape, m.latent());
   if (moe.num_experts == 0) return;
   shape.moe = experts_of(moe);
