@@ -296,7 +296,11 @@ void place_training(engine::LaunchOptions& launch, const RunShape& setup,
   place_ranks(launch, setup, [&options, setup, threads](int r) {
     const auto device = is_gpu(setup) ? DeviceKind::kCuda : DeviceKind::kCpu;
     auto buffers = engine::training_buffers(
-        options, {.mesh = mesh_of(setup), .rank = r, .num_threads = threads, .device = device});
+        options, {.mesh = mesh_of(setup),
+                  .rank = r,
+                  .num_threads = threads,
+                  .device = device,
+                  .separate_memory = setup.place != RunShape::Place::kHost});
     for (const BufferSpec& copy : DiskHome::copy_buffers(buffers, false)) buffers.push_back(copy);
     if (setup.place == RunShape::Place::kHost) return buffers;
     const auto batches = engine::batch_buffers(options);
