@@ -9,9 +9,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::array<std::string_view, 8> kOwnNames = {
-    "recipe.yaml", "metrics.jsonl", "memory.json", "trace.json",
-    "best",        "checkpoints",   "huggingface", "tensorboard"};
+constexpr std::array<std::string_view, 12> kOwnNames = {
+    "recipe.yaml", "metrics.jsonl", "memory.json",  "time.json",   "trace.json",  "hooks.log",
+    "SAVE",        "best",          "on_save.json", "checkpoints", "huggingface", "tensorboard"};
 
 bool is_there(const fs::path& path) {
   std::error_code error;
@@ -23,6 +23,15 @@ bool is_checkpoint(const fs::path& folder, std::string_view name) {
          is_there(folder / name / "manifest.json");
 }
 
+bool has_runs(const fs::path& folder) {
+  std::error_code error;
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end;
+       entry.increment(error)) {
+    if (is_run_folder(entry->path())) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 bool is_run_folder(const fs::path& folder) {
@@ -32,7 +41,10 @@ bool is_run_folder(const fs::path& folder) {
 }
 
 bool is_run_file(const fs::path& folder, std::string_view name, bool in_run_folder) {
-  if (name.starts_with("events.out.tfevents.") || is_checkpoint(folder, name)) return true;
+  if (name.starts_with("events.out.tfevents.") || name.starts_with("sherd-state-") ||
+      is_checkpoint(folder, name) || (name == "sweep.json" && has_runs(folder))) {
+    return true;
+  }
   if (!in_run_folder) return false;
   constexpr std::string_view kUnfinished = ".tmp";
   if (name.ends_with(kUnfinished)) name.remove_suffix(kUnfinished.size());

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "core/error.h"
+#include "engine/data/files/run_files.h"
 #include "tests/engine/run/small_runs.h"
 #include "tests/support/values/error_text.h"
 
@@ -55,6 +56,19 @@ TEST_F(HooksRun, HasItsEventsInOrderAndTheNumbersOfARunWithout) {
 
   train("plain");
   EXPECT_EQ(column("run", "loss"), column("plain", "loss"));
+}
+
+// A later run on a folder that has this one doesn't train on it.
+TEST_F(HooksRun, AllFilesOfARunAreKnownAsItsOwn) {
+  train("run", {"hooks.on_save=true", "hooks.on_end=echo done", "metrics.tensorboard=true",
+                "metrics.trace_steps=[2, 2]", "checkpoint.keep_best=1"});
+  int num_files = 0;
+  for (const auto& entry : fs::recursive_directory_iterator(folder_.file("run"))) {
+    if (!entry.is_regular_file() || entry.path().filename() == ".lock") continue;
+    ++num_files;
+    EXPECT_TRUE(data::is_run_file(entry.path())) << entry.path();
+  }
+  EXPECT_GT(num_files, 8);
 }
 
 TEST_F(HooksRun, ACheckpointStaysUntilItHasBeenDelivered) {

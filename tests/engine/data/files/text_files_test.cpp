@@ -65,7 +65,11 @@ TEST_F(TextFilesTest, LeavesOutWhatTrainingRunsHaveWritten) {
   const std::vector<std::string> own = {"recipe.yaml",
                                         "metrics.jsonl",
                                         "memory.json",
+                                        "time.json",
                                         "trace.json",
+                                        "hooks.log",
+                                        "on_save.json",
+                                        "SAVE",
                                         "recipe.yaml.tmp",
                                         "collectives_rank_1.txt",
                                         "best",
@@ -76,6 +80,8 @@ TEST_F(TextFilesTest, LeavesOutWhatTrainingRunsHaveWritten) {
   for (const std::string run : {"runs/a", "runs/b/c"}) {
     for (const std::string& name : own) folder_.write(run + "/" + name, "text");
   }
+  folder_.write("runs/sweep.json", "text");
+  folder_.write("sherd-state-0123", "text");
   // A run that was killed early, and one without checkpoints whose lock didn't come along.
   folder_.write("killed/.lock", "");
   folder_.write("killed/recipe.yaml", "text");
@@ -86,11 +92,12 @@ TEST_F(TextFilesTest, LeavesOutWhatTrainingRunsHaveWritten) {
   folder_.write("step-0000000007/rank_0.bin", "text");
   folder_.write("events.out.tfevents.2.host", "text");
   // Data, whatever they are called.
-  const Names data = {"a.txt",       "cooking/recipe.yaml", "log/metrics.jsonl", "runs/a/notes.txt",
-                      "step-1/text", "tensorboard/text"};
+  const Names data = {"a.txt",           "cooking/recipe.yaml", "log/metrics.jsonl",
+                      "log/sweep.json",  "runs/a/notes.txt",    "step-1/text",
+                      "tensorboard/text"};
   for (const std::string& name : data) folder_.write(name, "text");
   EXPECT_EQ(found(folder_.path()), data);
-  EXPECT_EQ(find_text_files(folder_.path(), "", "data.path").num_of_runs, 2 * 10 + 1 + 2 + 2);
+  EXPECT_EQ(find_text_files(folder_.path(), "", "data.path").num_of_runs, 2 * 14 + 2 + 1 + 2 + 2);
   EXPECT_EQ(found(folder_.file("runs/a")), Names{"runs/a/notes.txt"});
   EXPECT_EQ(found(folder_.file("runs/a/*")), Names{"runs/a/notes.txt"});
   EXPECT_EQ(error(folder_.file("copied")),
