@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# gpu_check.sh PROGRAMS REPORT [--tune RECIPE...]: what a machine with a GPU can show in less than 10 minutes. PROGRAMS
+# gpu_check.sh PROGRAMS REPORT [--tune RECIPE... | --speed]: what a machine with a GPU can show in less than 10 minutes. PROGRAMS
 # is a build folder or a bundle; REPORT is a Markdown file, written as it goes. The whole output of a section that fails
 # is kept next to it, as REPORT.N.log. Ends with 0 if all of it passed, 3 where there is no GPU.
 # --tune: instead, which of cuBLASLt's algorithms is the fastest for each matmul of the recipes (those for GPUs that need
 # nothing else, if none is named), written next to sherd, where it finds them.
+# --speed: instead, tokens/s of whole steps: the recipes for one GPU, longer sequences, a mixture of experts, Muon.
 set -uo pipefail
 programs=$(realpath "$1")
 report=$(realpath -m "$2")
@@ -12,7 +13,8 @@ scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 
 program() { find "$programs" -type f -perm -u+x -name "$1" | head -1; }
-tune='' recipes=()
+tune='' speed='' recipes=()
+[ "${3:-}" != --speed ] || speed=yes
 if [ "${3:-}" = --tune ]; then
   tune=yes recipes=("${@:4}")
   [ ${#recipes[@]} -gt 0 ] || recipes=("$root"/recipes/*h200.yaml "$root"/recipes/llama_1b.yaml)
@@ -92,6 +94,26 @@ say "$(nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,nohe
 if [ -n "$tune" ]; then
   table=$(dirname "$sherd")/matmul_algorithms.txt
   lines=400 section "Matmul algorithms: $table" 1200 "$tuner" "$table" "${recipes[@]}"
+  exit $failed
+fi
+
+if [ -n "$speed" ]; then
+  # Which tokens they are doesn't change the time.
+  steps() {  # TITLE RECIPE STEPS SET...
+    local title=$1 recipe=$2 steps=$3 sets=(data.format=bytes "data.path=$root/docs" data.validation_path=none
+      training.eval_interval=0 lr_scheduler.warmup_steps=1 checkpoint.interval=0 "training.max_steps=$3"
+      metrics.log_interval=1 "run.output_dir=$scratch/$((sections + 1))" "${@:4}")
+    lines=30 section "$title: $steps steps of $recipe${4:+, ${*:4}}" 120 "$sherd" train "$root/recipes/$recipe.yaml" \
+      "${sets[@]/#/--set=}"
+  }
+  steps "GPT-2" gpt2_124m_h200 12
+  steps "GPT-2, bit-identical" gpt2_124m_h200 6 run.deterministic=true
+  steps "1 B" llama_1b_h200 5
+  steps "Sequences of 4,096" llama_1b_h200 4 training.seq_length=4096 training.global_batch_size=128 \
+    training.micro_batch_size=4
+  steps "Experts" llama_1b_h200 4 moe.num_experts=8 moe.experts_per_token=2 moe.ffn_hidden_size=2048
+  steps "Many small experts" llama_1b_h200 3 moe.num_experts=64 moe.experts_per_token=8 moe.ffn_hidden_size=256
+  steps "Muon" llama_1b_h200 3 optimizer.type=muon optimizer.muon_dtype=bf16
   exit $failed
 fi
 

@@ -51,7 +51,7 @@ class GpuCheck : public testing::Test {
         exit
       fi
       plan=$(')" SHERD_PROGRAM R"(' plan "${@:2}" --device-memory 80GiB) || exit 2
-      [[ " $* " == *" --share-device "* ]] || ! grep -q ' of 2' <<<"$plan" || [ $gpus -ge 2 ] ||
+      [[ " $* " == *" --share-device "* ]] || ! grep -qE ' of 2([^0-9]|$)' <<<"$plan" || [ $gpus -ge 2 ] ||
         { echo "2 ranks need a GPU each, but this machine shows $gpus" >&2; exit 2; })");
     const std::string script = environment + "; PATH='" + folder_.file("path") + "':$PATH '" +
                                SHERD_SOURCE_DIR "/tests/gpu_check.sh' '" +
@@ -123,6 +123,15 @@ TEST_F(GpuCheck, TuningMeasuresRecipesAndNothingElseAndWritesNextToTheProgram) {
   fs::remove(folder_.file("programs/sherd_matmul_tune"));
   EXPECT_EQ(check(1, "true", "--tune"), 2);
   EXPECT_EQ(check(1), 0) << "the check itself needs no tuner";
+}
+
+TEST_F(GpuCheck, SpeedTrainsRecipesAndNothingElse) {
+  ASSERT_EQ(check(1, "true", "--speed"), 0) << report() << err_;
+  for (const char* part : {"gpt2_124m_h200.yaml", "llama_1b_h200.yaml", "training.seq_length=4096",
+                           "moe.num_experts=64", "optimizer.type=muon"}) {
+    EXPECT_NE(calls().find(part), std::string::npos) << calls();
+  }
+  EXPECT_EQ(calls().find("cuda_tests"), std::string::npos) << calls();
 }
 
 TEST_F(GpuCheck, WithoutAGpuItSaysSo) {
