@@ -100,7 +100,7 @@ fi
 if [ -n "$speed" ]; then
   # Which tokens they are doesn't change the time.
   steps() {  # TITLE RECIPE STEPS SET...
-    local title=$1 recipe=$2 steps=$3 sets=(data.format=bytes "data.path=$root/docs" data.validation_path=none
+    local title=$1 recipe=$2 steps=$3 sets=(data.format=bytes "data.path=$root/docs" 'data.validation_path=""' data.validation_fraction=0
       training.eval_interval=0 lr_scheduler.warmup_steps=1 checkpoint.interval=0 "training.max_steps=$3"
       metrics.log_interval=1 "run.output_dir=$scratch/$((sections + 1))" "${@:4}")
     lines=30 section "$title: $steps steps of $recipe${4:+, ${*:4}}" 120 "$sherd" train "$root/recipes/$recipe.yaml" \
