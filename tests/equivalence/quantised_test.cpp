@@ -4,6 +4,7 @@
 
 #include "engine/model/parameters.h"
 #include "engine/plan/memory_plan.h"
+#include "engine/train/units/frozen_weights.h"
 #include "kernels/nf4.h"
 #include "sharding/zero/parameter_gather.h"
 #include "tests/support/models/model_forms.h"
@@ -76,6 +77,50 @@ TEST(QuantisedLadder, ExpertsHaveTheSameBitsHoweverRanksHoldThem) {
           .stage = stage};
       EXPECT_EQ(compare(shape, one, ranks), "")
           << form.name << ", " << expert << " x " << shard << " ranks at stage " << stage;
+    }
+  }
+}
+
+/// The digest of a base whose elements follow from their place, as every rank has it.
+std::string digest_of_base(const engine::TrainingOptions& of, const RunShape& setup) {
+  const engine::TrainingOptions options = applied(of, setup);
+  std::string digest;
+  run_ranks(setup, [&](sharding::Rank& rank) {
+    engine::ShardedModel model(options, rank);
+    rank.guard([&] {
+      const std::string own = model.frozen().load([](const sharding::State& wanted) {
+        for (const sharding::StatePiece& piece : wanted.pieces) {
+          const auto& tensor = wanted.tensors[static_cast<std::size_t>(piece.tensor)];
+          for (std::int64_t i = 0; i < piece.count; ++i) {
+            const std::int64_t element =
+                sharding::element_of_tensor(tensor, piece.band, piece.first_element + i);
+            piece.data.as<float>()[i] = static_cast<float>(element % 89 - 44) / 64.0f;
+          }
+        }
+      });
+      if (rank.rank == 0) digest = own;
+    });
+  });
+  return digest;
+}
+
+// Otherwise a run couldn't go on with other expert ranks.
+TEST(Quantised, ABaseWithExpertsHasOneDigestHoweverRanksHoldThem) {
+  model::ModelShape shape = shape_named(expert_forms(), "experts");
+  shape.adapter = {.rank = 3, .scale = 1.5};
+  shape.adapter.targets = {"attention.qkv"};
+  shape.moe.experts = 8;
+  shape.moe.ffn_width = 64;
+  engine::TrainingOptions options = quantised(shape);
+  for (const bool four_bits : {true, false}) {
+    options.nf4_base = four_bits;
+    const std::string one = digest_of_base(options, {});
+    for (const auto& [expert, shard] : {std::pair(2, 1), std::pair(2, 2), std::pair(4, 1)}) {
+      const RunShape ranks{
+          .world_size = expert * shard,
+          .axes = {{"pipeline", 1}, {"replicate", 1}, {"expert", expert}, {"shard", shard}},
+          .stage = 3};
+      EXPECT_EQ(digest_of_base(options, ranks), one) << expert << " x " << shard;
     }
   }
 }
