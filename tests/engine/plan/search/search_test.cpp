@@ -93,6 +93,27 @@ TEST(Search, KeepsWhatItIsAskedToKeep) {
   }
 }
 
+// At stage 3, parameters are released after their forward unless a setting keeps them.
+TEST(Search, SetsKeysThatWouldFollowOtherwise) {
+  constexpr std::string_view kReshard = "zero_optimization.reshard_after_forward";
+  const SearchResult result =
+      search_layouts(resolved(kRecipe, {"zero_optimization.stage=3"}),
+                     {.cluster = gpus(2),
+                      .keep = {"parallelism", "zero_optimization.stage", "activation_checkpointing",
+                               "training.micro_batch_size"},
+                      .top = 20},
+                     gpu());
+  int num_kept = 0;
+  for (const FoundLayout& layout : result.best) {
+    if (layout.recipe.values.zero_optimization.reshard_after_forward) continue;
+    ++num_kept;
+    EXPECT_TRUE(std::ranges::any_of(layout.settings, [&](const auto& each) {
+      return each.first == kReshard && each.second == "false";
+    }));
+  }
+  EXPECT_GT(num_kept, 0);
+}
+
 // Eight tensor ranks exchange more than a search would let them.
 TEST(Search, KeepsADegreeThatItWouldChange) {
   const ResolvedRecipe recipe = resolved(kRecipe, {"parallelism.tensor_parallel_degree=8",
