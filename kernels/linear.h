@@ -16,7 +16,8 @@
 ///           types, not on other sizes, threads or instruction set: kernels/cpu/matmul/matmul.h.
 ///           CUDA: fixed by (T, I, O), and whether there is a residual.
 /// Residual  Added to the sum. CPU: after rounding, as residual_add does. CUDA: in the matmul; in
-///           16 bits cuBLASLt's algorithm decides whether before or after rounding.
+///           16 bits cuBLASLt's algorithm decides whether before or after rounding, and whether it
+///           rounds once more before it adds a bias.
 /// Workspace `linear_workspace_bytes`; fewer tokens never need more. CPU: packed pieces of the
 ///           factors, and sums of 16-bit outputs. CUDA: cuBLASLt's workspace (32 MiB; with less,
 ///           it uses other algorithms) and the partial sums of dbias.

@@ -103,10 +103,13 @@ class CudaAttention : public test::OnGpuInEveryType {
       return;
     }
     // Gradients of scores are rounded like probabilities, and a sum of them may cancel: an element's
-    // bound is its terms', each rounded, and the rounding of the result.
+    // bound is its terms', each rounded, and the rounding of the result. With a scale
+    // that is no power of two, an H200 was off by up to 1.2 such bounds: it seems to round twice.
+    int exponent = 0;
+    const int roundings = std::frexp(s.score_scale(), &exponent) == 0.5 ? 1 : 2;
     Values bounds = magnitudes;
     for (std::size_t i = 0; i < bounds.size(); ++i) {
-      bounds[i] = rounding_of(c) * (magnitudes[i] + std::abs(gradient[i])) + 1e-6;
+      bounds[i] = rounding_of(c) * (roundings * magnitudes[i] + std::abs(gradient[i])) + 1e-6;
     }
     EXPECT_TRUE(test::within(out[kDqkv].values(), gradient, bounds));
   }
