@@ -68,7 +68,7 @@ __global__ void __launch_bounds__(kThreads)
   float sum = 0.0f;
   for (std::int64_t first = 0; first < tokens; first += kRows) {
     const std::int64_t t = first + threadIdx.x / 32;
-    __syncthreads();  // whoever still adds the last tile
+    __syncthreads();  // until all threads have added the last tile
     tile[threadIdx.x] = t < tokens && column < width
                             ? d_logits[t] * device_common::widen(x[t * width + column])
                             : 0.0f;

@@ -29,7 +29,7 @@ __global__ void __launch_bounds__(kAddThreads)
   double total = 0.0;
   double next = threadIdx.x < num_blocks ? partial[threadIdx.x] : 0.0;
   for (std::int64_t first = 0; first < num_blocks; first += kAddThreads) {
-    __syncthreads();  // whoever still adds the last tile
+    __syncthreads();  // until all threads have added the last tile
     tile[threadIdx.x] = next;
     __syncthreads();
     const std::int64_t i = first + kAddThreads + threadIdx.x;

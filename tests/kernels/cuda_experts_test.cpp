@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "kernels/experts.h"
+#include "tests/kernels/expert_routes.h"
 #include "tests/support/devices/place.h"
 
 // T tokens of width D, E experts of width F, k of them for each token.
@@ -17,9 +18,6 @@ using test::Place;
 using test::random_values;
 using test::Values;
 
-// Where the router sends tokens: anywhere, all to the same experts, or only to the last ones; each eleventh is padding.
-enum class Routes { kRandom, kFirstExperts, kLastExperts };
-
 struct Case {
   ExpertsShape shape;
   DType dtype = DType::kF32;
@@ -27,24 +25,6 @@ struct Case {
   DType gradients = DType::kF32;
   bool adds = false;
 };
-
-std::vector<std::int32_t> routes(const ExpertsShape& shape, Routes kind, std::uint64_t seed) {
-  std::vector<std::int32_t> chosen;
-  const auto random = test::random_tokens(shape.tokens, 1 << 20, seed);
-  const auto E = static_cast<std::int32_t>(shape.experts);
-  for (std::int64_t t = 0; t < shape.tokens; ++t) {
-    std::vector<std::int32_t> own;
-    for (std::int32_t j = 0; j < shape.per_token; ++j) {
-      const std::int32_t first = kind == Routes::kRandom ? random[static_cast<std::size_t>(t)]
-                                 : kind == Routes::kLastExperts ? E - shape.per_token
-                                                                : 0;
-      own.push_back(t % 11 == 7 ? -1 : (first + j) % E);
-    }
-    std::ranges::sort(own);
-    chosen.insert(chosen.end(), own.begin(), own.end());
-  }
-  return chosen;
-}
 
 enum Output { kY, kDWeights, kDX, kDUp, kDDown, kRows };
 
@@ -114,25 +94,12 @@ Outputs both_ways(Place& place, const Case& c) {
 
 std::vector<Case> cases(DType dtype) {
   std::vector<Case> all;
-  std::uint64_t seed = 1;
-  for (const auto& [tokens, width, experts, ffn_width, per_token] :
-       {std::tuple{1, 12, 5, 7, 2},
-        {40, 24, 6, 20, 3},
-        {130, 33, 9, 17, 1},
-        {70, 40, 4, 48, 4},
-        {6, 24, 8, 13, 2},  // a row or two each
-        {1100, 8, 3, 6, 2}}) {
-    for (const Routes kind : {Routes::kRandom, Routes::kFirstExperts, Routes::kLastExperts}) {
-      ExpertsShape shape{tokens, width, experts, ffn_width, per_token};
-      if (seed % 3 == 0) shape.activation = ActivationKind::kGelu;
-      shape.buffer_rows = experts_buffer_rows(shape);
-      all.push_back({.shape = shape,
-                     .dtype = dtype,
-                     .chosen = routes(shape, kind, seed),
-                     .gradients = seed % 4 == 0 ? dtype : DType::kF32,
-                     .adds = seed % 5 == 0});
-      ++seed;
-    }
+  for (const Routed& each : routed_shapes()) {
+    all.push_back({.shape = each.shape,
+                   .dtype = dtype,
+                   .chosen = each.chosen,
+                   .gradients = each.number % 4 == 0 ? dtype : DType::kF32,
+                   .adds = each.number % 5 == 0});
   }
   return all;
 }

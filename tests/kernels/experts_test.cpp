@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "kernels/expert_rows.h"
+#include "tests/kernels/expert_routes.h"
 #include "tests/support/oracles/oracle_activation.h"
 #include "tests/support/oracles/oracle_linear.h"
 #include "tests/support/values/tensors.h"
@@ -24,34 +25,6 @@ struct Case {
   std::vector<std::int32_t> chosen;
   bool shares = false;
 };
-
-// Where the router sends tokens: anywhere, all to one expert, or each token to the last ones; some are padding.
-enum class Routes { kRandom, kOneExpert, kLastExperts };
-
-std::vector<std::int32_t> routes(const ExpertsShape& shape, Routes kind, std::uint64_t seed) {
-  std::vector<std::int32_t> chosen;
-  const auto k = static_cast<std::size_t>(shape.per_token);
-  const auto random = test::random_tokens(shape.tokens * shape.experts, 1 << 20, seed);
-  for (std::int64_t t = 0; t < shape.tokens; ++t) {
-    if (t % 11 == 7) {
-      chosen.insert(chosen.end(), k, -1);
-      continue;
-    }
-    std::vector<std::int32_t> order(static_cast<std::size_t>(shape.experts));
-    for (std::size_t e = 0; e < order.size(); ++e) order[e] = static_cast<std::int32_t>(e);
-    if (kind == Routes::kRandom) {
-      std::ranges::stable_sort(order, {}, [&](std::int32_t e) {
-        return random[static_cast<std::size_t>(t * shape.experts + e)];
-      });
-    } else if (kind == Routes::kLastExperts) {
-      std::ranges::reverse(order);
-    }
-    order.resize(k);
-    std::ranges::sort(order);
-    chosen.insert(chosen.end(), order.begin(), order.end());
-  }
-  return chosen;
-}
 
 enum Output { kY, kDWeights, kDX, kDUp, kDDown };
 
@@ -250,21 +223,8 @@ std::vector<Values> expected(const Case& c, const Tensors& in) {
 
 std::vector<Case> cases(DType dtype) {
   std::vector<Case> all;
-  std::uint64_t seed = 1;
-  for (const auto& [tokens, width, experts, ffn_width, per_token] :
-       {std::tuple{1, 12, 5, 7, 2},
-        {40, 24, 6, 20, 3},
-        {130, 33, 9, 17, 1},
-        {70, 40, 4, 48, 4},
-        {6, 24, 8, 13, 2},  // a row or two each
-        {1100, 8, 3, 6, 2}}) {
-    for (const Routes kind : {Routes::kRandom, Routes::kOneExpert, Routes::kLastExperts}) {
-      ExpertsShape shape{tokens, width, experts, ffn_width, per_token};
-      if (seed % 3 == 0) shape.activation = ActivationKind::kGelu;
-      shape.buffer_rows = experts_buffer_rows(shape);
-      all.push_back({shape, dtype, routes(shape, kind, seed), seed % 2 == 0});
-      ++seed;
-    }
+  for (const Routed& each : routed_shapes()) {
+    all.push_back({each.shape, dtype, each.chosen, each.number % 2 == 0});
   }
   return all;
 }
@@ -290,7 +250,7 @@ TEST_P(Experts, BothDirectionsMatchTheOracleOnAnyNumberOfThreads) {
 
 TEST_P(Experts, BitsDontDependOnTheBuffersRows) {
   ExpertsShape shape{.tokens = 1300, .width = 16, .experts = 3, .ffn_width = 12, .per_token = 2};
-  for (const Routes kind : {Routes::kRandom, Routes::kOneExpert}) {
+  for (const Routes kind : {Routes::kRandom, Routes::kFirstExperts}) {
     Case c{shape, GetParam(), routes(shape, kind, 3), true};
     const Tensors in(c);
     const auto stream = test::compute_stream(2);
