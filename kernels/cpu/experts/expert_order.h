@@ -20,6 +20,7 @@ class ExpertRowOrder {
   const std::int32_t* tokens() const { return token_; }
   /// Of choice t k + j; -1: the token isn't routed.
   std::int32_t row_of(std::int64_t choice) const { return row_[choice]; }
+  std::int64_t num_rows() const { return begin_[shape_.experts]; }
   std::int64_t first_row_of(std::int64_t expert) const { return begin_[expert]; }
   std::int64_t rows_of(std::int64_t expert) const { return begin_[expert + 1] - begin_[expert]; }
 

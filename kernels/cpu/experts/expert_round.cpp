@@ -172,40 +172,34 @@ void ExpertRound::add_gradient(const std::vector<ExpertPiece>& pieces, const Ten
 }
 
 void combine_rows(ThreadTeam& team, const ExpertsShape& shape, const ExpertRowOrder& order,
-                  const RowRange& range, const ConstTensor& out, const ConstTensor& weights,
-                  const Tensor& sums) {
+                  const CombineRows& args) {
   const std::int64_t D = shape.width, k = shape.per_token;
-  dispatch_float(out.dtype, [&]<class T>(T) {
-    parallel_rows(team, shape.tokens, D, [&](std::int64_t t) {
+  const bool rounds = args.ends && args.y;
+  dispatch_float(args.out.dtype, [&]<class T>(T) {
+    const auto combine_block = [&](std::int64_t t, std::int64_t first, int count) {
+      alignas(64) float sum[kBlock] = {};
+      float* sums = args.sums.as<float>() + t * D + first;
+      if (!args.begins) std::copy_n(sums, count, sum);
       for (std::int64_t i = t * k; i < (t + 1) * k; ++i) {
-        const std::int64_t row = order.row_of(i) - range.first;
-        if (order.row_of(i) < 0 || row < 0 || row >= range.count) continue;
-        const float weight = weights ? weights.as<float>()[i] : 1.0f;
-        const T* from = out.as<T>() + row * D;
-        float* sum = sums.as<float>() + t * D;
-        for_each_block(0, D, [&](std::int64_t first, int count) {
-          BlockScratch scratch;
-          const float* value = load_block(from + first, count, scratch);
-          float* to = sum + first;
-#pragma omp simd
-          for (int j = 0; j < count; ++j) to[j] += weight * value[j];
-        });
-      }
-    });
-  });
-}
-
-void finish_sums(ThreadTeam& team, const Tensor& sums, const ConstTensor& shared, const Tensor& y) {
-  dispatch_float(y.dtype, [&]<class T>(T) {
-    parallel_blocks(team, y.numel, [&](std::int64_t first, int count) {
-      float* sum = sums.as<float>() + first;
-      if (shared) {
+        const std::int64_t row = order.row_of(i) - args.range.first;
+        if (order.row_of(i) < 0 || row < 0 || row >= args.range.count) continue;
+        const float weight = args.weights ? args.weights.as<float>()[i] : 1.0f;
         BlockScratch scratch;
-        const float* addend = load_block(shared.as<T>() + first, count, scratch);
+        const float* value = load_block(args.out.as<T>() + row * D + first, count, scratch);
 #pragma omp simd
-        for (int i = 0; i < count; ++i) sum[i] += addend[i];
+        for (int j = 0; j < count; ++j) sum[j] += weight * value[j];
       }
-      narrow(sum, y.as<T>() + first, count);
+      if (!rounds) return static_cast<void>(std::copy_n(sum, count, sums));
+      if (args.shared) {
+        BlockScratch scratch;
+        const float* addend = load_block(args.shared.as<T>() + t * D + first, count, scratch);
+#pragma omp simd
+        for (int j = 0; j < count; ++j) sum[j] += addend[j];
+      }
+      narrow(sum, args.y.as<T>() + t * D + first, count);
+    };
+    parallel_rows(team, shape.tokens, D, [&](std::int64_t t) {
+      for_each_block(0, D, [&](std::int64_t first, int count) { combine_block(t, first, count); });
     });
   });
 }

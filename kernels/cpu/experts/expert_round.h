@@ -94,13 +94,19 @@ class ExpertRound {
   std::int64_t first_, rows_;
 };
 
-/// sums[t] += weight of each of its rows in [first, first + count) times what came out, in the
-/// order of experts. `out` has these rows; `weights` may be empty: 1.
+/// Adds a round's rows to the sums of their tokens, in the order of experts.
+struct CombineRows {
+  RowRange range{};  ///< of the round
+  ConstTensor out{},
+      weights{};         ///< what came out of these rows; of each choice, or empty: all are 1
+  Tensor sums{};         ///< f32 [tokens, width]; not touched by a single round that has a y
+  bool begins = false;   ///< the first round: sums begin at 0
+  bool ends = false;     ///< the last round
+  ConstTensor shared{};  ///< added after all experts, or empty
+  Tensor y{};            ///< the sums, rounded once by the last round; empty: none
+};
 void combine_rows(ThreadTeam& team, const ExpertsShape& shape, const ExpertRowOrder& order,
-                  const RowRange& range, const ConstTensor& out, const ConstTensor& weights,
-                  const Tensor& sums);
-/// y = sums (+ shared), rounded once.
-void finish_sums(ThreadTeam& team, const Tensor& sums, const ConstTensor& shared, const Tensor& y);
+                  const CombineRows& args);
 void clear_f32(ThreadTeam& team, const Tensor& sums);
 /// Zeros for one expert's gradient of `numel` elements.
 void clear_expert(const Tensor& gradient, std::int64_t expert, std::int64_t numel);

@@ -54,10 +54,15 @@ void expert_rows_to_choices(ThreadTeam&, const ExpertChoices& args) {
 
 void expert_combine(ThreadTeam& team, const ExpertCombine& args) {
   const ExpertRowOrder order(args.shape, args.order);
-  clear_f32(team, args.sums);
-  combine_rows(team, args.shape, order, {0, args.shape.tokens * args.shape.per_token}, args.rows,
-               args.weights, args.sums);
-  if (args.y) finish_sums(team, args.sums, args.shared, args.y);
+  combine_rows(team, args.shape, order,
+               {.range = {0, args.shape.tokens * args.shape.per_token},
+                .out = args.rows,
+                .weights = args.weights,
+                .sums = args.sums,
+                .begins = true,
+                .ends = true,
+                .shared = args.shared,
+                .y = args.y});
 }
 
 void expert_rows_forward(ThreadTeam& team, const ExpertRowsForward& args) {

@@ -80,6 +80,19 @@ void clear_gradients(ThreadTeam& team, const Tensor& gradient, std::int64_t nume
   });
 }
 
+struct RoundOut {
+  RowRange range;
+  ConstTensor rows;
+};
+void combine_round(ThreadTeam& team, const ExpertsShape& shape, const ExpertRowOrder& order,
+                   const RoundOut& round, CombineRows args) {
+  args.range = round.range;
+  args.out = round.rows;
+  args.begins = round.range.first == 0;
+  args.ends = round.range.first + round.range.count == order.num_rows();
+  combine_rows(team, shape, order, args);
+}
+
 }  // namespace
 
 void experts_forward(ThreadTeam& team, const ExpertsForward& args) {
@@ -87,16 +100,17 @@ void experts_forward(ThreadTeam& team, const ExpertsForward& args) {
   const ExpertsWorkspace& buffers = args.workspace;
   const std::int64_t D = shape.width;
   const ExpertRowOrder order(shape, args.chosen, buffers.order);
-  clear_f32(team, buffers.sums);
+  const CombineRows combine{
+      .weights = args.weights, .sums = buffers.sums, .shared = args.shared, .y = args.y};
   order.for_each_round([&](const std::vector<ExpertPiece>& pieces) {
     const ExpertRound round(team, shape, order.tokens(), range_of(pieces), pieces, buffers);
     round.activate(args.x, args.up, args.biases.up);
     const Tensor out = round.of(buffers.rows, D);
     round.multiply_rows(buffers.activated, args.down, shape.ffn_width, D, false, out,
                         args.biases.down);
-    combine_rows(team, shape, order, round.range(), out, args.weights, buffers.sums);
+    combine_round(team, shape, order, {round.range(), out}, combine);
   });
-  finish_sums(team, buffers.sums, args.shared, args.y);
+  if (order.num_rows() == 0) combine_round(team, shape, order, {{}, args.x}, combine);
 }
 
 void experts_backward(ThreadTeam& team, const ExpertsBackward& args) {
@@ -105,7 +119,6 @@ void experts_backward(ThreadTeam& team, const ExpertsBackward& args) {
   const std::int64_t D = shape.width, F = shape.ffn_width, U = shape.up_width();
   const ExpertRowOrder order(shape, args.chosen, buffers.order);
   clear_f32(team, args.d_weights);
-  if (args.d_sum) clear_f32(team, args.d_sum);
   clear_gradients(team, args.d_up, U * D, args.adds_up, shape, order);
   clear_gradients(team, args.d_down, D * F, args.adds_down, shape, order);
   clear_gradients(team, args.d_biases.up, U, args.adds_up, shape, order);
@@ -128,8 +141,9 @@ void experts_backward(ThreadTeam& team, const ExpertsBackward& args) {
     if (!args.d_sum) return;
     const Tensor d_rows = round.of(buffers.rows, D);
     round.multiply_rows(up, args.up, U, D, true, d_rows);
-    combine_rows(team, shape, order, round.range(), d_rows, {}, args.d_sum);
+    combine_round(team, shape, order, {round.range(), d_rows}, {.sums = args.d_sum});
   });
+  if (args.d_sum && order.num_rows() == 0) clear_f32(team, args.d_sum);
 }
 
 void experts_input_gradient(ThreadTeam& team, const ExpertsInputGradient& args) {

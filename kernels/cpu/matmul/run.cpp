@@ -249,13 +249,18 @@ class Run {
       return (matrix.transposed ? pack_a_.across : pack_a_.along)(
           element(matrix, block.row + first, block.k), matrix.stride, rows, block.depth, panels);
     }
-    alignas(64) float gathered[kGroupRowsOfAmx * kMaxDepth];
     if (matrix.transposed) {
+      alignas(64) float gathered[kGroupRowsOfAmx * kMaxDepth];
       gather(matrix, block.k, block.depth, block.row + first, rows, gathered);
-      pack_a_.across(gathered, rows, rows, block.depth, panels);
-    } else {
-      gather(matrix, block.row + first, rows, block.k, block.depth, gathered);
-      pack_a_.along(gathered, block.depth, rows, block.depth, panels);
+      return pack_a_.across(gathered, rows, rows, block.depth, panels);
+    }
+    // A panel at a time, which stays in the first cache.
+    alignas(64) float gathered[kMaxTileRows * kMaxDepth];
+    const std::int64_t panel = rows_multiple(tiles_);
+    for (std::int64_t i = 0; i < rows; i += panel) {
+      const std::int64_t count = std::min(panel, rows - i);
+      gather(matrix, block.row + first + i, count, block.k, block.depth, gathered);
+      pack_a_.along(gathered, block.depth, count, block.depth, panels + i * units(block));
     }
   }
 
