@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include <nlohmann/json.hpp>
 
 #include "checkpoint/format/strict_json.h"
@@ -85,6 +87,29 @@ CodeBlocks code_blocks(const json& quantization) {
   return {block[0].get<std::int64_t>(), block[1].get<std::int64_t>()};
 }
 
+// transformers adds c k where tokens are spread evenly, over all layers pooled; Sherd adds its
+// coefficient for each layer. Only where output_router_logits is true.
+std::optional<ConfigValue> balance_loss(const json& config, const ModelConfig& model) {
+  constexpr const char* kCoefficient = "router_aux_loss_coef";
+  const std::string per_token = value_of(model, "moe.experts_per_token");
+  const std::string layers = value_of(model, "model.num_layers");
+  std::string mask = value_of(model, "moe.layers");
+  if (config.value("output_router_logits", json()) != true || per_token.empty()) return {};
+  const json coefficient = config.value(kCoefficient, json());
+  if (!coefficient.is_number()) return {};
+  std::erase(mask, '"');
+  std::int64_t with_experts = 0;
+  const auto num_layers = static_cast<std::size_t>(std::stoll(layers));
+  for (std::size_t i = 0; i < num_layers; ++i) {
+    with_experts += mask.empty() || mask[i % mask.size()] == '1' ? 1 : 0;
+  }
+  const double c = coefficient.get<double>();
+  const double value =
+      c * std::stod(per_token) / static_cast<double>(std::max<std::int64_t>(1, with_experts));
+  return ConfigValue{"moe.balance_loss", fmt::format("{}", value),
+                     fmt::format("{} {:g}", kCoefficient, c)};
+}
+
 }  // namespace
 
 std::string value_of(const ModelConfig& config, std::string_view key) {
@@ -123,6 +148,7 @@ ModelConfig parse_config(std::string_view text, const std::string& path) {
   } catch (const json::exception&) {
     throw DataError("{}: a value in rope_parameters is of an unexpected type", path);
   }
+  result.balance_loss = balance_loss(config, result);
   const std::vector<std::string> unused = reader.unused();
   result.unused.insert(result.unused.end(), unused.begin(), unused.end());
   if (!part) return result;

@@ -36,6 +36,8 @@ struct ModelConfig {
   std::optional<DType> dtype;       ///< of the weights, if given
   std::string whole;                ///< model_type of the multi-part model whose text part this is
   CodeBlocks codes;                 ///< of weights in 8 bits
+  /// moe.balance_loss as the class trains, if the file says so (output_router_logits).
+  std::optional<ConfigValue> balance_loss;
   std::int64_t prediction_layers = 0;  ///< layers after the last that predict further tokens
   /// The longest supported context; beyond it the model does something unsupported.
   std::optional<std::int64_t> most_positions;

@@ -77,6 +77,8 @@ void derive_training(Resolution& recipe) {
   const bool draws = values.checkpoint.init_from.empty();
   recipe.derive("moe.bias_update_rate", values.moe.bias_update_rate,
                 values.moe.correction_bias && draws ? 0.001 : 0.0);
+  recipe.derive("moe.balance_loss", values.moe.balance_loss,
+                draws && !values.moe.correction_bias ? 0.01 : 0.0);
   recipe.derive("checkpoint.on_interrupt", values.checkpoint.on_interrupt,
                 values.checkpoint.interval > 0);
   auto& degrees = values.parallelism;

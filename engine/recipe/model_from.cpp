@@ -54,6 +54,9 @@ void assign_values(Resolution& recipe, const huggingface::ModelConfig& config) {
     if (value.key == kLength && recipe.is_set(value.key)) continue;
     recipe.assign(assignment_of(value, config.path));
   }
+  if (config.balance_loss && !recipe.is_set(config.balance_loss->key)) {
+    recipe.assign(assignment_of(*config.balance_loss, config.path));
+  }
 }
 
 // A chat template may come from another tokenizer, but its ids must mean the model's tokens.

@@ -69,7 +69,7 @@ std::string experts_line(const Recipe& recipe) {
                      recipe.parallelism.expert_parallel_degree > 1
                          ? fmt::format(", on {} ranks", recipe.parallelism.expert_parallel_degree)
                          : "",
-                     balance.empty() ? "none" : balance);
+                     balance.empty() ? "none (moe.balance_loss would add a loss)" : balance);
 }
 
 // Errors of a wrong request: if a run ends with one before it has begun, nothing is kept.

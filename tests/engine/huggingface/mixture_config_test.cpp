@@ -36,6 +36,33 @@ TEST(MixtureConfig, OfErnieHasItsClasssThetaWhereTheFileHasNone) {
   EXPECT_EQ(std::stod(value(config_of("ernie4_5_moe"), "model.rope_theta")), 500000.0);
 }
 
+// transformers adds coefficient x k if tokens are spread evenly, Sherd its coefficient per layer.
+TEST(MixtureConfig, OfAModelThatTrainsWithABalanceLossHasItInOurUnit) {
+  const auto loss = [](const std::string& type, const json& more) {
+    return parse_config(config_of(type, more).dump(), "config.json").balance_loss;
+  };
+  const json mixtral = {{"num_local_experts", 8},
+                        {"num_experts_per_tok", 2},
+                        {"num_key_value_heads", 2},
+                        {"router_aux_loss_coef", 0.03}};
+  EXPECT_FALSE(loss("mixtral", mixtral));
+  json trains = mixtral;
+  trains["output_router_logits"] = true;
+  ASSERT_TRUE(loss("mixtral", trains));
+  EXPECT_EQ(loss("mixtral", trains)->key, "moe.balance_loss");
+  EXPECT_DOUBLE_EQ(std::stod(loss("mixtral", trains)->value), 0.03 * 2 / 3);
+  // Every second layer of three has experts: one.
+  const json sparse = {{"num_experts", 8},
+                       {"num_experts_per_tok", 4},
+                       {"decoder_sparse_step", 2},
+                       {"moe_intermediate_size", 16},
+                       {"num_key_value_heads", 2},
+                       {"router_aux_loss_coef", 0.01},
+                       {"output_router_logits", true}};
+  ASSERT_TRUE(loss("qwen3_moe", sparse));
+  EXPECT_DOUBLE_EQ(std::stod(loss("qwen3_moe", sparse)->value), 0.01 * 4);
+}
+
 TEST(MixtureConfig, OfGptOssHasItsClasssYarnWhereTheFileHasNoTable) {
   const json config = config_of("gpt_oss", {{"rope_theta", 150000.0}});
   EXPECT_EQ(value(config, "model.rope_scaling"), "yarn");

@@ -25,6 +25,17 @@ TEST(RecipeExperts, AreUnitsOfTheirOwnWithARouterInF32) {
   EXPECT_EQ(options.sharding_of({UnitRole::kLayer, 1, 2}).precision.parameters, DType::kF32);
 }
 
+TEST(RecipeExperts, AreKeptInBalanceByALossUnlessABiasOrAFoldersTrainingDoesIt) {
+  const auto loss = [](const std::string& keys, const std::string& more = "") {
+    return resolve(with_experts(keys, more)).values.moe.balance_loss;
+  };
+  const std::string folder = "checkpoint:\n  init_from: somewhere\n";
+  EXPECT_EQ(loss(""), 0.01);
+  EXPECT_EQ(loss("  correction_bias: true\n"), 0.0);
+  EXPECT_EQ(loss("", folder), 0.0);
+  EXPECT_EQ(loss("  balance_loss: 0.5\n", folder), 0.5);
+}
+
 TEST(RecipeExperts, ThatDontFitAreRefused) {
   EXPECT_EQ(error_of(with_experts("  experts_per_token: 5\n")),
             "recipes/tiny.yaml:14: moe.experts_per_token is 5, more than the 4 experts there are.");
