@@ -1,5 +1,5 @@
-// docs/reliability.md names the test of each promise, docs/measured/bugs_of_others.md those against bugs of other
-// engines, docs/measured/training_checks.md those of long trainings: these tests exist.
+// docs/reliability.md names the test of each promise, docs/measured/bugs_of_others.md and expert_bugs.md those
+// against bugs of other engines, docs/measured/training_checks.md those of long trainings: these tests exist.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -90,6 +90,10 @@ TEST(ReliabilityPage, EveryTestThatItNamesExists) {
 
 TEST(BugsOfOthersPage, EveryTestThatItNamesExists) {
   EXPECT_GE(expect_tests_of("docs/measured/bugs_of_others.md"), 20);
+}
+
+TEST(ExpertBugsPage, EveryTestThatItNamesExists) {
+  EXPECT_GE(expect_tests_of("docs/measured/expert_bugs.md"), 35);
 }
 
 TEST(TrainingChecksPage, EveryTestThatItNamesExists) {
