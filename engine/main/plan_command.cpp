@@ -118,17 +118,19 @@ std::optional<std::int64_t> bytes_of(const std::optional<std::string>& size) {
 }
 
 void PlanCommand::search(const engine::ResolvedRecipe& recipe) const {
-  if (parameters_ || paper_convention_ || ledger_ || !html_.empty() || ranks_per_machine_ > 0 ||
-      measure_disk_) {
+  if (parameters_ || paper_convention_ || ledger_ || ranks_per_machine_ > 0 || measure_disk_) {
     throw UsageError(
-        "--search can only be combined with --cluster, --top, --keep, --tokens, --device-memory "
-        "and --json.");
+        "--search can only be combined with --cluster, --top, --keep, --tokens, --device-memory, "
+        "--html and --json.");
   }
+  constexpr std::size_t kDrawn = 100;  // plans for the picture
   engine::SearchRequest request = wanted_;
   request.device_memory = bytes_of(device_memory_);
+  if (!html_.empty()) request.tradeoff = kDrawn;
   if (!cluster_.empty()) request.cluster = engine::read_cluster(cluster_);
   const auto rates = engine::rates_for(recipe.values, request.cluster);
   const engine::SearchResult result = engine::search_layouts(recipe, request, *rates);
+  if (!html_.empty()) write_html(html_, engine::search_page(result, recipe.values.run.name));
   fmt::print("{}", json_ ? engine::search_json(result) : engine::search_text(result));
 }
 

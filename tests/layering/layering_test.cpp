@@ -117,7 +117,7 @@ const std::vector<Layer> kLayers = {
      {"core", "sharding/mesh", "engine/model", "engine/recipe", "engine/schedule", "engine/train",
       "engine/train/layout", "engine/launch", "engine/plan", "engine/plan/ledger"}},
     {"engine/plan/search",
-     {"core", "sharding/mesh", "engine/model", "engine/recipe", "engine/schedule", "engine/train",
+     {"core", "sharding/mesh", "engine/model", "engine/report", "engine/recipe", "engine/train",
       "engine/train/layout", "engine/plan", "engine/plan/ledger", "engine/plan/time"}},
     {"engine/plan/tune",
      {"core", "sharding/mesh", "engine/model", "engine/recipe", "engine/train", "engine/launch",

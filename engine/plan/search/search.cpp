@@ -10,26 +10,17 @@
 #include "core/error.h"
 #include "core/human_text.h"
 #include "engine/plan/search/candidates.h"
+#include "engine/plan/search/layout_settings.h"
+#include "engine/plan/search/tradeoff.h"
 #include "engine/plan/time/step_comparison.h"
 #include "engine/plan/world_plan.h"
-#include "engine/recipe/fields.h"
 #include "engine/recipe/suggest.h"
-#include "engine/recipe/values.h"
 
 namespace sherd::engine {
 namespace {
 
-struct Timed {
-  Layout layout;
-  double seconds = 0.0;
-};
-
 // Layouts that are kept for the second part; more wouldn't be looked at.
 constexpr std::size_t kMostKept = 20'000;
-
-const Field& field_of(std::string_view key) {
-  return recipe_fields()[static_cast<std::size_t>(field_index(key))];
-}
 
 std::set<SearchKey> kept_keys(const std::vector<std::string>& keep) {
   std::set<SearchKey> kept;
@@ -49,119 +40,6 @@ std::set<SearchKey> kept_keys(const std::vector<std::string>& keep) {
                                    : fmt::format("; did you mean \"{}\"?", meant));
   }
   return kept;
-}
-
-Recompute mode_of(Again again) {
-  switch (again) {
-    case Again::kNothing:
-    case Again::kAttention:
-      return Recompute::kNone;
-    case Again::kNormsAndActivations:
-      return Recompute::kSelective;
-    case Again::kBlocks:
-      break;
-  }
-  return Recompute::kFull;
-}
-
-constexpr std::string_view kAccumulation = "training.gradient_accumulation_steps";
-
-// Writes a layout into a recipe's members: calls `visit(key, member, value)` for each.
-template <class Visit>
-void for_each_value(const Layout& layout, bool offload, Recipe& recipe, const Visit& visit) {
-  auto& degrees = recipe.parallelism;
-  auto& zero = recipe.zero_optimization;
-  visit(key_of(SearchKey::kTensor), degrees.tensor_parallel_degree, layout.tensor);
-  visit(key_of(SearchKey::kSequenceParallel), degrees.sequence_parallel, layout.sequence_parallel);
-  visit(key_of(SearchKey::kContext), degrees.context_parallel_degree, layout.context);
-  visit(key_of(SearchKey::kPipeline), degrees.pipeline_parallel_degree, layout.pipeline);
-  if (layout.pipeline > 1) {
-    visit(key_of(SearchKey::kSchedule), degrees.pipeline_schedule, layout.order);
-    visit(key_of(SearchKey::kChunks), degrees.pipeline_chunks_per_rank, layout.chunks);
-  }
-  visit(key_of(SearchKey::kShard), degrees.data_parallel_shard_degree, layout.shard);
-  visit(key_of(SearchKey::kReplicate), degrees.data_parallel_replicate_degree, layout.replicate);
-  visit(key_of(SearchKey::kExpert), degrees.expert_parallel_degree, layout.expert);
-  visit(key_of(SearchKey::kStage), zero.stage, std::int64_t{layout.stage});
-  visit(key_of(SearchKey::kGradSync), zero.grad_sync,
-        layout.reduces_every_micro_step ? GradSync::kEveryMicroStep : GradSync::kBoundary);
-  if (layout.stage == 3) {
-    visit(key_of(SearchKey::kReshard), zero.reshard_after_forward, layout.reshards);
-    visit(key_of(SearchKey::kPrefetchDepth), zero.prefetch_depth, layout.prefetch_depth);
-  }
-  if (offload) {
-    visit(key_of(SearchKey::kOffloadOptimizer), zero.offload_optimizer, OffloadDevice::kNvme);
-  }
-  visit(key_of(SearchKey::kMicroBatch), recipe.training.micro_batch_size, layout.sequences);
-  visit(kAccumulation, recipe.training.gradient_accumulation_steps, layout.micro_batches);
-  visit(key_of(SearchKey::kRecompute), recipe.activation_checkpointing.mode, mode_of(layout.again));
-}
-
-// Those of `keys`, or all.
-void write(const Layout& layout, bool offload, Recipe& recipe,
-           const std::vector<std::string_view>* keys = nullptr) {
-  for_each_value(layout, offload, recipe,
-                 [&](std::string_view key, auto& member, const auto& value) {
-                   if (keys == nullptr || std::ranges::find(*keys, key) != keys->end()) {
-                     member = value;
-                   }
-                 });
-}
-
-std::vector<std::string_view> written_keys() {
-  std::vector<std::string_view> keys;
-  for (const SearchKey key : all_search_keys()) keys.push_back(key_of(key));
-  keys.emplace_back(kAccumulation);
-  return keys;
-}
-
-// The keys in which the recipe differs from what is wanted.
-std::vector<std::string_view> differing(const Recipe& recipe, const Recipe& wanted) {
-  std::vector<std::string_view> keys;
-  for (const std::string_view key : written_keys()) {
-    if (format_value(field_of(key), recipe) != format_value(field_of(key), wanted)) {
-      keys.push_back(key);
-    }
-  }
-  return keys;
-}
-
-// As few settings as possible: keys whose value follows from others' aren't set.
-std::optional<ResolvedRecipe> resolved_layout(
-    const ResolvedRecipe& recipe, const Layout& layout, bool offload,
-    std::vector<std::pair<std::string, std::string>>& settings) {
-  Recipe wanted = recipe.values;
-  write(layout, offload, wanted);
-  std::vector<std::string_view> keys = differing(recipe.values, wanted);
-  // What usually follows from the other keys is set only if it doesn't.
-  std::erase_if(keys, [&](std::string_view key) {
-    return key == kAccumulation ||
-           (!recipe.origin(key).is_given() &&
-            (key == key_of(SearchKey::kGradSync) || key == key_of(SearchKey::kReshard) ||
-             key == key_of(SearchKey::kPrefetchDepth)));
-  });
-  for (int attempt = 0; attempt < 3; ++attempt) {
-    const auto changed =
-        with_changes(recipe, keys, [&](Recipe& values) { write(layout, offload, values, &keys); });
-    if (!changed) {
-      if (attempt > 0) return std::nullopt;
-      // What a file sets may contradict what was left to follow.
-      keys = differing(recipe.values, wanted);
-      continue;
-    }
-    const auto missing = differing(changed->values, wanted);
-    if (missing.empty()) {
-      settings.clear();
-      for (const std::string_view key : keys) {
-        settings.emplace_back(key, format_value(field_of(key), changed->values));
-      }
-      return changed;
-    }
-    keys.insert(keys.end(), missing.begin(), missing.end());
-    std::ranges::sort(keys);
-    keys.erase(std::unique(keys.begin(), keys.end()), keys.end());
-  }
-  return std::nullopt;
 }
 
 // Two layouts that agree here are the same to a reader.
@@ -191,6 +69,8 @@ class Search {
  private:
   std::vector<Timed> fastest(bool offload);
   void take(const std::vector<Timed>& layouts, bool offload);
+  void explore(bool offload);
+  std::optional<FoundLayout> planned(const Layout& layout, bool offload);
   FoundLayout found(const ResolvedRecipe& recipe);
   std::optional<std::int64_t> planned_bytes(const ResolvedRecipe& recipe) const;
   std::int64_t share_of_limit() const {
@@ -203,6 +83,7 @@ class Search {
   StepTimes times_;
   SearchSpace space_;
   SearchResult result_;
+  Tradeoff tradeoff_;
 };
 
 std::int64_t ranks_per_machine(const ResolvedRecipe& recipe, const SearchRequest& request) {
@@ -292,11 +173,13 @@ std::vector<Timed> Search::fastest(bool offload) {
   for_each_layout(space_, [&](const Layout& layout) {
     ++result_.layouts;
     step.layout = layout;
-    if (least_bytes(step, on_disk) > limit) {
+    const double bytes = least_bytes(step, on_disk);
+    if (bytes > limit) {
       ++result_.too_large;
       return;
     }
     all.push_back({layout, times_.of(step).total()});
+    if (request_.tradeoff > 0) tradeoff_.see(all.back(), bytes);
     if (all.size() > 4 * kMostKept) shorten();
   });
   shorten();
@@ -326,28 +209,50 @@ void Search::take(const std::vector<Timed>& layouts, bool offload) {
       result_.gave_up = true;
       return;
     }
-    std::vector<std::pair<std::string, std::string>> settings;
-    const auto recipe = resolved_layout(recipe_, timed.layout, offload, settings);
-    if (!recipe) {
-      ++result_.refused;
-      continue;
-    }
-    const std::optional<std::int64_t> needed = planned_bytes(*recipe);
-    if (!needed) {
+    std::optional<FoundLayout> layout = planned(timed.layout, offload);
+    if (!layout) {
       ++result_.refused;
       continue;
     }
     ++result_.planned;
-    if (*needed > result_.limit.bytes) {
+    if (layout->needed_bytes > result_.limit.bytes) {
       ++result_.planned_too_large;
       too_large.push_back(timed.layout);
       continue;
     }
-    FoundLayout layout = found(*recipe);
-    layout.settings = std::move(settings);
-    layout.needed_bytes = *needed;
     taken.insert(look_of(timed.layout));
-    result_.best.push_back(std::move(layout));
+    result_.best.push_back(std::move(*layout));
+  }
+}
+
+// Nothing if a rule refuses the layout.
+std::optional<FoundLayout> Search::planned(const Layout& layout, bool offload) {
+  const auto settings = settings_of(recipe_, layout, offload);
+  if (!settings) return std::nullopt;
+  const std::optional<std::int64_t> needed = planned_bytes(settings->recipe);
+  if (!needed) return std::nullopt;
+  FoundLayout result = found(settings->recipe);
+  result.settings = settings->settings;
+  result.needed_bytes = *needed;
+  return result;
+}
+
+// Each is faster than all that need less memory.
+void Search::explore(bool offload) {
+  if (request_.tradeoff == 0) return;
+  std::vector<FoundLayout> all = result_.best;
+  all.push_back(result_.own);
+  for (const Timed& timed : tradeoff_.candidates(request_.tradeoff)) {
+    if (auto layout = planned(timed.layout, offload)) all.push_back(std::move(*layout));
+  }
+  std::ranges::stable_sort(all, {}, [](const FoundLayout& layout) {
+    return std::tuple(layout.needed_bytes, layout.seconds);
+  });
+  result_.tradeoff.clear();
+  for (FoundLayout& layout : all) {
+    const auto& front = result_.tradeoff;
+    if (!front.empty() && layout.seconds >= front.back().seconds) continue;
+    result_.tradeoff.push_back(std::move(layout));
   }
 }
 
@@ -357,9 +262,12 @@ SearchResult Search::run() {
       needed_bytes(plan_world(recipe_.values, PlanDetail::kSums), result_.limit);
   result_.own_fits = result_.own.needed_bytes <= result_.limit.bytes;
   take(fastest(false), false);
+  explore(false);
   if (result_.best.empty() && !space_.keeps(SearchKey::kOffloadOptimizer) &&
       space_.own.disk_bytes == 0.0) {
+    tradeoff_ = {};
     take(fastest(true), true);
+    explore(true);
   }
   return std::move(result_);
 }

@@ -28,6 +28,7 @@ struct SearchRequest {
   int top = 3;
   double tokens = 0.0;  ///< to train on; 0: unknown
   std::optional<std::int64_t> device_memory{};
+  std::size_t tradeoff = 0;  ///< plans for `SearchResult::tradeoff`; 0: none
 };
 
 struct FoundLayout {
@@ -43,7 +44,8 @@ struct FoundLayout {
 struct SearchResult {
   FoundLayout own;  ///< without settings
   bool own_fits = false;
-  std::vector<FoundLayout> best;  ///< the fastest first
+  std::vector<FoundLayout> best;      ///< the fastest first
+  std::vector<FoundLayout> tradeoff;  ///< from the least memory on, each faster than those before
   DeviceLimit limit;
   std::string rates;                 ///< whose they are: "H100 SXM 80GB"
   std::vector<std::string> assumed;  ///< rates that nobody measured
@@ -62,5 +64,7 @@ SearchResult search_layouts(const ResolvedRecipe& recipe, const SearchRequest& r
 
 std::string search_text(const SearchResult& result);
 std::string search_json(const SearchResult& result);  ///< one object; ends with a newline
+/// A page of HTML with time against memory: the recipe, the best and the trade-off.
+std::string search_page(const SearchResult& result, const std::string& name);
 
 }  // namespace sherd::engine

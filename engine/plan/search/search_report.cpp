@@ -4,21 +4,10 @@
 
 #include "core/human_text.h"
 #include "engine/plan/search/search.h"
+#include "engine/plan/search/search_text.h"
 
 namespace sherd::engine {
 namespace {
-
-std::string seconds_text(double seconds) {
-  if (seconds >= 100.0) return fmt::format("{:.0f} s", seconds);
-  if (seconds >= 1.0) return fmt::format("{:.2f} s", seconds);
-  return fmt::format("{:.1f} ms", seconds * 1e3);
-}
-
-std::string tokens_text(double per_s) {
-  if (per_s >= 1e6) return fmt::format("{:.2f} M tokens/s", per_s / 1e6);
-  return per_s >= 1e4 ? fmt::format("{:.1f}k tokens/s", per_s / 1e3)
-                      : fmt::format("{:.0f} tokens/s", per_s);
-}
 
 // "matmuls 61 %, attention 12 %, pipeline bubble 9 %".
 std::string limits_text(const FoundLayout& layout) {
@@ -61,6 +50,18 @@ nlohmann::ordered_json layout_json(const FoundLayout& layout, const SearchResult
 }
 
 }  // namespace
+
+std::string seconds_text(double seconds) {
+  if (seconds >= 100.0) return fmt::format("{:.0f} s", seconds);
+  if (seconds >= 1.0) return fmt::format("{:.2f} s", seconds);
+  return fmt::format("{:.1f} ms", seconds * 1e3);
+}
+
+std::string tokens_text(double per_s) {
+  if (per_s >= 1e6) return fmt::format("{:.2f} M tokens/s", per_s / 1e6);
+  return per_s >= 1e4 ? fmt::format("{:.1f}k tokens/s", per_s / 1e3)
+                      : fmt::format("{:.0f} tokens/s", per_s);
+}
 
 std::string search_text(const SearchResult& result) {
   std::string text = fmt::format("{} ranks, {} on a machine. Rates: {}. Memory: {}, {}.\n",

@@ -225,5 +225,11 @@ TEST_F(PlanCliTest, OptionsOfASearchNeedOne) {
   expect_plan_refused({"--search", "--cluster", folder_.file("none.yaml")}, {"none.yaml"});
 }
 
+TEST_F(PlanCliTest, ASearchWritesItsPage) {
+  const std::string page = folder_.file("layouts.html");
+  EXPECT_EQ(plan({"--search", "--ranks", "2", "--html", page}).exit_code, 0);
+  EXPECT_NE(folder_.read("layouts.html").find("Step time against memory"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace sherd::engine

@@ -80,6 +80,32 @@ TEST(Search, ProposesTheFastestLayoutsThatFit) {
   }
 }
 
+TEST(Search, DrawsWhatLessMemoryCostsInTime) {
+  const ResolvedRecipe recipe = resolved(kRecipe);
+  const SearchResult result = search_layouts(recipe, {.cluster = gpus(2), .tradeoff = 40}, gpu());
+  ASSERT_GE(result.tradeoff.size(), 4u);
+  for (std::size_t i = 1; i < result.tradeoff.size(); ++i) {
+    EXPECT_GT(result.tradeoff[i].needed_bytes, result.tradeoff[i - 1].needed_bytes);
+    EXPECT_LT(result.tradeoff[i].seconds, result.tradeoff[i - 1].seconds);
+  }
+  for (const FoundLayout& best : result.best) {
+    EXPECT_TRUE(std::ranges::any_of(result.tradeoff, [&](const FoundLayout& layout) {
+      return layout.needed_bytes <= best.needed_bytes && layout.seconds <= best.seconds;
+    })) << best.command();
+  }
+  const std::string page = search_page(result, "seven <b>");
+  for (const auto* layouts : {&result.tradeoff, &result.best}) {
+    for (const FoundLayout& layout : *layouts) {
+      EXPECT_NE(page.find(fmt::format("data-bytes=\"{}\"", layout.needed_bytes)),
+                std::string::npos);
+      EXPECT_NE(page.find(layout.command()), std::string::npos);
+    }
+  }
+  EXPECT_NE(page.find("seven &lt;b&gt;"), std::string::npos);
+  EXPECT_EQ(page.find("<script"), std::string::npos);
+  EXPECT_EQ(page.find("://"), std::string::npos);
+}
+
 TEST(Search, KeepsWhatItIsAskedToKeep) {
   const SearchResult result = search_layouts(
       resolved(kRecipe),

@@ -1,0 +1,24 @@
+/// A layout (candidates.h) as changes of a recipe, with as few settings as possible.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/plan/planned_recipe.h"
+#include "engine/plan/search/candidates.h"
+
+namespace sherd::engine {
+
+struct LayoutSettings {
+  std::vector<std::pair<std::string, std::string>> settings;  ///< key and value
+  ResolvedRecipe recipe;
+};
+
+/// The recipe in this layout, by all of its rules; keys whose value follows from others' aren't
+/// set. `offload`: the optimizer's state on disk. Nothing if a rule refuses it.
+std::optional<LayoutSettings> settings_of(const ResolvedRecipe& recipe, const Layout& layout,
+                                          bool offload);
+
+}  // namespace sherd::engine
