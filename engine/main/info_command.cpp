@@ -1,12 +1,15 @@
 #include <fmt/format.h>
 
+#include "core/error.h"
 #include "core/human_text.h"
 #include "core/small_file.h"
 #include "engine/data/arrow/arrow_rows.h"
 #include "engine/launch/cpu_rates.h"
+#include "engine/launch/link_rates.h"
 #include "engine/launch/system_info.h"
 #include "engine/main/command_line.h"
 #include "engine/main/commands.h"
+#include "engine/main/world.h"
 #include "engine/offload/disk_rate.h"
 #include "engine/offload/file_home.h"
 
@@ -22,13 +25,37 @@ struct InfoCommand {
     command.add_flag("--rates", rates_,
                      "Measure the processor again, for predictions of steps on CPUs, and print "
                      "its rates (two seconds)");
+    command.add_flag("--links", links_,
+                     "Measure how fast the processes of this start exchange, and print a file for "
+                     "sherd plan --cluster; start it with sherd launch or mpirun");
     command
         .add_option("--nccl-log", nccl_log_,
                     "Also say how NCCL reached other machines, from its log (NCCL_DEBUG=INFO, "
                     "NCCL_DEBUG_FILE)")
         ->type_name("FILE");
   }
-  void run() const {
+  int run() const {
+    if (links_) return print_links();
+    print_machine();
+    return 0;
+  }
+
+ private:
+  static int print_links() {
+    if (num_processes() <= 1) {
+      throw UsageError(
+          "--links needs several processes: start it on the machines with sherd launch, such as "
+          "sherd launch -n 2 -- info --links");
+    }
+    const std::shared_ptr<sharding::Processes> processes =
+        other_processes(sharding::kDefaultPeerTimeout);
+    return run_with_others(processes, sharding::kDefaultPeerTimeout, [&] {
+      const engine::LinkRates rates = engine::measure_links(*processes);
+      if (processes->index() == 0) fmt::print("{}", engine::cluster_text(rates));
+    });
+  }
+
+  void print_machine() const {
     std::string log;
     if (!nccl_log_.empty()) {
       require_no_folder(nccl_log_, "--nccl-log");
@@ -49,9 +76,8 @@ struct InfoCommand {
     if (!remark.empty()) fmt::print("{:<10} {}\n", "", remark);
   }
 
- private:
   std::string folder_, nccl_log_;
-  bool rates_ = false;
+  bool rates_ = false, links_ = false;
 };
 
 }  // namespace

@@ -162,6 +162,7 @@ namespace {
 
 CpuLinks links_of(const Cluster& cluster) {
   return {.servers_elsewhere = cluster.machines > 1 || cluster.servers.is_given(),
+          .within = cluster.within,
           .between = cluster.between,
           .servers = cluster.servers};
 }

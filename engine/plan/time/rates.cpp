@@ -88,12 +88,12 @@ double CpuStepRates::seconds(const GroupExchange& exchange) const {
   const auto& [collective, bytes, n, machines] = exchange;
   const double on_wire = (collective == "all_reduce" ? 2.0 : 1.0) * bytes *
                          (collective == "broadcast" ? 1.0 : (n - 1.0) / n);
-  double seconds = kSecondsOfABarrier + on_wire / rates_.exchange;
-  if (machines > 1.0) {
-    const ClusterLink& link = links_.between;
-    seconds = std::max(seconds, link.latency * (n - 1.0) + on_wire / link.bytes);
-  }
-  return seconds;
+  const auto over = [&](const ClusterLink& link) {
+    return link.latency * (n - 1.0) + on_wire / link.bytes;
+  };
+  const double here = links_.within.bytes > 0.0 ? over(links_.within)
+                                                : kSecondsOfABarrier + on_wire / rates_.exchange;
+  return machines > 1.0 ? std::max(here, over(links_.between)) : here;
 }
 
 double CpuStepRates::seconds(const ServerExchange& exchange) const {

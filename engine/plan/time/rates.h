@@ -52,11 +52,12 @@ class GpuStepRates final : public StepRates {
 
 struct CpuLinks {
   bool servers_elsewhere = false;  ///< not in the workers' process
-  ClusterLink between{}, servers{};
+  ClusterLink within{}, between{}, servers{};
 };
 
-/// Of a rank on CPUs. Exchanges are those between threads of a process; between machines, and with
-/// servers elsewhere, those of the links if they are given, else an assumption.
+/// Of a rank on CPUs. Exchanges within a machine are those of the link if it is given, else those
+/// between threads of a process; between machines, and with servers elsewhere, those of the links if
+/// they are given, else an assumption.
 class CpuStepRates final : public StepRates {
  public:
   struct Ranks {
