@@ -15,6 +15,7 @@
 #include "engine/plan/paper_convention.h"
 #include "engine/plan/parameter_table.h"
 #include "engine/plan/report.h"
+#include "engine/plan/search/exchange_forms.h"
 #include "engine/plan/search/search.h"
 #include "engine/plan/time/step_comparison.h"
 #include "engine/recipe/recipe.h"
@@ -34,14 +35,14 @@ class PlanCommand {
   std::string html_;
   int ranks_per_machine_ = 0;
   bool json_ = false, parameters_ = false, ledger_ = false, paper_convention_ = false;
-  bool measure_disk_ = false, search_ = false;
+  bool measure_disk_ = false, search_ = false, exchanges_ = false;
   engine::SearchRequest wanted_;
   std::string cluster_;
   const CLI::Option* top_ = nullptr;
 
   void add_search_options(CLI::App& command);
   void search(const engine::ResolvedRecipe& recipe) const;
-  void predict(const engine::Recipe& recipe) const;
+  void predict(const engine::ResolvedRecipe& resolved) const;
 };
 
 PlanCommand::PlanCommand(CLI::App& command) {
@@ -85,6 +86,9 @@ void PlanCommand::add_search_options(CLI::App& command) {
                   "machines, ranks_per_machine, device, and optionally memory and links "
                   "(default: the recipe's ranks, here)")
       ->type_name("FILE");
+  command.add_flag("--exchanges", exchanges_,
+                   "With --cluster: what each way to exchange less would take there, and what it "
+                   "does to results");
   top_ = command.add_option("--top", wanted_.top, "How many layouts --search prints (default: 3)")
              ->type_name("N")
              ->check(CLI::Range(1, 100));
@@ -134,10 +138,17 @@ void PlanCommand::search(const engine::ResolvedRecipe& recipe) const {
   fmt::print("{}", json_ ? engine::search_json(result) : engine::search_text(result));
 }
 
-void PlanCommand::predict(const engine::Recipe& recipe) const {
+void PlanCommand::predict(const engine::ResolvedRecipe& resolved) const {
+  const engine::Recipe& recipe = resolved.values;
   if (parameters_ || paper_convention_ || ledger_ || !html_.empty() || ranks_per_machine_ > 0 ||
       measure_disk_ || device_memory_) {
-    throw UsageError("--cluster can only be combined with --json, or with --search.");
+    throw UsageError("--cluster can only be combined with --exchanges and --json, or --search.");
+  }
+  if (exchanges_) {
+    const auto forms = engine::exchange_forms(resolved, engine::read_cluster(cluster_));
+    fmt::print("{}",
+               json_ ? engine::exchange_forms_json(forms) : engine::exchange_forms_text(forms));
+    return;
   }
   const auto step = engine::predicted_step(recipe, engine::read_cluster(cluster_));
   fmt::print("{}", json_ ? engine::predicted_step_json(step) : engine::predicted_step_text(step));
@@ -153,7 +164,10 @@ void PlanCommand::run() const {
   if (!wanted_.keep.empty() || wanted_.tokens > 0.0 || top_->count() > 0) {
     throw UsageError("--keep, --tokens and --top belong to --search: add it.");
   }
-  if (!cluster_.empty()) return predict(recipe.values);
+  if (exchanges_ && cluster_.empty()) {
+    throw UsageError("--exchanges needs --cluster FILE, which says how fast links are.");
+  }
+  if (!cluster_.empty()) return predict(recipe);
   if (ledger_) {
     if (parameters_ || paper_convention_ || !html_.empty() || device_memory_ ||
         ranks_per_machine_ > 0) {

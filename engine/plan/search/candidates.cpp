@@ -127,13 +127,15 @@ class Enumeration {
     std::set<std::int64_t> shards = {data_ranks};
     const std::int64_t here = space_.per_machine / (layout_.tensor * layout_.context);
     if (here > 1 && here < data_ranks && data_ranks % here == 0) shards.insert(here);
-    if (space_.keeps(SearchKey::kReplicate) && data_ranks % own_.replicate == 0) {
+    // Of replicas that train apart, another number trains another model.
+    const bool keeps_replicas = space_.keeps(SearchKey::kReplicate) || own_.sync_every > 0;
+    if (keeps_replicas && data_ranks % own_.replicate == 0) {
       shards = {data_ranks / own_.replicate};
     }
     if (space_.keeps(SearchKey::kShard)) shards = {own_.shard};
     for (const std::int64_t shard : shards) {
       if (data_ranks % shard != 0) continue;
-      if (space_.keeps(SearchKey::kReplicate) && data_ranks / shard != own_.replicate) continue;
+      if (keeps_replicas && data_ranks / shard != own_.replicate) continue;
       layout_.shard = shard;
       layout_.replicate = data_ranks / shard;
       const std::int64_t experts =

@@ -80,7 +80,10 @@ Layout layout_of(const Recipe& recipe) {
           .sequences = recipe.training.micro_batch_size,
           .micro_batches = recipe.training.gradient_accumulation_steps,
           .servers = degrees.parameter_servers,
-          .publishes_late = degrees.publish_delay > 0};
+          .publishes_late = degrees.publish_delay > 0,
+          .sync_every = recipe.diloco.sync_every,
+          .fragments = recipe.diloco.num_fragments,
+          .sync_delay = recipe.diloco.fragment_sync_delay};
 }
 
 }  // namespace
@@ -124,6 +127,10 @@ StepShape step_shape(const Recipe& recipe) {
   step.gather_bytes = blocks(gather_bits, static_cast<double>(size_of(step.dtype)));
   step.reduce_bytes = blocks(
       reduce_bits, static_cast<double>(size_of(dtype_of(formed_in(precision.reduce_dtype)))));
+  const double outer_bits = recipe.diloco.quantize == optim::Quantize::kInt8   ? 8.5
+                            : recipe.diloco.quantize == optim::Quantize::kInt4 ? 4.5
+                                                                               : 0.0;
+  step.outer_bytes = blocks(outer_bits, 4.0);
   step.update_bytes = update_bytes(recipe);
   step.disk_bytes = disk_bytes(recipe);
   step.cuda_graphs = recipe.run.cuda_graphs;

@@ -60,6 +60,9 @@ struct Layout {
   std::int64_t micro_batches = 1;  ///< of a step, for each rank
   std::int64_t servers = 0;        ///< parameter servers, which aren't in world()
   bool publishes_late = false;     ///< before the update, whose time is hidden
+  /// Replicas train apart: each of `fragments` is exchanged once in so many steps, and applied
+  /// `sync_delay` steps later. 0: they reduce gradients in every step.
+  std::int64_t sync_every = 0, fragments = 1, sync_delay = 0;
 
   std::int64_t world() const { return tensor * context * pipeline * shard * replicate; }
 };
@@ -71,6 +74,7 @@ struct StepShape {
   std::int64_t seq_length = 1;
   DType dtype = DType::kBF16;
   double gather_bytes = 2.0, reduce_bytes = 4.0;  ///< of a weight, and of its gradient, on links
+  double outer_bytes = 4.0;    ///< of what a weight has changed, if replicas train apart
   double update_bytes = 30.0;  ///< of memory for each owned weight: state read and written
   double disk_bytes = 0.0;     ///< of each owned weight and step, read and written together
   /// Rows of the fullest expert rank / mean. Published runs are mostly balanced by force.

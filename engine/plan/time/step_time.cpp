@@ -45,7 +45,7 @@ double gathers_of(const Layout& layout) {
 
 double StepTime::total() const {
   return matmuls + attention + memory + recompute + tensor + context + expert + bubble + messages +
-         gathers + reductions + slowed + accumulation + update + disk + host;
+         gathers + reductions + slowed + accumulation + update + disk + host + apart;
 }
 
 std::vector<std::pair<std::string, double>> StepTime::parts() const {
@@ -62,6 +62,7 @@ std::vector<std::pair<std::string, double>> StepTime::parts() const {
                                                      {"exposed reductions", reductions},
                                                      {"slowed by overlapped exchanges", slowed},
                                                      {"sums of gradients", accumulation},
+                                                     {"exchanges of replicas", apart},
                                                      {"optimizer", update},
                                                      {"disk", disk},
                                                      {"launches", host}};
@@ -100,10 +101,29 @@ StepTimes::UnitExchanges StepTimes::unit_exchanges(const StepShape& step) const 
   };
   const bool whole = layout.stage == 0;
   const double slices = whole ? 1.0 : static_cast<double>(n);
-  return {.gather = over_shards("all_gather", step.gather_bytes),
-          .reduce = over_shards(whole ? "all_reduce" : "reduce_scatter", step.reduce_bytes) +
-                    exchange("all_reduce", step.reduce_bytes * (dense + experts) / slices,
-                             layout.replicate, t * n)};
+  UnitExchanges unit{
+      .gather = over_shards("all_gather", step.gather_bytes),
+      .reduce = over_shards(whole ? "all_reduce" : "reduce_scatter", step.reduce_bytes)};
+  if (layout.sync_every == 0) {
+    unit.replicas = exchange("all_reduce", step.reduce_bytes * (dense + experts) / slices,
+                             layout.replicate, t * n);
+  }
+  return unit;
+}
+
+// A fragment's exchange hides under the steps until it is applied.
+void StepTimes::add_outer_exchanges(const StepShape& step, StepTime& time) const {
+  const Layout& layout = step.layout;
+  if (layout.sync_every == 0) return;
+  const auto fragments = static_cast<double>(layout.fragments);
+  const std::int64_t sharers = layout.shard * layout.context;
+  const double owned = step.model.weights() /
+                       static_cast<double>(layout.tensor * layout.pipeline * layout.expert) /
+                       (layout.stage == 0 ? 1.0 : static_cast<double>(sharers / layout.expert));
+  const double fragment = exchange("all_reduce", owned * step.outer_bytes / fragments,
+                                   layout.replicate, layout.tensor * sharers);
+  const double under = static_cast<double>(layout.sync_delay) * time.total();
+  time.apart = std::max(0.0, fragment - under) * fragments / static_cast<double>(layout.sync_every);
 }
 
 // The exposed part of gathers and reductions. Each hides under its own pass over the layers, apart
@@ -112,11 +132,12 @@ void StepTimes::add_data_exchanges(const StepShape& step, const LayerTime& layer
                                    StepTime& time) const {
   const Layout& layout = step.layout;
   const double layers = layers_of_a_rank(step);
-  const auto [gather, reduce] = unit_exchanges(step);
+  const auto [gather, reduce, replicas] = unit_exchanges(step);
   const double uses = gathers_of(layout);
   const double passes =
       layout.reduces_every_micro_step ? static_cast<double>(layout.micro_batches) : 1.0;
-  const double all_gathers = uses * gather * layers, all_reduces = passes * reduce * layers;
+  const double all_gathers = uses * gather * layers;
+  const double all_reduces = (passes * reduce + replicas) * layers;
   const auto exposed = [layers](double of_unit, double under) {
     return of_unit + (layers - 1.0) * std::max(0.0, of_unit - under);
   };
@@ -128,7 +149,8 @@ void StepTimes::add_data_exchanges(const StepShape& step, const LayerTime& layer
     time.gathers = std::min(all_gathers, std::max(1.0, uses) * exposed(gather, under));
   }
   const double left = std::max(0.0, layer.backward() - (layout.reshards ? gather : 0.0));
-  time.reductions = std::min(all_reduces, passes * exposed(reduce, left));
+  time.reductions = std::min(
+      all_reduces, (passes - 1.0) * exposed(reduce, left) + exposed(reduce + replicas, left));
   time.slowed =
       rates_.taken_by_exchanges() * (all_gathers + all_reduces - time.gathers - time.reductions);
 }
@@ -251,6 +273,7 @@ StepTime StepTimes::of(const StepShape& step) {
   if (layout.servers == 0 || layout.stage == 3) add_data_exchanges(step, layer, time);
   if (layout.servers > 0) add_server_exchanges(step, layer, end, time);
   add_update(step, time);
+  add_outer_exchanges(step, time);
   return time;
 }
 

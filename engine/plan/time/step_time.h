@@ -32,6 +32,7 @@ struct StepTime {
   double bubble = 0.0, messages = 0.0;                   ///< of pipelines
   double gathers = 0.0, reductions = 0.0, slowed = 0.0;  ///< exposed; and what overlap costs
   double accumulation = 0.0, update = 0.0, disk = 0.0, host = 0.0;
+  double apart = 0.0;  ///< exposed exchanges of replicas that train apart
 
   double total() const;
   /// Names and seconds, the longest first, without zeros.
@@ -73,6 +74,7 @@ class StepTimes {
   void add_exchanges(const StepShape& step, LayerTime& time, bool mixture) const;
   struct UnitExchanges {
     double gather = 0.0, reduce = 0.0;
+    double replicas = 0.0;  ///< sums over replicas, in the last micro-step alone
   };
   UnitExchanges unit_exchanges(const StepShape& step) const;
   LayerTime average_layer(const StepShape& step);
@@ -82,6 +84,7 @@ class StepTimes {
   void add_server_exchanges(const StepShape& step, const LayerTime& layer, const LayerTime& end,
                             StepTime& time) const;
   void add_update(const StepShape& step, StepTime& time) const;
+  void add_outer_exchanges(const StepShape& step, StepTime& time) const;
 
   const StepRates& rates_;
   std::int64_t per_machine_;
