@@ -62,7 +62,8 @@ TextLoss evaluate_checkpoint(const TrainedModelRequest& request) {
   }
   const auto tasks = open_tasks(trained.recipe, batcher.shape().seq_length);
   EvaluationResult result;
-  const auto machine = request.machine ? request.machine : choose_machine(trained.recipe);
+  const auto machine = machine_of(request, trained);
+  const int first = machine->ranks_here(static_cast<int>(trained.recipe.world_size())).first;
   with_weights(trained, machine, [&](sharding::Rank& rank, ShardedModel& model) {
     Evaluation evaluation(trained.options, model, batcher, trained.batch_size);
     EvaluationResult of_rank = evaluation.run(0, stop_request);
@@ -70,7 +71,7 @@ TextLoss evaluate_checkpoint(const TrainedModelRequest& request) {
       if (of_rank.stop != StopRequest::kNone) break;
       of_rank.tasks.push_back(evaluation.score((*tasks)[i], stop_request, of_rank.stop));
     }
-    if (rank.rank == 0) result = of_rank;
+    if (rank.rank == first) result = of_rank;
   });
   if (result.stop != StopRequest::kNone) throw_stopped(result.stop, "during the evaluation");
   const auto main = static_cast<std::size_t>(batcher.main_validation());

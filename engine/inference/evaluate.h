@@ -23,6 +23,8 @@ struct TrainedModelRequest {
   bool average = false;                      ///< use the average of the weights in a checkpoint
   /// Ctrl-C becomes a request to end. False for a library: signals are its caller's.
   bool handles_signals = true;
+  /// All that share the work, each with equally many ranks; null: this process alone.
+  std::shared_ptr<sharding::Processes> processes{};
 };
 
 /// The loss in units that are comparable across tokenizers.
@@ -40,7 +42,8 @@ struct TextLoss : EvaluationResult {
 /// Nothing in the checkpoint is trusted: before anything is allocated, its recipe is compared with
 /// its tensors, and the memory needed with the machine's.
 ///
-/// The loss over the whole validation split: what training itself prints after its last step.
+/// The loss over the whole validation split: what training itself prints after its last step. In
+/// several processes, all return what they know; the first one has everything.
 /// Errors   DataError for a damaged checkpoint, for text without validation windows, and for text
 ///          with characters that the model doesn't know; UsageError for a recipe that doesn't fit
 ///          the checkpoint; Interrupted.

@@ -243,7 +243,7 @@ void answer(const ScoringRequest& request) {
       const std::size_t number = together ? own : questions.take();
       end_if_asked("before all questions were answered");
       const std::optional<Question> question =
-          questions.get(number, together ? rank.world_size() : 1);
+          questions.get(number, together ? model.num_ranks_here() : 1);
       if (!question) return;
       const Json line = answer(*question);
       if (together && rank.rank != 0) continue;

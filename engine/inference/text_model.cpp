@@ -18,8 +18,13 @@ constexpr std::int64_t kTokensAtATime = 256;  // of a prompt
 
 TextModel::TextModel(const TrainedModelRequest& request, Text when)
     : trained_(trained_model(request)),
-      machine_(request.machine ? request.machine : choose_machine(trained_.recipe)),
+      machine_(machine_of(request, trained_)),
       end_tokens_(end_of_text(trained_)) {
+  if (machine_->processes() && !ranks_work_together()) {
+    throw UsageError(
+        "in several processes, ranks share one model: add --set zero_optimization.stage=3, or use "
+        "one process.");
+  }
   if (when == Text::kNow) text();
 }
 
@@ -67,10 +72,9 @@ void TextModel::run(std::int64_t positions, const Use& use,
   place_parameters();
   const int world_size = trained_.recipe.world_size();
   if (ranks_work_together() && world_size > 1 && on_note) {
-    on_note(
-        fmt::format("no rank has room for all parameters, so {} ranks gather each unit for each "
-                    "token, which is slow.",
-                    world_size));
+    on_note(fmt::format("{}{} ranks gather each unit for each token, which is slow.",
+                        machine_->processes() ? "" : "no rank has room for all parameters, so ",
+                        world_size));
   }
   with_weights(trained_, machine_, [&](sharding::Rank& rank, ShardedModel& model) {
     const auto buffers = evaluation_buffers(trained_.options, rank.world_size());
@@ -79,6 +83,10 @@ void TextModel::run(std::int64_t positions, const Use& use,
     Decoder decoder(model, inputs);
     use(rank, decoder);
   });
+}
+
+int TextModel::num_ranks_here() const {
+  return machine_->ranks_here(static_cast<int>(trained_.recipe.world_size())).count;
 }
 
 void TextModel::fit_shape(std::int64_t positions) {
@@ -94,9 +102,9 @@ void TextModel::fit_shape(std::int64_t positions) {
   shape.logits_chunk_elements = 0;  // as few at a time as there are
 }
 
-// Whole on every rank if there is room.
+// Whole on every rank if there is room. Processes can't divide texts among themselves.
 void TextModel::place_parameters() {
-  if (!ranks_work_together()) return;
+  if (!ranks_work_together() || machine_->processes()) return;
   const sharding::AxisSet sharded = trained_.options.placement.parameters;
   trained_.options.placement.parameters = {};
   if (!fits(trained_, *machine_)) trained_.options.placement.parameters = sharded;

@@ -1,5 +1,7 @@
 /// A trained model for text input and output, one text at a time on each rank.
 ///
+/// In several processes all ranks work on one text after the other.
+///
 /// A cache of keys and values (kernels/kv_cache.h) limits the cost of each token to a pass over
 /// itself.
 #pragma once
@@ -60,6 +62,7 @@ class TextModel {
   /// True if no rank has room for all parameters: all ranks work on the same text and gather each
   /// unit for each token. Otherwise each rank works independently. Known in `run`.
   bool ranks_work_together() const { return trained_.options.placement.parameters_sharded(); }
+  int num_ranks_here() const;  ///< of this process
 
  private:
   void fit_shape(std::int64_t positions);

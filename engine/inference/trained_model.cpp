@@ -9,6 +9,8 @@
 #include "engine/data/utf8.h"
 #include "engine/huggingface/adapter_folder.h"
 #include "engine/huggingface/model_files.h"
+#include "engine/launch/device.h"
+#include "engine/launch/process_machine.h"
 #include "engine/saving/base_model.h"
 #include "engine/saving/checkpointing.h"
 #include "engine/saving/initial_weights.h"
@@ -295,6 +297,13 @@ TrainedModel trained_model(const TrainedModelRequest& request) {
         open_folder_weights(disk, request.checkpoint, model.options));
   }
   return model;
+}
+
+std::shared_ptr<const Machine> machine_of(const TrainedModelRequest& request,
+                                          const TrainedModel& trained) {
+  if (request.machine) return request.machine;
+  return request.processes ? process_machine(request.processes, trained.recipe)
+                           : choose_machine(trained.recipe);
 }
 
 void load_weights(const TrainedModel& trained, ShardedModel& model) {

@@ -38,6 +38,10 @@ struct TrainedModel {
 /// Errors   UsageError if the base isn't a folder on this machine.
 TrainedModel trained_model(const TrainedModelRequest& request);
 
+/// Where the model's ranks are: `request.machine`, in `request.processes`, or as the recipe says.
+std::shared_ptr<const Machine> machine_of(const TrainedModelRequest& request,
+                                          const TrainedModel& trained);
+
 /// Fills `model`, which was constructed from `trained.options`. A collective.
 void load_weights(const TrainedModel& trained, ShardedModel& model);
 

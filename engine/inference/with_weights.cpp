@@ -29,11 +29,13 @@ MemoryRequest request_of(const LaunchOptions& launch, const TrainedModel& traine
           .num_threads = launch.compute_threads(),
           .device = traits.kind,
           .deterministic = trained.recipe.run.deterministic,
-          .separate_memory = traits.separate_memory};
+          .separate_memory = traits.separate_memory,
+          .staging_bytes = traits.staging_bytes};
 }
 
-Need need_of(const TrainedModel& trained, const MemoryRequest& request) {
-  return {plan_inference_memory(trained.options, request).arena_bytes(), request.mesh.world_size(),
+Need need_of(const TrainedModel& trained, const MemoryRequest& request, const Machine& machine) {
+  const int on_host = machine.ranks_here(request.mesh.world_size()).on_host;
+  return {plan_inference_memory(trained.options, request).arena_bytes(), on_host,
           device_limit(trained.recipe)};
 }
 
@@ -41,14 +43,15 @@ Need need_of(const TrainedModel& trained, const MemoryRequest& request) {
 
 bool fits(const TrainedModel& trained, const Machine& machine) {
   const std::shared_ptr<const Machine> borrowed(&machine, [](const Machine*) {});
-  return need_of(trained, request_of(launch_options(trained.recipe, borrowed), trained)).fits();
+  const MemoryRequest request = request_of(launch_options(trained.recipe, borrowed), trained);
+  return need_of(trained, request, machine).fits();
 }
 
 void with_weights(const TrainedModel& trained, std::shared_ptr<const Machine> machine,
                   const std::function<void(sharding::Rank& rank, ShardedModel& model)>& use) {
   LaunchOptions launch = launch_options(trained.recipe, std::move(machine));
   const MemoryRequest request = request_of(launch, trained);
-  const Need need = need_of(trained, request);
+  const Need need = need_of(trained, request, *launch.machine);
   if (!need.fits() && trained.recipe.memory.on_exceed != OnExceed::kWarn) {
     throw UsageError(
         "{}: using it on {} rank{} needs {} per rank; {} has {}. Use another number of --ranks (at "

@@ -10,6 +10,7 @@
 #include "engine/main/command_line.h"
 #include "engine/main/commands.h"
 #include "engine/main/standard_streams.h"
+#include "engine/main/world.h"
 #include "engine/report/metrics.h"
 #include "engine/saving/checkpoint_path.h"
 
@@ -41,6 +42,7 @@ void verify(const std::string& path, bool deep) {
 
 void evaluate(const engine::TrainedModelRequest& request, bool as_json) {
   const engine::TextLoss result = engine::evaluate_checkpoint(request);
+  if (!speaks(request.processes)) return;
   if (result.is_of_other_data) {
     print_error(
         "note: the run had other data, or held out other texts of them, so this text may be among "
@@ -138,9 +140,16 @@ class EvalCommand {
     add_average(command, average_);
     command.add_flag("--json", json_, "One JSON object instead of a sentence");
   }
-  void run() const {
-    const engine::ChosenCheckpoint chosen = engine::choose_checkpoint(path_);
-    evaluate({chosen.path, sets_, ranks_, {}, average_}, json_);
+  int run() const {
+    return in_world([this](const std::shared_ptr<sharding::Processes>& processes) {
+      const engine::ChosenCheckpoint chosen = engine::choose_checkpoint(path_);
+      evaluate({.checkpoint = chosen.path,
+                .sets = sets_,
+                .ranks = ranks_or_processes(ranks_, processes),
+                .average = average_,
+                .processes = processes},
+               json_);
+    });
   }
 
  private:

@@ -47,11 +47,9 @@ struct InfoCommand {
           "--links needs several processes: start it on the machines with sherd launch, such as "
           "sherd launch -n 2 -- info --links");
     }
-    const std::shared_ptr<sharding::Processes> processes =
-        other_processes(sharding::kDefaultPeerTimeout);
-    return run_with_others(processes, sharding::kDefaultPeerTimeout, [&] {
+    return in_world([](const std::shared_ptr<sharding::Processes>& processes) {
       const engine::LinkRates rates = engine::measure_links(*processes);
-      if (processes->index() == 0) fmt::print("{}", engine::cluster_text(rates));
+      if (speaks(processes)) fmt::print("{}", engine::cluster_text(rates));
     });
   }
 

@@ -13,6 +13,7 @@
 #include "engine/inference/generation.h"
 #include "engine/main/command_line.h"
 #include "engine/main/standard_streams.h"
+#include "engine/main/world.h"
 #include "engine/saving/checkpoint_path.h"
 
 namespace sherd::main {
@@ -63,9 +64,13 @@ void print_speed(const engine::GeneratedText& text) {
 class SampleCommand {
  public:
   explicit SampleCommand(CLI::App& command);
-  void run() const;
+  int run() const {
+    return in_world([this](const auto& processes) { sample(processes); });
+  }
 
  private:
+  void sample(const std::shared_ptr<sharding::Processes>& processes) const;
+
   std::string path_;
   std::vector<std::string> sets_;
   std::optional<std::int64_t> ranks_;
@@ -98,17 +103,24 @@ SampleCommand::SampleCommand(CLI::App& command) {
   command.add_flag("--speed", shows_speed_, "Print the speed to standard error");
 }
 
-void SampleCommand::run() const {
+void SampleCommand::sample(const std::shared_ptr<sharding::Processes>& processes) const {
   const bool as_json = !prompts_file_.empty();
+  require_file_of_all(processes, prompts_file_, "--prompts");
   const std::vector<std::string> prompts =
       as_json ? read_prompts(prompts_file_) : std::vector{prompt_};
   const engine::ChosenCheckpoint chosen = engine::choose_checkpoint(path_);
-  engine::GenerationRequest request{.model = {chosen.path, sets_, ranks_.value_or(1), {}, average_},
-                                    .options = {.sampling = sampling_,
-                                                .stops = stops_,
-                                                .ignores_end_tokens = ignores_end_tokens_,
-                                                .for_terminal = !as_json},
-                                    .prompts = prompts};
+  engine::GenerationRequest request{
+      .model = {.checkpoint = chosen.path,
+                .sets = sets_,
+                .ranks = ranks_or_processes(ranks_, processes).value_or(1),
+                .average = average_,
+                .processes = processes},
+      .options = {.sampling = sampling_,
+                  .stops = stops_,
+                  .ignores_end_tokens = ignores_end_tokens_,
+                  .for_terminal = !as_json},
+      .prompts = prompts};
+  if (!speaks(processes)) return engine::generate(request);
   request.on_note = [](const std::string& note) { print_error("note: " + note); };
   if (as_json) {
     request.on_end = [&](std::size_t prompt, const engine::GeneratedText& result) {

@@ -17,6 +17,7 @@
 #include "engine/inference/teacher_scoring.h"
 #include "engine/main/command_line.h"
 #include "engine/main/standard_streams.h"
+#include "engine/main/world.h"
 #include "engine/saving/checkpoint_path.h"
 
 namespace sherd::main {
@@ -49,13 +50,14 @@ std::string question_of(const data::MappedFile& text) {
 class ScoreCommand {
  public:
   explicit ScoreCommand(CLI::App& command);
-  void run() const;
+  int run() const;
 
  private:
-  void answer_questions(const std::string& checkpoint) const;
-  void score_texts(const std::string& checkpoint) const;
+  void answer_questions(engine::ScoringRequest& request) const;
+  void score_texts(engine::ScoringRequest& request) const;
   void save_teacher(const std::string& checkpoint) const;
-  engine::ScoringRequest request(const std::string& checkpoint) const;
+  engine::ScoringRequest request(const std::string& checkpoint,
+                                 const std::shared_ptr<sharding::Processes>& processes) const;
 
   std::string path_;
   std::vector<std::string> sets_;
@@ -114,24 +116,40 @@ ScoreCommand::ScoreCommand(CLI::App& command) {
       ->needs(save_top);
 }
 
-void ScoreCommand::run() const {
-  const engine::ChosenCheckpoint chosen = engine::choose_checkpoint(path_);
-  if (save_top_ > 0) return save_teacher(chosen.path);
-  if (texts_.empty()) return answer_questions(chosen.path);
-  score_texts(chosen.path);
+int ScoreCommand::run() const {
+  if (save_top_ > 0) {
+    if (num_processes() > 1) throw UsageError("--save-top works in one process.");
+    save_teacher(engine::choose_checkpoint(path_).path);
+    return 0;
+  }
+  return in_world([this](const std::shared_ptr<sharding::Processes>& processes) {
+    engine::ScoringRequest request =
+        this->request(engine::choose_checkpoint(path_).path, processes);
+    texts_.empty() ? answer_questions(request) : score_texts(request);
+  });
 }
 
-engine::ScoringRequest ScoreCommand::request(const std::string& checkpoint) const {
-  return {.model = {checkpoint, sets_, ranks_.value_or(1), {}, average_},
-          .context = context_,
-          .questions = nullptr,
-          .name = {},
-          .on_note = [](const std::string& note) { print_error("note: " + note); },
-          .on_answer = {}};
+engine::ScoringRequest ScoreCommand::request(
+    const std::string& checkpoint, const std::shared_ptr<sharding::Processes>& processes) const {
+  engine::ScoringRequest request{
+      .model = {.checkpoint = checkpoint,
+                .sets = sets_,
+                .ranks = ranks_or_processes(ranks_, processes).value_or(1),
+                .average = average_,
+                .processes = processes},
+      .context = context_,
+      .questions = nullptr,
+      .name = {},
+      .on_answer = {}};
+  if (speaks(processes)) {
+    request.on_note = [](const std::string& note) { print_error("note: " + note); };
+  }
+  return request;
 }
 
-void ScoreCommand::answer_questions(const std::string& checkpoint) const {
+void ScoreCommand::answer_questions(engine::ScoringRequest& request) const {
   std::ifstream file;
+  require_file_of_all(request.model.processes, questions_, "--questions");
   if (questions_ != "-") {
     require_no_folder(questions_, "--questions");
     const std::string problem = problem_of_file(questions_, INT64_MAX);  // read line by line
@@ -139,7 +157,6 @@ void ScoreCommand::answer_questions(const std::string& checkpoint) const {
       throw UsageError("--questions {}: can't be read: {}.", questions_, problem);
     file.open(questions_);
   }
-  engine::ScoringRequest request = this->request(checkpoint);
   request.questions = questions_ == "-" ? &std::cin : &file;
   request.name = questions_ == "-" ? "standard input" : questions_;
   request.on_answer = [](const std::string& line) {
@@ -152,7 +169,7 @@ void ScoreCommand::answer_questions(const std::string& checkpoint) const {
 void ScoreCommand::save_teacher(const std::string& checkpoint) const {
   engine::TeacherRequest request;
   request.student = engine::resolve_recipe(student_);
-  request.teacher = this->request(checkpoint).model;
+  request.teacher = this->request(checkpoint, nullptr).model;
   request.top = save_top_;
   request.path = output_;
   if (output_.empty() && !request.student.values.distillation.active()) {
@@ -172,7 +189,7 @@ void ScoreCommand::save_teacher(const std::string& checkpoint) const {
              saved.samples, saved.tokens_per_sample);
 }
 
-void ScoreCommand::score_texts(const std::string& checkpoint) const {
+void ScoreCommand::score_texts(engine::ScoringRequest& request) const {
   std::stringstream questions;
   std::vector<std::size_t> num_texts;  // of each file: a line of a .jsonl file is one
   for (const std::string& path : texts_) {
@@ -183,7 +200,6 @@ void ScoreCommand::score_texts(const std::string& checkpoint) const {
     for (const auto& text : texts.texts) questions << question_of(*text) << '\n';
     num_texts.push_back(texts.texts.size());
   }
-  engine::ScoringRequest request = this->request(checkpoint);
   request.questions = &questions;
   request.name = "--text";
   std::size_t file = 0, num_answers = 0;

@@ -45,8 +45,8 @@ void print(const std::string& message, const std::string& label) {
 }
 
 // Whether process `own` is the one to print its message.
-bool speaks(const std::vector<std::optional<ProcessEnd>>& ends, std::size_t own,
-            const ProcessEnd& end) {
+bool says_why(const std::vector<std::optional<ProcessEnd>>& ends, std::size_t own,
+              const ProcessEnd& end) {
   for (std::size_t process = 0; process < own; ++process) {
     if (!ends[process] || ends[process]->exit_code == 0) continue;
     if (end.consequence ? ends[process]->consequence : ends[process]->message == end.message) {
@@ -123,7 +123,7 @@ int leave(sharding::Processes& processes, ProcessEnd end, const std::string& lab
   // place.
   const bool given_up = processes.links().given_up() && by_mpirun();
   const bool is_said = end.consequence && (reason_is_said || death_is_said || given_up);
-  if (end.exit_code != 0 && speaks(ends, own, end) && !is_said) {
+  if (end.exit_code != 0 && says_why(ends, own, end) && !is_said) {
     print(end.message, end.consequence || all_say(ends, end.message) ? "" : label);
   }
   // mpirun returns the code of the first that ends: the one with a reason of its own.
@@ -195,6 +195,35 @@ int run_with_others(const std::shared_ptr<sharding::Processes>& processes,
   }
   while (leaves.test_and_set()) ::pause();  // the other thread ends the process
   return leave(*processes, end, label, *death_is_said);
+}
+
+int in_world(const std::function<void(const std::shared_ptr<sharding::Processes>&)>& body) {
+  if (num_processes() <= 1) {
+    body(nullptr);
+    return 0;
+  }
+  const std::shared_ptr<sharding::Processes> processes =
+      other_processes(sharding::kDefaultPeerTimeout);
+  return run_with_others(processes, sharding::kDefaultPeerTimeout, [&] { body(processes); });
+}
+
+std::optional<std::int64_t> ranks_or_processes(
+    const std::optional<std::int64_t>& given,
+    const std::shared_ptr<sharding::Processes>& processes) {
+  return given || !processes ? given : processes->count();
+}
+
+void require_file_of_all(const std::shared_ptr<sharding::Processes>& processes,
+                         const std::string& path, std::string_view option) {
+  if (processes && path == "-") {
+    throw UsageError(
+        "{} is -, but only the first of several processes has standard input. Name a file.",
+        option);
+  }
+}
+
+bool speaks(const std::shared_ptr<sharding::Processes>& processes) {
+  return processes == nullptr || processes->index() == 0;
 }
 
 }  // namespace sherd::main

@@ -63,6 +63,7 @@ std::vector<BufferSpec> use_buffers(const TrainingOptions& options, const Memory
   std::vector<BufferSpec> buffers =
       model_buffers(options, sharding_plan(options, request.mesh, request.rank), request);
   append(buffers, evaluation_buffers(options, request.mesh.world_size()));
+  append(buffers, sharding::staging_buffers(request.mesh, request.staging_bytes));
   buffers.push_back(checkpoint_reading_buffer());
   return buffers;
 }

@@ -1,6 +1,6 @@
 """upcycled_trial.py PROGRAM PLACE TEXT TEXT: SmolLM2-135M as a mixture of experts learns from texts in two languages.
 
-PROGRAM is sherd, PLACE a folder with 8 GB of room, the texts two files of at least 300 KB each. Prints
+PROGRAM is sherd, PLACE a folder with 8 GB of room, the texts two files of at least 400 KB each. Prints
 
   - the loss of the dense model and of both forms of upcycle.py on the texts, which must agree but for rounding;
   - after 200 steps of 1,024 tokens, half of them of each text: the losses, and by transformers the share of choices
@@ -18,6 +18,7 @@ import transformers
 
 HERE = pathlib.Path(__file__).resolve().parent
 EXPERTS, PER_TOKEN = 8, 4
+MOST_TEXT = 400_000  # characters
 
 RECIPE = """
 model: {{from: {place}/copies}}
@@ -38,7 +39,7 @@ def call(*command):
 
 def loss(program, model, text):
     return json.loads(call(program, "eval", model, "--json", "--set", f"data.path={text}", "--set",
-                           "data.validation_fraction=0.1", "--set", "training.seq_length=256"))["loss"]
+                           "data.validation_fraction=0.1", "--set", "training.seq_length=256"))["val_loss"]
 
 
 def shares(folder, text):
@@ -54,8 +55,11 @@ def shares(folder, text):
 
 def main():
     program, place = pathlib.Path(sys.argv[1]).resolve(), pathlib.Path(sys.argv[2]).resolve()
-    texts = [pathlib.Path(text).resolve() for text in sys.argv[3:5]]
     place.mkdir(parents=True, exist_ok=True)
+    texts = []
+    for path in map(pathlib.Path, sys.argv[3:5]):
+        texts.append(place / path.name)
+        texts[-1].write_text(path.read_text()[:MOST_TEXT])
     call(sys.executable, HERE / "smollm2.py", place / "dense")
     for form in ("slices", "copies"):
         call(sys.executable, HERE / "upcycle.py", place / "dense", place / form, form)
