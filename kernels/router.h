@@ -58,16 +58,44 @@ struct RouterShape {
   std::int64_t balance_groups() const { return scope == BalanceScope::kSequence ? sequences : 1; }
 };
 
+/// Where a rank's tokens are in whole rows, if it has one or two runs of each row's positions.
+struct RowPart {
+  std::int64_t positions = 0;  ///< of a whole row; 0: the rank has all of them
+  std::int64_t first = 0;
+  std::int64_t gap_at = 0, gap = 0;  ///< `gap` positions are left out before token gap_at
+
+  /// The number in whole rows of token `t`, of rows with `own` tokens here.
+  std::int64_t token_of(std::int64_t t, std::int64_t own) const {
+    if (positions == 0) return t;
+    const std::int64_t i = t % own;
+    return t / own * positions + first + i + (i >= gap_at ? gap : 0);
+  }
+};
+
 struct RouterForward {
   RouterShape shape;
   ConstTensor logits, bias;  ///< bias may be empty
   Documents documents{};     ///< where padding is; empty: there is none
-  Tensor chosen, weights, counts, balance;
+  RowPart part{};            ///< on CPUs
+  Tensor chosen, weights, counts;
+  Tensor balance{};  ///< on CPUs it may be empty: then router_losses follows
   /// For kPreviousStep: i32 [E + 1], each expert's count and then the number of tokens.
   ConstTensor previous_counts{};
   Tensor workspace{};  ///< router_workspace_bytes
 };
 void router_forward(Stream& stream, const RouterForward& args);
+
+/// The losses of balance of ranks that have parts of the same sequences, after router_forward.
+/// Counts and numbers of tokens are those of whole sequences; sums over tokens, so also the two
+/// losses, are this rank's part. On CPUs.
+struct RouterLosses {
+  RouterShape shape;  ///< of this rank's tokens
+  ConstTensor logits, chosen;
+  ConstTensor rank_counts;  ///< i32 [C, B, E]: what every rank has counted
+  Tensor counts, balance;   ///< counts: their sums
+  ConstTensor previous_counts{};
+};
+void router_losses(Stream& stream, const RouterLosses& args);
 
 /// totals += what one call decided: of each expert the tokens that chose it, then the two losses,
 /// added up over balance groups.

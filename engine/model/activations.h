@@ -71,7 +71,9 @@ struct Routing {
 /// Scratch of layers with experts (kernels/experts.h), shared by all of them.
 struct ExpertsBuffers {
   Buffer sums, rows, up, activated, d_activated, order;
-  Buffer x;  ///< f32 [T, D]: what the router reads, where the model's type is another
+  Buffer read;  ///< [T, D], with sequence parallelism: the rows that all tensor ranks read
+  Buffer counts_of_ranks;  ///< i32 [C, B, E]: each context rank's, of its part of every sequence
+  Buffer x;                ///< f32 [T, D]: what the router reads, where the model's type is another
   Buffer d_weights, d_logits;
   /// With expert ranks (kernels/expert_rows.h): at home, rows of all choices and a number for each;
   /// at the owner, what a round has brought.

@@ -28,9 +28,11 @@ void Block::input_gradient(std::int64_t block, const BlockParameters& parameters
 void Block::weight_gradient(std::int64_t block, const BlockParameters& parameters,
                             const BlockParameters& gradients) {
   if (shape_.has_experts(block)) {
+    mixture_.compute_again(block, parameters);
     mixture_.weight_gradients(block, parameters, gradients);
   } else if (shape_.has_mlp(block)) {
-    mlp_.weight_gradients(block, parameters, gradients);
+    mlp_.compute_again(block, parameters);
+    mlp_.weight_gradients(block, gradients);
   }
   attention_.weight_gradients(block, parameters, gradients);
   const WaitingBuffers& waiting = c_.waiting_of(block);

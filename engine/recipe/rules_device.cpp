@@ -1,5 +1,6 @@
 // What GPUs can't do yet.
 #include <string_view>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -56,6 +57,17 @@ void refuse_experts(const Recipe& recipe, std::vector<Refusal>& refusals) {
     refusals.emplace_back("moe.bias",
                           "moe.bias is true, but experts' biases are computed on CPUs only; set "
                           "run.device: cpu.");
+  }
+  for (const auto& [key, ranks, degree] :
+       {std::tuple("parallelism.tensor_parallel_degree", "tensor",
+                   recipe.parallelism.tensor_parallel_degree),
+        {"parallelism.context_parallel_degree", "context",
+         recipe.parallelism.context_parallel_degree}}) {
+    if (degree == 1) continue;
+    refusals.emplace_back(
+        key, fmt::format("{} is {}, but {} ranks share models with experts on CPUs only; use 1, or "
+                         "set run.device: cpu.",
+                         key, degree, ranks));
   }
   // A host waits for its router, which a graph can't.
   if (recipe.run.cuda_graphs) {

@@ -56,15 +56,6 @@ void check_numbers(Resolution& recipe) {
 // What experts aren't combined with yet.
 void check_company(Resolution& recipe) {
   const Recipe& values = recipe.values();
-  const auto refuse_degree = [&](std::string_view key, std::int64_t degree) {
-    if (degree == 1) return;
-    recipe.refuse({key, "moe.num_experts"},
-                  "{} is {}, but a model with experts can't be divided so yet. Use more data ranks "
-                  "or pipeline ranks.",
-                  key, degree);
-  };
-  refuse_degree("parallelism.tensor_parallel_degree", values.parallelism.tensor_parallel_degree);
-  refuse_degree("parallelism.context_parallel_degree", values.parallelism.context_parallel_degree);
   if (values.parallelism.sum_order == SumOrderChoice::kCanonical) {
     recipe.refuse({"parallelism.sum_order", "moe.num_experts"},
                   "parallelism.sum_order is canonical, which a model with experts can't have: an "
@@ -76,11 +67,14 @@ void check_company(Resolution& recipe) {
         "moe.bias and moe.correction_bias are true, but a router has one bias: one that is "
         "added to its logits, or one that only the choice sees.");
   }
-  if (values.moe.bias && values.parallelism.expert_parallel_degree > 1) {
-    recipe.refuse({"parallelism.expert_parallel_degree", "moe.bias"},
-                  "parallelism.expert_parallel_degree is {}, but experts with biases (moe.bias) "
-                  "can't be divided yet. Use 1.",
-                  values.parallelism.expert_parallel_degree);
+  for (const auto& [key, degree] :
+       {std::pair<std::string_view, std::int64_t>("parallelism.expert_parallel_degree",
+                                                  values.parallelism.expert_parallel_degree),
+        {"parallelism.tensor_parallel_degree", values.parallelism.tensor_parallel_degree}}) {
+    if (!values.moe.bias || degree == 1) continue;
+    recipe.refuse({key, "moe.bias"},
+                  "{} is {}, but experts with biases (moe.bias) can't be divided yet. Use 1.", key,
+                  degree);
   }
   if (values.model.mlp_bias) {
     recipe.refuse({"model.mlp_bias", "model.bias", "moe.num_experts"},

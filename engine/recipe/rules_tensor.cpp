@@ -26,8 +26,17 @@ model::ModelShape sizes_of(const Recipe& recipe) {
   shape.query_heads = sizes.num_attention_heads;
   shape.kv_heads = sizes.num_kv_heads;
   shape.head_size = sizes.head_width;
-  model::set_latent_attention(shape, sizes.latent());
   shape.ffn_width = sizes.ffn_hidden_size;
+  if (recipe.moe.num_experts > 0) {
+    shape.moe.experts = recipe.moe.num_experts;
+    shape.moe.ffn_width = recipe.moe.ffn_hidden_size;
+    shape.moe.shared_width = recipe.moe.shared_ffn_hidden_size;
+    for (const char of_layer : recipe.moe.layers) {
+      shape.layer_kinds.push_back(
+          {.mlp = of_layer == '1' ? model::MlpKind::kExperts : model::MlpKind::kDense});
+    }
+  }
+  model::set_latent_attention(shape, sizes.latent());
   shape.vocab_size = sizes.vocab_size;
   shape.sequences = recipe.training.micro_batch_size;
   shape.seq_length = recipe.training.seq_length;
@@ -44,7 +53,7 @@ bool check_sizes(Resolution& recipe, std::string_view asks, int degree) {
     return true;
   } catch (const UsageError& error) {
     recipe.refuse({asks, "model.num_attention_heads", "model.num_kv_heads", "model.ffn_hidden_size",
-                   "model.vocab_size"},
+                   "moe.ffn_hidden_size", "moe.shared_ffn_hidden_size", "model.vocab_size"},
                   "{}: {}", asks, error.what());
     return false;
   }

@@ -117,9 +117,10 @@ std::shared_ptr<const ExpertReport> ExpertStatistics::add_up() {
   if (!totals_) return nullptr;
   totals_->to_host(rank_.compute());
   rank_.compute().synchronize();
-  const std::span<const double> own(totals_->host().as<double>(),
-                                    static_cast<std::size_t>(totals_->host().numel));
-  std::vector<double> sums(own.size());
+  const auto* const counts = totals_->host().as<double>();
+  std::vector<double> own(counts, counts + totals_->host().numel), sums(own.size());
+  // Tensor ranks have the same tokens, and decide alike.
+  if (!rank_.contributes_tokens()) std::ranges::fill(own, 0.0);
   for (const std::span<const double> of_rank : exchange_->all_gather(kName, own)) {
     for (std::size_t i = 0; i < sums.size(); ++i) sums[i] += of_rank[i];
   }

@@ -31,7 +31,11 @@ void router_forward(Stream& stream, const RouterForward& args) {
   check_tensor("router: chosen", args.chosen, DType::kI32, T * k);
   check_tensor("router: weights", args.weights, DType::kF32, T * k);
   check_tensor("router: counts", args.counts, DType::kI32, shape.sequences * E);
-  check_tensor("router: balance", args.balance, DType::kF32, shape.balance_groups() * (E + 2));
+  const bool in_parts = args.part.positions > 0 || !args.balance;
+  SHERD_CHECK(!in_parts || !is_cuda(stream), "parts of sequences on a GPU");
+  if (args.balance) {
+    check_tensor("router: balance", args.balance, DType::kF32, shape.balance_groups() * (E + 2));
+  }
   if (shape.scope == BalanceScope::kPreviousStep) {
     check_tensor("router: previous counts", args.previous_counts, DType::kI32, E + 1);
   }
@@ -40,6 +44,23 @@ void router_forward(Stream& stream, const RouterForward& args) {
               args.workspace.bytes(), needed);
   if (is_cuda(stream)) return on_gpu(stream, cuda::router_forward, launches::router_forward, args);
   stream.run("router_forward", [=, &stream] { cpu::router_forward(stream.team(), args); });
+}
+
+void router_losses(Stream& stream, const RouterLosses& args) {
+  const RouterShape& shape = args.shape;
+  check_shape(stream, shape);
+  SHERD_CHECK(!is_cuda(stream), "parts of sequences on a GPU");
+  const std::int64_t T = shape.tokens(), E = shape.experts, counts = shape.sequences * E;
+  check_tensor("router: logits", args.logits, DType::kF32, T * E);
+  check_tensor("router: chosen", args.chosen, DType::kI32, T * shape.per_token);
+  check_tensor("router: counts of ranks", args.rank_counts, DType::kI32,
+               args.rank_counts.numel / counts * counts);
+  check_tensor("router: counts", args.counts, DType::kI32, counts);
+  check_tensor("router: balance", args.balance, DType::kF32, shape.balance_groups() * (E + 2));
+  if (shape.scope == BalanceScope::kPreviousStep) {
+    check_tensor("router: previous counts", args.previous_counts, DType::kI32, E + 1);
+  }
+  stream.run("router_losses", [=, &stream] { cpu::router_losses(stream.team(), args); });
 }
 
 void router_totals(Stream& stream, const RouterTotals& args) {

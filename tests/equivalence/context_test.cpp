@@ -139,8 +139,10 @@ INSTANTIATE_TEST_SUITE_P(Methods, ContextMethods,
                          });
 
 TEST_P(ContextMethods, EveryFormKeepsTheBitsHoweverItIsRecomputed) {
-  std::vector<ModelForm> forms = cuttable_forms();
-  forms.push_back({"latents", cuttable(shape_named(latent_forms(), "latents"), 8)});
+  std::vector<ModelForm> forms = all_cuttable_forms();
+  for (const char* name : {"latents", "latents_and_experts"}) {
+    forms.push_back({name, cuttable(shape_named(latent_forms(), name), 8)});
+  }
   for (const ModelForm& form : forms) {
     engine::TrainingOptions options = options_of(false, 1);
     options.model = form.shape;
@@ -162,6 +164,32 @@ TEST_P(ContextMethods, EveryFormKeepsTheBitsHoweverItIsRecomputed) {
       EXPECT_EQ(cut.losses[0], one.losses[0]) << form.name;
       if (first.losses.empty()) first = cut;
       EXPECT_EQ(difference(cut, first), "") << form.name;
+    }
+  }
+}
+
+// A loss that counts a rank's own tokens only, or counts them once for each rank, would show.
+TEST(Context, LossesOfBalanceAreThoseOfWholeSequences) {
+  for (const auto scope : {kernels::BalanceScope::kSequence, kernels::BalanceScope::kMicroBatch,
+                           kernels::BalanceScope::kPreviousStep}) {
+    for (const auto method : {model::ContextMethod::kUlysses, model::ContextMethod::kAllGather,
+                              model::ContextMethod::kRing}) {
+      engine::TrainingOptions options = options_of(false, 2);
+      model::ModelShape shape = cuttable(shape_named(expert_forms(), "experts"), 4);
+      shape.max_positions = 13;
+      shape.seq_length = 12;
+      shape.sequences = 2;
+      shape.context.method = method;
+      shape.moe.scope = scope;
+      shape.moe.balance = 3.0;
+      shape.moe.z = 0.3;
+      options.model = shape;
+      const Outcome one = run(options, {.context = 1, .micro_steps = 2});
+      const Case each{.context = 2, .stage = 2, .micro_steps = 2};
+      Outcome cut = run(options, each);
+      if (method == model::ContextMethod::kRing) cut.losses[0] = one.losses[0];
+      expect_near_one(cut, one,
+                      fmt::format("scope {}, {}", static_cast<int>(scope), name_of(each)));
     }
   }
 }

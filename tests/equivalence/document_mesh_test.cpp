@@ -2,6 +2,7 @@
 
 #include "tests/equivalence/distance.h"
 #include "tests/equivalence/document_training.h"
+#include "tests/support/models/model_forms.h"
 
 namespace sherd::testing {
 namespace {
@@ -34,6 +35,27 @@ TEST_F(DocumentTraining, OnContextRanksHasTheLossOfOneAndTrainsNearIt) {
           EXPECT_LE(distance(cut.parameters.at(name), values), 1e-5 * length(values)) << name;
         }
       }
+    }
+  }
+}
+
+// Padding is where it is in whole rows: no expert counts it.
+TEST_F(DocumentTraining, OnContextRanksExpertsGetTheSameTokens) {
+  for (const auto method : {model::ContextMethod::kAllGather, model::ContextMethod::kUlysses}) {
+    engine::TrainingOptions options = tiny_training(shape_named(expert_forms(), "experts"), 1.0f);
+    options.model.query_heads = options.model.kv_heads = 6;
+    options.model.context.method = method;
+    options.model.moe.balance = 2.0;
+    options.optimizer.type = optim::OptimizerType::kSgd;
+    const Outcome one = train(options, {.world_size = 1, .num_micro_steps = 4}, 3);
+    const Outcome cut = train(options, on_context_ranks(3, 1, 3), 3);
+    EXPECT_EQ(cut.losses[0], one.losses[0]);
+    for (std::size_t i = 0; i < one.losses.size(); ++i) {
+      EXPECT_NEAR(cut.losses[i], one.losses[i], 1e-5 * one.losses[i]) << i;
+      EXPECT_NEAR(cut.grad_norms[i], one.grad_norms[i], 1e-5 * one.grad_norms[i]) << i;
+    }
+    for (const auto& [name, values] : one.parameters) {
+      EXPECT_LE(distance(cut.parameters.at(name), values), 1e-5 * length(values)) << name;
     }
   }
 }

@@ -157,6 +157,82 @@ TEST(ExpertRanks, HaveTheBitsOfWholeExpertsIn16BitsAndUnderEveryOptimizer) {
   }
 }
 
+// Each tensor rank has a part of every expert's width, and exchanges it with expert ranks.
+TEST(ExpertRanks, HaveTheBitsOfWholeExpertsOnTensorRanks) {
+  int run = 0;
+  for (const ModelForm& each : cuttable_expert_forms()) {
+    for (int stage = 0; stage <= 3; ++stage) {
+      engine::TrainingOptions options = tiny_training(each.shape, 0.05f);
+      options.model.moe.experts = 8;
+      if (options.model.moe.groups > 1) options.model.moe.groups = 4;
+      options.model.tied = false;
+      options.model.recompute = static_cast<model::Recompute>(run % 3);
+      options.model.part.sequence_parallel = run % 4 == 1;
+      options.optimizer.type =
+          run % 4 == 2 ? optim::OptimizerType::kMuon : optim::OptimizerType::kAdamW;
+      options.optimizer.momentum = 0.9f;
+      options.pipeline.order = schedule::Order::kZbH1;
+      const bool in_pipeline = run % 3 == 2;
+      RunShape setup{.world_size = in_pipeline ? 8 : 4 << stage % 2,
+                     .axes = in_pipeline ? axes(2, 1, 1, 2) : axes(2, 1 + stage % 2),
+                     .num_micro_steps = 2,
+                     .stage = stage,
+                     .delay_seed = static_cast<std::uint64_t>(60 + run)};
+      setup.axes.push_back({"tensor", 2});
+      expect_same_bits(options, setup);
+      // And one rank with all micro-batches, as many tensor ranks.
+      RunShape one{.world_size = 2, .axes = {{"tensor", 2}}, .num_micro_steps = 4};
+      RunShape dealt = one;
+      dealt.world_size = 8;
+      dealt.axes = {{"expert", 4}, {"tensor", 2}};
+      dealt.num_micro_steps = 1;
+      dealt.stage = stage;
+      const Outcome expected = train(options, one, 2);
+      Outcome found = train(options, dealt, 2);
+      found.grad_norms = expected.grad_norms;  // added in another order
+      EXPECT_EQ(difference(expected, found), "") << each.name << ", stage " << stage;
+      ++run;
+    }
+  }
+}
+
+// Experts get the rows of a rank's own positions; their gradients add up over context ranks.
+TEST(ExpertRanks, HaveTheBitsOfWholeExpertsOnContextRanks) {
+  int run = 0;
+  for (const ModelForm& each : cuttable_expert_forms()) {
+    for (const auto method : {model::ContextMethod::kUlysses, model::ContextMethod::kAllGather,
+                              model::ContextMethod::kRing}) {
+      engine::TrainingOptions options = tiny_training(each.shape, 0.05f);
+      options.model.moe.experts = 8;
+      if (options.model.moe.groups > 1) options.model.moe.groups = 4;
+      options.model.seq_length = 8;
+      options.model.kv_heads = 4;
+      options.model.context.method = method;
+      options.model.recompute = static_cast<model::Recompute>(run % 3);
+      const bool on_tensor_ranks = run % 2 == 1;
+      RunShape setup{.world_size = 8,
+                     .axes = on_tensor_ranks ? axes(2, 1) : axes(2, 2),
+                     .num_micro_steps = 2,
+                     .stage = run % 4,
+                     .delay_seed = static_cast<std::uint64_t>(90 + run)};
+      setup.axes.push_back({"context", 2});
+      if (on_tensor_ranks) setup.axes.push_back({"tensor", 2});
+      expect_same_bits(options, setup);
+      RunShape one{.world_size = 2, .axes = {{"context", 2}}, .num_micro_steps = 4};
+      RunShape dealt = one;
+      dealt.world_size = 8;
+      dealt.axes = {{"expert", 4}, {"context", 2}};
+      dealt.num_micro_steps = 1;
+      dealt.stage = run % 4;
+      const Outcome expected = train(options, one, 2);
+      Outcome found = train(options, dealt, 2);
+      found.grad_norms = expected.grad_norms;  // added in another order
+      EXPECT_EQ(difference(expected, found), "") << each.name << ", stage " << run % 4;
+      ++run;
+    }
+  }
+}
+
 // Everything with everything, on eight ranks.
 TEST(ExpertRanksSlow, HaveTheBitsOfWholeExpertsInTheFullProduct) {
   int runs = 0;

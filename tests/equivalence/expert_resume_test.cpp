@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "checkpoint/format/manifest.h"
 #include "tests/support/runs/small_run.h"
@@ -52,6 +53,48 @@ TEST(ExpertRanks, GoOnAtAnotherDegreeAsIfTheyHadBeenThereAllAlong) {
       EXPECT_EQ(numbers_of(folder, "whole"), numbers_of(folder, back)) << what << ", back";
       EXPECT_EQ(final_state(folder, "whole"), final_state(folder, back)) << what << ", back";
     }
+  }
+}
+
+// Each rank writes its rows and columns of experts, each element once.
+TEST(ExpertRanks, GoOnOnTensorRanksAtAnotherDegreeAsIfTheyHadBeenThereAllAlong) {
+  for (const char* optimizer : {"adamw", "muon"}) {
+    const test::TempFolder folder;
+    write_data(folder);
+    const auto on_ranks = [&](int stage, int expert) {
+      TrainingRun run = run_with_experts(stage, expert, optimizer);
+      run.mesh += ", tensor_parallel_degree: 2";
+      return run;
+    };
+    train_in(folder, "whole", on_ranks(3, 1));
+    for (const auto& [stage, degree] : {std::pair(0, 4), {3, 2}}) {
+      const std::string again = fmt::format("again{}", stage);
+      fs::copy(folder.file("whole"), folder.file(again), fs::copy_options::recursive);
+      fs::remove_all(
+          folder.file(again + "/checkpoints/" + checkpoint::step_directory_name(kSteps)));
+      train_in(folder, again, on_ranks(stage, degree));
+      EXPECT_EQ(numbers_of(folder, "whole"), numbers_of(folder, again)) << stage << optimizer;
+      EXPECT_EQ(final_state(folder, "whole"), final_state(folder, again)) << stage << optimizer;
+    }
+  }
+}
+
+TEST(ExpertRanks, GoOnWithoutTensorRanksNearTheRunThatHasThem) {
+  const test::TempFolder folder;
+  write_data(folder);
+  TrainingRun run = run_with_experts(3, 2, "adamw");
+  run.precision = "mixed_precision: {param_dtype: f32}";
+  TrainingRun cut = run;
+  cut.mesh += ", tensor_parallel_degree: 2, sequence_parallel: true";
+  train_in(folder, "cut", cut);
+  fs::copy(folder.file("cut"), folder.file("whole"), fs::copy_options::recursive);
+  fs::remove_all(folder.file("whole/checkpoints/" + checkpoint::step_directory_name(kSteps)));
+  train_in(folder, "whole", run);
+  const auto expected = metrics_of(folder, "cut"), found = metrics_of(folder, "whole");
+  ASSERT_EQ(found.size(), expected.size());
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    if (!found[i].contains("loss")) continue;
+    EXPECT_NEAR(found[i]["loss"].get<double>(), expected[i]["loss"].get<double>(), 1e-4) << i;
   }
 }
 

@@ -74,6 +74,28 @@ TEST(Experts, AreCountedOnceForEachTokenAndChoice) {
   }
 }
 
+// Tensor ranks have the same tokens, context ranks others of the same sequences. One step: before
+// it, weights are equal to the last bit.
+TEST(Experts, AreCountedOnceByRanksThatShareTheModel) {
+  for (const ModelForm& each : cuttable_expert_forms())
+    for (const char* axis : {"tensor", "context"}) {
+      engine::TrainingOptions options = tiny_training(each.shape);
+      options.model.seq_length = 8;
+      options.model.context.method = model::ContextMethod::kAllGather;
+      const auto one = reports(options, {.num_micro_steps = 2}, 1);
+      const auto cut = reports(
+          options,
+          {.world_size = 4, .axes = {{"shard", 2}, {axis, 2}}, .num_micro_steps = 1, .stage = 2},
+          1);
+      ASSERT_EQ(cut[0].layers.size(), one[0].layers.size());
+      for (std::size_t i = 0; i < cut[0].layers.size(); ++i) {
+        EXPECT_EQ(cut[0].layers[i].counts, one[0].layers[i].counts) << each.name;
+      }
+      EXPECT_NEAR(cut[0].balance_loss, one[0].balance_loss, 1e-5 * one[0].balance_loss);
+      EXPECT_NEAR(cut[0].z_loss, one[0].z_loss, 1e-5 * one[0].z_loss);
+    }
+}
+
 TEST(Experts, AreCountedAlikeHoweverBatchesAreDealtAndWhateverIsRecomputed) {
   for (const ModelForm& each : expert_forms()) {
     engine::TrainingOptions options = tiny_training(each.shape);

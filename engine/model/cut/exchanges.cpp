@@ -6,6 +6,7 @@
 
 #include "engine/model/activations.h"
 #include "engine/model/adapter.h"
+#include "engine/model/cut/sequence_cut.h"
 #include "engine/model/sites.h"
 #include "kernels/experts.h"
 #include "kernels/qk_norm.h"
@@ -48,10 +49,6 @@ class List {
   }
   std::vector<Exchange> list_;
 };
-
-bool is_of_mlp(SiteId site) {
-  return site > SiteId::kMiddle;
-}
 
 // Backwards of blocks that go on to the attention, and to the block's input: if parameters are
 // frozen, the lowest block has perhaps nothing to train there, and those below have no backward.
@@ -110,7 +107,8 @@ void add_blocks(const ModelShape& part, DType gradients, PassKind pass, const Pa
   const Backwards backwards(part, counts);
   const std::int64_t attentions = backwards.attentions;
   list.add_rows(part, "gradient of a branch", backwards.mlps + attentions);
-  list.add_rows(part, "what a branch read", backwards.mlps + attentions);
+  // Halves of a backward both read what routers read.
+  list.add_rows(part, "what a branch read", backwards.mlps + attentions + counts.mixtures_apart);
   list.add_sum_of_rows(part, "gradient of what a branch read", summed,
                        backwards.inputs + (together ? 0 : backwards.mlp_inputs));
   list.add_norms(part, gradients, trained_passes(part, counts, [](const Site& site) {
@@ -131,11 +129,19 @@ void add_blocks(const ModelShape& part, DType gradients, PassKind pass, const Pa
              groups ? DType::kF32 : gradients, std::max(1, groups.groups) * part.head_width(),
              trained_passes(part, counts, [norm](const Site& site) { return site.id == norm; }));
   }
-  for (const AdapterTarget& target : possible_targets(part)) {
-    if (!part.adapter.has_target(target.name)) continue;
-    list.add(Kind::kSum, "gradient of an adapter", gradients,
-             part.adapter.rank * (target.cuts_inputs() ? target.rows : target.inputs),
-             is_of_mlp(target.site) ? counts.mlps : L);
+  if (part.moe.active()) {
+    list.add(Kind::kSum, "gradients of routing weights", DType::kF32, T * part.moe.per_token,
+             backwards.mixtures);
+    if (part.moe.shared_gate) {
+      list.add(Kind::kSum, "gradients of gates", DType::kF32, T, backwards.mixtures);
+    }
+  }
+  for (std::int64_t block = 0; block < part.num_layers; ++block) {
+    for (const AdapterTarget& target : adapter_targets(part, block)) {
+      list.add(Kind::kSum, "gradient of an adapter", gradients,
+               part.adapter.rank * (target.cuts_inputs() ? target.rows : target.inputs),
+               counts.of_block[static_cast<std::size_t>(block)]);
+    }
   }
 }
 
@@ -258,6 +264,10 @@ std::vector<Exchange> exchanges(const ModelShape& part, DeviceKind device, DType
   if (part.context.deals_heads()) add_attention(part, pass, counts, list);
   if (part.context.gathers_keys()) add_gathered_keys(part, pass, counts, list);
   if (part.context.passes_keys()) add_passed_keys(part, pass, counts, list);
+  if (counts_sequences_together(part)) {
+    list.add(Kind::kGatherPositions, "counts of experts in sequences", DType::kI32,
+             part.context.degree * part.sequences * part.moe.experts, counts.mixtures);
+  }
   if (part.expert.is_cut()) add_experts(part, pass, counts, list);
   return list.take();
 }

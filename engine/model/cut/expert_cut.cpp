@@ -16,16 +16,22 @@ ModelShape expert_part(const ModelShape& whole, int degree, int rank) {
   return own;
 }
 
-ParameterCut expert_cut(const ModelShape& own, const ParameterSpec& parameter) {
-  const std::int64_t rows = parameter.shape[0], columns = parameter.shape[1];
-  const int degree = own.expert.degree;
-  ParameterCut cut{.name = parameter.name, .cut = Cut::kRows, .shape = {degree * rows, columns}};
-  for (int rank = 0; rank < degree; ++rank) {
-    cut.matrix_rows.insert(cut.matrix_rows.end(), parameter.matrix_rows.begin(),
-                           parameter.matrix_rows.end());
+ParameterCut expert_cut(const ExpertPart& own, const ParameterSpec& parameter) {
+  return expert_cut(own, ParameterCut{.name = parameter.name,
+                                      .cut = Cut::kRows,
+                                      .shape = parameter.shape,
+                                      .matrix_rows = parameter.matrix_rows,
+                                      .held = {{{0, parameter.shape[0], 0, parameter.shape[1]}}}});
+}
+
+ParameterCut expert_cut(const ExpertPart& own, ParameterCut of_own) {
+  for (HeldBox& held : of_own.held) held.box.first_row += own.rank * of_own.shape[0];
+  of_own.shape[0] *= own.degree;
+  const std::vector<std::int64_t> rows = of_own.matrix_rows;
+  for (int rank = 1; rank < own.degree; ++rank) {
+    of_own.matrix_rows.insert(of_own.matrix_rows.end(), rows.begin(), rows.end());
   }
-  cut.held.push_back({{own.expert.rank * rows, rows, 0, columns}, true});
-  return cut;
+  return of_own;
 }
 
 bool is_of_experts(std::string_view parameter) {

@@ -5,8 +5,8 @@
 ///   moe.experts.up        [E U, D]            rows: experts
 ///   moe.experts.down      [E D, F]            rows: experts
 ///
-/// Experts are whole, and not cut by their width: with the widths that models have (F <= 2048) a
-/// part of an expert is too little work for a matmul, and a token's row would go to several ranks.
+/// Tensor ranks cut what an expert rank has by its width (tensor_cut.h); each exchanges rows with
+/// the expert ranks that have the same part of the width.
 #pragma once
 
 #include <string_view>
@@ -22,7 +22,10 @@ namespace sherd::model {
 ModelShape expert_part(const ModelShape& whole, int degree, int rank);
 
 /// The cut of a parameter of experts, as it is in the table of `expert_part(...)`.
-ParameterCut expert_cut(const ModelShape& own, const ParameterSpec& parameter);
+ParameterCut expert_cut(const ExpertPart& own, const ParameterSpec& parameter);
+/// The same of one that tensor ranks cut, too. `of_own`: its cut as if this rank's experts were all
+/// there are.
+ParameterCut expert_cut(const ExpertPart& own, ParameterCut of_own);
 
 /// "block.7.moe.experts.up.weight"
 bool is_of_experts(std::string_view parameter);

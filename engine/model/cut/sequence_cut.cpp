@@ -70,4 +70,8 @@ ModelShape context_part(const ModelShape& whole, int degree, int rank) {
   return own;
 }
 
+bool counts_sequences_together(const ModelShape& part) {
+  return part.context.is_cut() && part.moe.active() && (part.moe.balance > 0.0 || part.moe.z > 0.0);
+}
+
 }  // namespace sherd::model

@@ -40,4 +40,7 @@ namespace sherd::model {
 /// part.
 ModelShape context_part(const ModelShape& whole, int degree, int rank);
 
+/// Whether context ranks exchange what routers have counted of each sequence, for losses of balance.
+bool counts_sequences_together(const ModelShape& part);
+
 }  // namespace sherd::model

@@ -1,5 +1,7 @@
 #include "engine/model/cut/tensor_cut.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "core/error.h"
@@ -14,13 +16,29 @@ std::int64_t rows_per_rank(const ModelShape& whole, int degree) {
   return (whole.vocab_size + degree - 1) / degree;
 }
 
-// Of all kinds of layers.
+// Of all kinds of layers: of dense MLPs, experts and shared experts.
 std::vector<std::int64_t> ffn_widths(const ModelShape& whole) {
-  std::vector<std::int64_t> widths = {whole.ffn_width};
+  std::vector<std::int64_t> widths;
+  bool all_have_experts = !whole.layer_kinds.empty();
   for (const LayerKind& kind : whole.layer_kinds) {
     if (kind.ffn_width > 0) widths.push_back(kind.ffn_width);
+    all_have_experts &= kind.mlp == MlpKind::kExperts;
+  }
+  if (!all_have_experts) widths.push_back(whole.ffn_width);
+  if (whole.moe.active()) {
+    widths.push_back(whole.moe.ffn_width);
+    if (whole.moe.shared_width > 0) widths.push_back(whole.moe.shared_width);
   }
   return widths;
+}
+
+// "feed-forward width 40", and those of experts.
+std::string widths_text(const ModelShape& whole) {
+  std::string text = fmt::format("feed-forward width {}", whole.ffn_width);
+  if (!whole.moe.active()) return text;
+  text += fmt::format(", experts of width {}", whole.moe.ffn_width);
+  if (whole.moe.shared_width == 0) return text;
+  return text + fmt::format(", a shared one of {}", whole.moe.shared_width);
 }
 
 bool all_divisible(const std::vector<std::int64_t>& widths, std::int64_t by) {
@@ -56,16 +74,16 @@ void check_degree(const ModelShape& whole, int degree) {
   while (!divides(nearest, whole)) --nearest;
   if (whole.part.has_canonical_sums()) {
     throw UsageError(
-        "{} tensor ranks can't share a model of {} query heads, {} key/value heads, feed-forward "
-        "width {} and {} tokens with canonical sums: the number must be 1, 2, 4 or 8, divide heads "
+        "{} tensor ranks can't share a model of {} query heads, {} key/value heads, {} and {} "
+        "tokens with canonical sums: the number must be 1, 2, 4 or 8, divide heads "
         "and width, and leave each rank tokens. {} would do.",
-        degree, whole.query_heads, whole.kv_heads, whole.ffn_width, whole.vocab_size, nearest);
+        degree, whole.query_heads, whole.kv_heads, widths_text(whole), whole.vocab_size, nearest);
   }
   throw UsageError(
-      "{} tensor ranks can't share a model of {} query heads, {} key/value heads, feed-forward "
-      "width {} and {} tokens: the number must divide heads and width, divide the key/value "
-      "heads or be a multiple of them, and leave each rank tokens. {} would do.",
-      degree, whole.query_heads, whole.kv_heads, whole.ffn_width, whole.vocab_size, nearest);
+      "{} tensor ranks can't share a model of {} query heads, {} key/value heads, {} and {} "
+      "tokens: the number must divide heads and width, divide the key/value heads or be a multiple "
+      "of them, and leave each rank tokens. {} would do.",
+      degree, whole.query_heads, whole.kv_heads, widths_text(whole), whole.vocab_size, nearest);
 }
 
 // Ranks hold equal pieces, one after another; where there are fewer pieces than ranks, neighbours
@@ -179,6 +197,8 @@ ModelShape tensor_part(const ModelShape& whole, int degree, int rank) {
   part.kv_sum_groups = std::max(1, whole.part.kv_sum_groups / part.kv_copies);
   own.ffn_width = whole.ffn_width / degree;
   for (LayerKind& kind : own.layer_kinds) kind.ffn_width /= degree;
+  own.moe.ffn_width /= degree;
+  own.moe.shared_width /= degree;
   const std::int64_t rows = rows_per_rank(whole, degree);
   part.sum_groups = whole.part.sum_groups / degree;
   part.all_tokens = whole.vocab_size;

@@ -8,6 +8,8 @@
 ///   attention.output.weight           [D, H K]           columns: heads
 ///   mlp.up weight and bias            [F or 2 F, D]      rows; gate and up apart
 ///   mlp.down.weight                   [D, F]             columns
+///   moe.experts.up                    [E U, D]           rows: of each expert's gate and up a part
+///   moe.experts.down                  [E D, F]           columns
 ///   norms of whole projections        [H K], [G K]       rows: heads
 ///   adapters                          [r, I], [O, r]     as their matrix: columns in A, rows in B
 ///   all others                                           none: every rank has a copy
@@ -24,7 +26,10 @@
 /// consecutive groups (engine/model/cut/canonical_sums.cpp). With sequence parallelism each rank
 /// has whole groups of tokens, too; micro-batches then have one sequence.
 ///
-/// Errors   UsageError with the nearest degree that works, if heads, feed-forward width or
+/// Experts are cut by their width, so that all ranks route the same tokens; routers and gates are
+/// whole. Expert ranks (expert_cut.h) divide them first.
+///
+/// Errors   UsageError with the nearest degree that works, if heads, feed-forward widths or
 ///          vocabulary can't be cut so.
 #pragma once
 

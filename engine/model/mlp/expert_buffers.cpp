@@ -3,6 +3,7 @@
 #include <string>
 
 #include "engine/model/activations.h"
+#include "engine/model/cut/sequence_cut.h"
 #include "kernels/experts.h"
 #include "kernels/router.h"
 
@@ -43,6 +44,12 @@ void Activations::acquire_experts(const ModelShape& shape, const Acquire& acquir
   experts.activated = buffer("activated", shape.dtype, C * own.ffn_width, kInBlocks);
   experts.d_activated = buffer("d_activated", shape.dtype, C * own.ffn_width, kBackward);
   experts.order = buffer("order", DType::kI32, kernels::experts_order_numel(own), kInBlocks);
+  if (shape.sequence_parallel()) experts.read = buffer("read", shape.dtype, T * D, kInBlocks);
+  if (counts_sequences_together(shape)) {
+    experts.counts_of_ranks =
+        buffer("counts_of_ranks", DType::kI32, shape.context.degree * shape.sequences * own.experts,
+               kInBlocks);
+  }
   if (shape.dtype != DType::kF32) experts.x = buffer("router_input", DType::kF32, T * D, kInBlocks);
   experts.d_weights = buffer("d_weights", DType::kF32, T * own.per_token, kBackward);
   experts.d_logits = buffer("d_logits", DType::kF32, T * own.experts, kBackward);

@@ -1,6 +1,6 @@
 #include "engine/model/mlp/mixture.h"
 
-#include "engine/model/cut/sums.h"
+#include "engine/model/cut/sequence_cut.h"
 #include "kernels/linear.h"
 #include "kernels/pointwise.h"
 #include "kernels/router.h"
@@ -8,7 +8,9 @@
 namespace sherd::model {
 
 Mixture::Mixture(Computation& computation)
-    : Part(computation), shared_(computation), exchange_(computation) {
+    : Part(computation),
+      shared_(computation, &computation.activations.experts.read),
+      exchange_(computation) {
   if (compute_.device() != DeviceKind::kCuda || !shape_.moe.active()) return;
   const std::int64_t ranks = shape_.expert.is_cut() ? shape_.expert.degree : 1;
   rows_of_experts_.resize(activations_.routing.size() *
@@ -26,11 +28,28 @@ Routing Mixture::routing(std::int64_t block) const {
   return activations_.routing_of(c_.residuals[static_cast<std::size_t>(block)], shape_);
 }
 
-Tensor Mixture::x_TD(std::int64_t block) const {
+Tensor Mixture::normed_TD(std::int64_t block) const {
   const BlockTensors kept = c_.kept_of(block);
   if (!shape_.norm_before()) return kept[SiteId::kMiddle].output;
   const bool shares = shape_.block_form == BlockForm::kParallelOneNorm;
   return kept[shares ? SiteId::kNorm1 : SiteId::kNorm2].output;
+}
+
+Tensor Mixture::x_TD(std::int64_t block) const {
+  if (!shape_.sequence_parallel()) return normed_TD(block);
+  return rows(activations_.experts.read, shape_.tokens(), shape_.width);
+}
+
+// If ranks share the tokens, each routes all of them: their rows are gathered, once for all that
+// reads them in a forward or backward.
+void Mixture::gather_x(std::int64_t block, bool again) {
+  if (!shape_.sequence_parallel()) return;
+  const Tensor own = normed_TD(block), all = x_TD(block);
+  const bool still_there = !again && shape_.block_form == BlockForm::kParallelOneNorm;
+  const Tensor from = still_there
+                          ? all_rows_place(own)
+                          : all_rows(again ? "what a branch read" : "what a branch reads", own);
+  compute_.copy(from.data, all.data, all.bytes());
 }
 
 ConstTensor Mixture::x_in_f32(std::int64_t block) {
@@ -58,16 +77,24 @@ kernels::ExpertsWorkspace Mixture::experts_workspace(bool backward) const {
           activations_.workspace.tensor()};
 }
 
-// The router's decision, and what it counts for metrics.
-void Mixture::decide(std::int64_t block, const BlockParameters& parameters, const Pass& pass) {
+// Of this rank's tokens.
+Tensor Mixture::own_counts(const Routing& decides) const {
+  if (!counts_sequences_together(shape_)) return decides.counts;
+  const std::int64_t numel = decides.counts.numel;
+  return activations_.experts.counts_of_ranks.tensor().part(shape_.context.rank * numel, numel);
+}
+
+kernels::RowPart Mixture::row_part() const {
+  if (!shape_.context.is_cut()) return {};
+  return {.positions = shape_.whole_seq_length(),
+          .first = shape_.first_position(),
+          .gap_at = shape_.position_run(0).count,
+          .gap = shape_.position_gap()};
+}
+
+// From logits to experts, weights and losses.
+void Mixture::choose(std::int64_t block, const Tensor& correction, const Pass& pass) {
   const Routing decides = routing(block);
-  kernels::linear_forward(compute_,
-                          {.shape = {shape_.tokens(), shape_.width, shape_.moe.experts},
-                           .x = x_in_f32(block),
-                           .w = parameters[SiteId::kRouter].weight,
-                           .bias = shape_.moe.biases ? parameters[SiteId::kRouter].bias : Tensor{},
-                           .y = decides.logits,
-                           .workspace = activations_.workspace});
   kernels::RouterShape shape = shape_.router();
   ConstTensor previous;
   if (shape.scope == kernels::BalanceScope::kPreviousStep) {
@@ -78,21 +105,46 @@ void Mixture::decide(std::int64_t block, const BlockParameters& parameters, cons
       shape.scope = kernels::BalanceScope::kMicroBatch;
     }
   }
-  kernels::router_forward(compute_,
-                          {.shape = shape,
-                           .logits = decides.logits,
-                           .bias = shape_.moe.biases ? Tensor{} : parameters[SiteId::kRouter].bias,
-                           .documents = pass.documents,
-                           .chosen = decides.chosen,
-                           .weights = decides.weights,
-                           .counts = decides.counts,
-                           .balance = decides.balance,
-                           .previous_counts = previous,
-                           .workspace = activations_.workspace});
+  const bool together = counts_sequences_together(shape_);
+  kernels::router_forward(compute_, {.shape = shape,
+                                     .logits = decides.logits,
+                                     .bias = correction,
+                                     .documents = pass.documents,
+                                     .part = row_part(),
+                                     .chosen = decides.chosen,
+                                     .weights = decides.weights,
+                                     .counts = own_counts(decides),
+                                     .balance = together ? Tensor{} : decides.balance,
+                                     .previous_counts = previous,
+                                     .workspace = activations_.workspace});
+  if (!together) return;
+  const Tensor all =
+      rows(activations_.experts.counts_of_ranks, shape_.context.degree, decides.counts.numel);
+  collectives_.gather_positions("counts of experts in sequences", all);
+  kernels::router_losses(compute_, {.shape = shape,
+                                    .logits = decides.logits,
+                                    .chosen = decides.chosen,
+                                    .rank_counts = all,
+                                    .counts = decides.counts,
+                                    .balance = decides.balance,
+                                    .previous_counts = previous});
+}
+
+// The router's decision, and what it counts for metrics.
+void Mixture::decide(std::int64_t block, const BlockParameters& parameters, const Pass& pass) {
+  const Routing decides = routing(block);
+  const Affine& router = parameters[SiteId::kRouter];
+  kernels::linear_forward(compute_, {.shape = {shape_.tokens(), shape_.width, shape_.moe.experts},
+                                     .x = x_in_f32(block),
+                                     .w = router.weight,
+                                     .bias = shape_.moe.biases ? router.bias : Tensor{},
+                                     .y = decides.logits,
+                                     .workspace = activations_.workspace});
+  choose(block, shape_.moe.biases ? Tensor{} : router.bias, pass);
   if (shape_.expert.is_cut()) exchange_.begin(decides, x_TD(block), rows_of_experts(block));
   if (pass.expert_totals) {
     const std::int64_t per_layer = shape_.moe.experts + 2;
-    kernels::router_totals(compute_, {shape_.router(), decides.counts, decides.balance,
+    kernels::router_totals(compute_, {shape_.router(), own_counts(decides), decides.balance,
                                       pass.expert_totals.part(block * per_layer, per_layer)});
   }
   if (shape_.expert.is_cut()) return;
@@ -106,6 +158,7 @@ void Mixture::decide(std::int64_t block, const BlockParameters& parameters, cons
 
 void Mixture::forward(std::int64_t block, const BlockParameters& parameters, const Pass& pass,
                       bool recomputes) {
+  gather_x(block, false);
   if (!recomputes) decide(block, parameters, pass);
   if (!has_shared()) return;
   shared_.forward(block, parameters);
@@ -116,14 +169,23 @@ void Mixture::forward(std::int64_t block, const BlockParameters& parameters, con
                                   parameters[SiteId::kSharedGate].weight, gate.statistic});
 }
 
+// A tensor rank's part of it, of its columns.
 void Mixture::shared_output(std::int64_t block, const BlockParameters& parameters,
                             const Tensor& out_TD) {
-  c_.sums->project_to_residual(parameters[SiteId::kDown],
-                               c_.kept_of(block)[SiteId::kActivation].output,
-                               shape_.ffn_width_of(block), out_TD);
+  Affine down = parameters[SiteId::kDown];
+  if (!shape_.part.adds_biases_of_sums()) down.bias = {};
+  project(down, c_.kept_of(block)[SiteId::kActivation].output, shape_.ffn_width_of(block),
+          shape_.width, out_TD);
 }
 
 void Mixture::output(std::int64_t block, const BlockParameters& parameters, const Tensor& out_TD) {
+  const Tensor addend_TD = all_rows_place(out_TD);
+  own_output(block, parameters, addend_TD);
+  add_up_rows("branch", addend_TD, out_TD);
+}
+
+void Mixture::own_output(std::int64_t block, const BlockParameters& parameters,
+                         const Tensor& out_TD) {
   if (shape_.moe.shared_gate) {
     const SiteTensors gate = c_.kept_of(block)[SiteId::kSharedGate];
     kernels::gate_forward(compute_,
@@ -157,9 +219,12 @@ void Mixture::output(std::int64_t block, const BlockParameters& parameters, cons
 
 void Mixture::compute_again(std::int64_t block, const BlockParameters& parameters) {
   shared_.compute_again(block, parameters);
+  gather_x(block, true);
 }
 
-// The order of addends to the input's gradient: experts, router, gate, shared expert.
+// The order of addends to the input's gradient: experts, router, gate, shared expert. On a tensor
+// rank it is an addend of a sum over ranks: of experts and gate each rank has its part; the
+// router's, which all ranks have, is one rank's.
 void Mixture::backward(std::int64_t block, const BlockParameters& parameters,
                        const BlockParameters& gradients, const Pass& pass, const Tensor& d_out_TD,
                        const Tensor& d_read_TD) {
@@ -169,6 +234,8 @@ void Mixture::backward(std::int64_t block, const BlockParameters& parameters,
     compute_.copy(d_out_TD.data, waits.data, d_out_TD.bytes());
   }
   experts_backward(block, parameters, gradients, d_out_TD, input);
+  collectives_.sum("gradients of routing weights",
+                   rows(activations_.experts.d_weights, shape_.tokens(), shape_.moe.per_token));
   router_backward(block, parameters, gradients, pass, input);
   if (has_shared()) {
     const Tensor d_shared_TD = shape_.moe.shared_gate
@@ -178,8 +245,10 @@ void Mixture::backward(std::int64_t block, const BlockParameters& parameters,
   }
   if (!input) return;
   const ExpertsBuffers& own = activations_.experts;
+  const Tensor d_x_TD = rows(own.d_x, shape_.tokens(), shape_.width);
+  const bool has_addend = adds_router() || shape_.moe.shared_gate;
   kernels::experts_input_gradient(compute_, {.d_sum = rows(own.sums, shape_.tokens(), shape_.width),
-                                             .router = rows(own.d_x, shape_.tokens(), shape_.width),
+                                             .router = has_addend ? d_x_TD : ConstTensor{},
                                              .shared = has_shared() ? d_read_TD : ConstTensor{},
                                              .d_x = d_read_TD});
 }
@@ -244,10 +313,12 @@ void Mixture::router_backward(std::int64_t block, const BlockParameters& paramet
        .d_logits = d_logits_TE});
   router_weight_gradient(block, gradients, d_logits_TE);
   if (!input) return;
+  const Tensor d_x_TD = rows(own.d_x, T, shape_.width);
+  if (!adds_router()) return kernels::fill_zero(compute_, d_x_TD);
   kernels::linear_backward_input(compute_, {{T, shape_.width, E},
                                             d_logits_TE,
                                             parameters[SiteId::kRouter].weight,
-                                            rows(own.d_x, T, shape_.width),
+                                            d_x_TD,
                                             false,
                                             activations_.workspace});
 }
@@ -270,6 +341,7 @@ Tensor Mixture::gate_backward(std::int64_t block, const BlockParameters& paramet
                                     .d_shared = d_shared_TD,
                                     .d_logits = d_logits,
                                     .d_x = input ? rows(own.d_x, T, D) : Tensor{}});
+  collectives_.sum("gradients of gates", d_logits);
   gate_weight_gradient(block, gradients, d_logits);
   return d_shared_TD;
 }
@@ -304,11 +376,7 @@ void Mixture::weight_gradients(std::int64_t block, const BlockParameters& parame
                                const BlockParameters& gradients) {
   const WaitingBuffers& waiting = c_.waiting_of(block);
   const std::int64_t T = shape_.tokens(), D = shape_.width;
-  if (has_shared()) {
-    shared_.weight_gradients(block, parameters, gradients);
-  } else {
-    compute_again(block, parameters);
-  }
+  if (has_shared()) shared_.weight_gradients(block, gradients);
   if (gradients[SiteId::kExpertsUp].weight) {
     experts_backward(block, parameters, gradients, rows(waiting.d_experts, T, D), false);
   }

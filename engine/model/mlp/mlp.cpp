@@ -13,13 +13,23 @@ const Tensor& Mlp::input(const BlockTensors& kept) const {
   return kept[shares ? SiteId::kNorm1 : SiteId::kNorm2].output;
 }
 
+Tensor Mlp::read(const BlockTensors& kept) {
+  if (is_gathered()) return rows(*gathered_, shape_.tokens(), shape_.width);
+  // Of a norm that both branches read, the rows are still there.
+  return shape_.block_form == BlockForm::kParallelOneNorm
+             ? all_rows_place(input(kept))
+             : all_rows("what a branch reads", input(kept));
+}
+
+ConstTensor Mlp::read_once_more(const BlockTensors& kept) {
+  if (is_gathered()) return rows(*gathered_, shape_.tokens(), shape_.width);
+  return read_again(input(kept));
+}
+
 void Mlp::forward(std::int64_t block, const BlockParameters& parameters) {
   const BlockTensors kept = c_.kept_of(block);
   const Affine& up = parameters[SiteId::kUp];
-  // Of a norm that both branches read, the rows are still there.
-  const Tensor read_TD = shape_.block_form == BlockForm::kParallelOneNorm
-                             ? all_rows_place(input(kept))
-                             : all_rows("what a branch reads", input(kept));
+  const Tensor read_TD = read(kept);
   const Tensor& up_TU = kept[SiteId::kUp].output;
   const Tensor& activated_TF = kept[SiteId::kActivation].output;
   if (shape_.activated_in_matmul()) {
@@ -75,21 +85,19 @@ void Mlp::backward(std::int64_t block, const BlockParameters& parameters,
     kernels::activation_backward(compute_,
                                  {shape_.activation_shape(block), up_TU, down.dx, d_up_TU});
   }
-  InputGradient up{read_again(input(kept)), d_up_TU, shape_.width, up_width, d_read_TD};
+  InputGradient up{read_once_more(kept), d_up_TU, shape_.width, up_width, d_read_TD};
   up.fused = c_.shares->up_columns(block);
   project_backward(parameters[SiteId::kUp], gradients[SiteId::kUp], up, &WaitingBuffers::d_up);
 }
 
-void Mlp::weight_gradients(std::int64_t block, const BlockParameters& parameters,
-                           const BlockParameters& gradients) {
+void Mlp::weight_gradients(std::int64_t block, const BlockParameters& gradients) {
   const WaitingBuffers& waiting = c_.waiting_of(block);
   const BlockTensors kept = c_.kept_of(block);
   const std::int64_t up_width = shape_.up_width(block);
-  compute_again(block, parameters);
   c_.sums->weight_gradient(gradients[SiteId::kDown], kept[SiteId::kActivation].output,
                            shape_.ffn_width_of(block),
                            rows(waiting.d_down, shape_.tokens(), shape_.width), shape_.width);
-  c_.sums->weight_gradient(gradients[SiteId::kUp], read_again(input(kept)), shape_.width,
+  c_.sums->weight_gradient(gradients[SiteId::kUp], read_once_more(kept), shape_.width,
                            rows(waiting.d_up, shape_.tokens(), up_width), up_width);
 }
 

@@ -13,7 +13,9 @@ namespace sherd::model {
 
 class Mlp : protected Part {
  public:
-  using Part::Part;
+  /// `gathered`: where the rows of all tokens that it reads are already, if it isn't empty.
+  explicit Mlp(Computation& computation, const Buffer* gathered = nullptr)
+      : Part(computation), gathered_(gathered) {}
 
   /// From its input to the activation's output.
   void forward(std::int64_t block, const BlockParameters& parameters);
@@ -23,12 +25,17 @@ class Mlp : protected Part {
                 const BlockParameters& gradients, const Tensor& d_out_TD, const Tensor& d_read_TD);
   /// Selective recompute before the backward.
   void compute_again(std::int64_t block, const BlockParameters& parameters);
-  /// The weight gradients that computing only the input gradient has deferred.
-  void weight_gradients(std::int64_t block, const BlockParameters& parameters,
-                        const BlockParameters& gradients);
+  /// The weight gradients that computing only the input gradient has deferred, after
+  /// `compute_again`.
+  void weight_gradients(std::int64_t block, const BlockParameters& gradients);
 
  private:
   const Tensor& input(const BlockTensors& kept) const;
+  bool is_gathered() const { return gathered_ != nullptr && *gathered_; }
+  Tensor read(const BlockTensors& kept);
+  ConstTensor read_once_more(const BlockTensors& kept);
+
+  const Buffer* gathered_;
 };
 
 }  // namespace sherd::model

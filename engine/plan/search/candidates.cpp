@@ -58,13 +58,16 @@ class Enumeration {
     const ModelSize& model = space_.own.model;
     for (const std::int64_t t : degrees(SearchKey::kTensor, own_.tensor, space_.ranks,
                                         std::min<std::int64_t>(space_.per_machine, 64))) {
-      const bool divides = model.query_heads % t == 0 && model.ffn_width % t == 0 &&
+      const bool experts_divide = model.expert_width % t == 0 && model.shared_width % t == 0;
+      const bool dense_divide = model.mixtures == model.layers || model.ffn_width % t == 0;
+      const bool divides = model.query_heads % t == 0 && dense_divide && experts_divide &&
                            (model.kv_heads % t == 0 || t % model.kv_heads == 0);
-      if (t > 1 && (!divides || model.experts > 0)) continue;
+      if (t > 1 && (!divides || (model.experts > 0 && !space_.cuts_experts))) continue;
       layout_.tensor = t;
       for (const std::int64_t c :
            degrees(SearchKey::kContext, own_.context, space_.ranks / t, kMostContextRanks)) {
-        if (c > 1 && (space_.own.seq_length % (2 * c) != 0 || model.experts > 0)) continue;
+        const bool uncut = model.experts > 0 && !space_.cuts_experts;
+        if (c > 1 && (space_.own.seq_length % (2 * c) != 0 || uncut)) continue;
         if (c > 1 && layout_.context_method == model::ContextMethod::kUlysses &&
             model.query_heads / t % c != 0) {
           continue;

@@ -40,6 +40,7 @@ struct SearchSpace {
   std::int64_t per_machine = 1;
   std::int64_t global_batch = 1;
   std::set<SearchKey> kept{};  ///< keep the recipe's values
+  bool cuts_experts = true;    ///< tensor and context ranks may share them
   bool offload = false;  ///< candidates with the optimizer's state on disk, instead of without
 
   bool keeps(SearchKey key) const { return kept.contains(key); }

@@ -106,21 +106,23 @@ void add_memory(const Parts& of, LayerTime& time, std::int64_t ffn) {
   time.launches += 18.0;
 }
 
-// A rank has as many rows as it sends away, if all experts are chosen equally often.
+// A rank has as many rows as it sends away, if all experts are chosen equally often. Tensor ranks
+// have a part of each one's width.
 void add_experts(const Parts& of, LayerTime& time) {
   const ModelSize& model = of.step.model;
   const std::int64_t experts = std::max<std::int64_t>(1, model.experts / of.step.layout.expert);
   const auto rows = static_cast<std::int64_t>(static_cast<double>(of.tokens * model.per_token) *
                                               of.step.imbalance);
   const std::int64_t of_one = std::max<std::int64_t>(1, rows / experts);
-  const std::int64_t up = model.up_width(model.expert_width), f = model.expert_width;
+  const std::int64_t t = of.step.layout.tensor;
+  const std::int64_t f = model.expert_width / t, up = model.up_width(f);
   time.matmuls_forward += of.matmul(rows, up, model.width) + of.matmul(rows, model.width, f);
   time.matmuls_input += of.matmul(rows, model.width, up) + of.matmul(rows, f, model.width);
   time.matmuls_weight +=
       of.matmul(up * experts, model.width, of_one) + of.matmul(model.width * experts, f, of_one);
   if (model.shared_width > 0) {
-    of.add(time, of.tokens, model.up_width(model.shared_width), model.width);
-    of.add(time, of.tokens, model.width, model.shared_width);
+    of.add(time, of.tokens, model.up_width(model.shared_width) / t, model.width);
+    of.add(time, of.tokens, model.width, model.shared_width / t);
   }
   // Rows are copied into the order of experts and added back, with their gradients.
   const double moved = 4.0 * of.element * static_cast<double>(rows * model.width);

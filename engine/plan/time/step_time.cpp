@@ -94,7 +94,8 @@ StepTimes::UnitExchanges StepTimes::unit_exchanges(const StepShape& step) const 
        share * model.mlp_weights(model.shared_width)) /
       static_cast<double>(t);
   const double experts = share * static_cast<double>(model.experts) *
-                         model.mlp_weights(model.expert_width) / static_cast<double>(layout.expert);
+                         model.mlp_weights(model.expert_width) /
+                         static_cast<double>(layout.expert * t);
   const auto over_shards = [&](std::string_view collective, double bytes) {
     return exchange(collective, bytes * dense, n, t) +
            (experts > 0.0 ? exchange(collective, bytes * experts, n / layout.expert, t) : 0.0);

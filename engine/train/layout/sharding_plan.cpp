@@ -44,16 +44,21 @@ std::vector<UnitSpec> rank_units(const TrainingOptions& options, const sharding:
   for (UnitSpec& unit : units) {
     for (ParameterSpec& parameter : unit.parameters) {
       if (!own.expert.is_cut() || !model::is_of_experts(parameter.name)) continue;
-      parameter.cut = model::expert_cut(own, parameter);
+      parameter.cut = model::expert_cut(own.expert, parameter);
     }
   }
   const int degree = mesh.degree(sharding::kTensorAxis);
   if (degree == 1) return units;
+  const model::ModelShape of_expert_rank =
+      model::expert_part(options.model, own.expert.degree, own.expert.rank);
   auto cuts =
-      model::tensor_cut(options.model, degree, mesh.coordinate(rank, sharding::kTensorAxis), ids);
+      model::tensor_cut(of_expert_rank, degree, mesh.coordinate(rank, sharding::kTensorAxis), ids);
   for (std::size_t u = 0; u < units.size(); ++u) {
     for (std::size_t p = 0; p < units[u].parameters.size(); ++p) {
-      units[u].parameters[p].cut = std::move(cuts[u][p]);
+      ParameterSpec& parameter = units[u].parameters[p];
+      parameter.cut = std::move(cuts[u][p]);
+      if (!own.expert.is_cut() || !model::is_of_experts(parameter.name)) continue;
+      parameter.cut = model::expert_cut(own.expert, std::move(*parameter.cut));
     }
   }
   return units;

@@ -32,7 +32,14 @@ void add_token(const RouterShape& shape, const float* logits, SequenceSums& sums
   }
 }
 
-SequenceSums sums_of(const RouterForward& args, std::int64_t sequence) {
+// What losses are formed from. `counts` [B, E]: of whole sequences.
+struct Counted {
+  const RouterShape& shape;
+  ConstTensor logits, chosen, counts, previous_counts;
+  Tensor balance;
+};
+
+SequenceSums sums_of(const Counted& args, std::int64_t sequence) {
   const RouterShape& shape = args.shape;
   const std::int64_t E = shape.experts, S = shape.positions;
   SequenceSums sums{std::vector<double>(static_cast<std::size_t>(E))};
@@ -71,8 +78,12 @@ void finish_group(const RouterShape& shape, const SequenceSums& sums, std::int64
           : static_cast<float>(static_cast<double>(shape.z) * sums.z / static_cast<double>(tokens));
 }
 
-void finish_losses(const RouterForward& args, const std::vector<SequenceSums>& sums) {
+void form_losses(ThreadTeam& team, const Counted& args) {
   const RouterShape& shape = args.shape;
+  std::vector<SequenceSums> sums(static_cast<std::size_t>(shape.sequences));
+  team.parallel_for(shape.sequences, [&](std::int64_t b, int) {
+    sums[static_cast<std::size_t>(b)] = sums_of(args, b);
+  });
   const auto E = static_cast<std::size_t>(shape.experts);
   const auto counts_of = [&](std::int64_t sequence) {
     const auto* counts = args.counts.as<std::int32_t>() + sequence * shape.experts;
@@ -121,7 +132,8 @@ void router_forward(ThreadTeam& team, const RouterForward& args) {
     for (std::int64_t t = task * kTokens; t < std::min(T, (task + 1) * kTokens); ++t) {
       std::int32_t* chosen = args.chosen.as<std::int32_t>() + t * k;
       float* weights = args.weights.as<float>() + t * k;
-      if (router_rules::is_padding(starts, lengths, args.documents.count(), t)) {
+      const std::int64_t token = args.part.token_of(t, shape.positions);
+      if (router_rules::is_padding(starts, lengths, args.documents.count(), token)) {
         std::fill_n(chosen, k, -1);
         std::fill_n(weights, k, 0.0f);
         continue;
@@ -130,7 +142,6 @@ void router_forward(ThreadTeam& team, const RouterForward& args) {
                            weights);
     }
   });
-  std::vector<SequenceSums> sums(static_cast<std::size_t>(shape.sequences));
   team.parallel_for(shape.sequences, [&](std::int64_t b, int) {
     std::int32_t* counts = args.counts.as<std::int32_t>() + b * E;
     std::fill_n(counts, E, 0);
@@ -138,9 +149,21 @@ void router_forward(ThreadTeam& team, const RouterForward& args) {
     for (std::int64_t i = b * shape.positions * k; i < (b + 1) * shape.positions * k; ++i) {
       if (chosen[i] >= 0) ++counts[chosen[i]];
     }
-    sums[static_cast<std::size_t>(b)] = sums_of(args, b);
   });
-  finish_losses(args, sums);
+  if (!args.balance) return;
+  form_losses(team,
+              {shape, args.logits, args.chosen, args.counts, args.previous_counts, args.balance});
+}
+
+void router_losses(ThreadTeam& team, const RouterLosses& args) {
+  const std::int64_t numel = args.counts.numel;
+  auto* counts = args.counts.as<std::int32_t>();
+  std::fill_n(counts, numel, 0);
+  for (std::int64_t i = 0; i < args.rank_counts.numel; ++i) {
+    counts[i % numel] += args.rank_counts.as<std::int32_t>()[i];
+  }
+  form_losses(team, {args.shape, args.logits, args.chosen, args.counts, args.previous_counts,
+                     args.balance});
 }
 
 void router_totals(const RouterTotals& args) {

@@ -7,6 +7,7 @@
 namespace sherd::kernels::cpu {
 
 void router_forward(ThreadTeam& team, const RouterForward& args);
+void router_losses(ThreadTeam& team, const RouterLosses& args);
 void router_totals(const RouterTotals& args);
 void router_correction(const RouterCorrection& args);
 void router_backward(ThreadTeam& team, const RouterBackward& args);

@@ -48,7 +48,8 @@ inline MicroBatch micro_batch_of(const model::ModelShape& shape) {
                 .seed = 7,
                 .step = 3,
                 .first_row = 5,
-                .gradient_scale = 1.0f / static_cast<float>(shape.tokens())};
+                .gradient_scale = 1.0f / static_cast<float>(shape.tokens()),
+                .balance_scale = 1.0f};
   return batch;
 }
 
@@ -76,13 +77,15 @@ class UnitTensors {
       std::vector<Tensor>& views = unit.id.role == UnitRole::kLayer
                                        ? part_of(layers_[unit.id.layer], unit.id.part)
                                        : (unit.id.role == UnitRole::kHead ? head_ : embedding_);
+      const auto part = static_cast<std::size_t>(unit.id.part);
+      const DType own_dtype = part > 0 && shape.layer_parts[part - 1].in_f32 ? DType::kF32 : dtype;
       for (const ParameterSpec& parameter : unit.parameters) {
         names_.push_back(parameter.name);
         if (values != nullptr) {
           const std::vector<float>& own = values->at(parameter.name);
-          tensors_.emplace_back(dtype, test::Values(own.begin(), own.end()));
+          tensors_.emplace_back(own_dtype, test::Values(own.begin(), own.end()));
         } else {
-          tensors_.emplace_back(dtype, parameter.numel());
+          tensors_.emplace_back(own_dtype, parameter.numel());
         }
         views.push_back(tensors_.back().tensor());
       }

@@ -107,6 +107,21 @@ TEST_F(Ladder, ExpertRanksInProcessesHaveTheBitsOfThreadsWithWholeExperts) {
   }
 }
 
+// Two tensor ranks in each process have halves of every expert, and exchange rows with the other process.
+TEST_F(Ladder, ExpertRanksOfTensorRanksInProcessesHaveTheBitsOfThreadsWithWholeExperts) {
+  TrainingRun run = run_of({{2, 1}, 3, true});
+  run.model = ", bias: false";
+  run.more = "moe: {num_experts: 8, ffn_hidden_size: 16, shared_ffn_hidden_size: 12}";
+  run.mesh = "tensor_parallel_degree: 2, sequence_parallel: true";
+  train_in(folder_, "threads", run);
+  run.mesh += ", expert_parallel_degree: 2";
+  const auto outcome = train_in_processes(folder_, "processes", run, {2, 2},
+                                          {"--set", "parallelism.data_parallel_shard_degree=2"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_EQ(numbers_of(folder_, "processes"), numbers_of(folder_, "threads"));
+  EXPECT_EQ(final_state(folder_, "processes"), final_state(folder_, "threads"));
+}
+
 // Muon's owners broadcast, which no other optimizer does.
 TEST_F(Ladder, ProcessesHaveTheBitsOfThreadsWithMuon) {
   TrainingRun run = run_of({{2, 1}, 2});

@@ -56,13 +56,31 @@ TEST(RecipeExperts, ThatDontFitAreRefused) {
 }
 
 TEST(RecipeExperts, AreRefusedWhereTheyArentSupported) {
-  EXPECT_NE(error_of(with_experts("", "parallelism:\n  tensor_parallel_degree: 2\n"))
-                .find("parallelism.tensor_parallel_degree is 2, but a model with experts can't be "
-                      "divided so yet."),
-            std::string::npos);
+  for (const char* degree : {"tensor_parallel_degree", "expert_parallel_degree"}) {
+    EXPECT_NE(error_of(with_experts("  bias: true\n", fmt::format("parallelism:\n  {}: 2\n  "
+                                                                  "data_parallel_shard_degree: 2\n",
+                                                                  degree)))
+                  .find(fmt::format("parallelism.{} is 2, but experts with biases (moe.bias) can't "
+                                    "be divided yet. Use 1.",
+                                    degree)),
+              std::string::npos);
+  }
   EXPECT_NE(error_of(with_experts("", "parallelism:\n  sum_order: canonical\n"))
                 .find("parallelism.sum_order is canonical, which a model with experts can't have"),
             std::string::npos);
+}
+
+TEST(RecipeExperts, WhoseWidthsTensorRanksCantShareAreRefusedWithADegreeThatWorks) {
+  const auto error = [](const std::string& keys) {
+    return error_of(with_experts(keys, "parallelism:\n  tensor_parallel_degree: 4\n"));
+  };
+  EXPECT_EQ(error("  ffn_hidden_size: 16\n"), "no error");
+  const std::string narrow = error("  ffn_hidden_size: 18\n");
+  EXPECT_NE(narrow.find("experts of width 18"), std::string::npos) << narrow;
+  EXPECT_NE(narrow.find("2 would do."), std::string::npos) << narrow;
+  const std::string shared = error("  ffn_hidden_size: 16\n  shared_ffn_hidden_size: 9\n");
+  EXPECT_NE(shared.find("experts of width 16, a shared one of 9"), std::string::npos) << shared;
+  EXPECT_NE(shared.find("1 would do."), std::string::npos) << shared;
 }
 
 TEST(RecipeExperts, AreRefusedOnGpusWhereTheseCantComputeThem) {
@@ -71,6 +89,13 @@ TEST(RecipeExperts, AreRefusedOnGpusWhereTheseCantComputeThem) {
   };
   EXPECT_NE(error("  bias: true\n", "").find("moe.bias is true, but experts' biases"),
             std::string::npos);
+  for (const char* ranks : {"tensor", "context"}) {
+    EXPECT_NE(error("", fmt::format("parallelism:\n  {}_parallel_degree: 2\n", ranks))
+                  .find(fmt::format("parallelism.{0}_parallel_degree is 2, but {0} ranks share "
+                                    "models with experts on CPUs only",
+                                    ranks)),
+              std::string::npos);
+  }
   EXPECT_NE(error("", "  cuda_graphs: true\n").find("graphs can't contain experts"),
             std::string::npos);
   EXPECT_EQ(error("", "").find("experts"), std::string::npos);

@@ -231,6 +231,8 @@ model::ModelShape cuttable(model::ModelShape shape, std::int64_t kv_heads) {
   shape.kv_heads = kv_heads;
   shape.ffn_width = 40;
   for (model::LayerKind& kind : shape.layer_kinds) kind.ffn_width = kind.ffn_width > 0 ? 24 : 0;
+  if (shape.moe.active()) shape.moe.ffn_width = 16;
+  if (shape.moe.shared_width > 0) shape.moe.shared_width = 24;
   shape.vocab_size = 43;
   shape.num_layers = 2;
   return shape;
@@ -250,6 +252,20 @@ std::vector<ModelForm> cuttable_forms() {
   centred.qk_norm = model::QkNorm::kHead;
   centred.norm_placement = model::NormPlacement::kSandwich;
   forms.push_back({"layernorms_of_heads", centred});
+  return forms;
+}
+
+std::vector<ModelForm> cuttable_expert_forms() {
+  std::vector<ModelForm> forms;
+  for (const ModelForm& form : expert_forms()) {
+    forms.push_back({form.name, cuttable(form.shape, 2)});
+  }
+  return forms;
+}
+
+std::vector<ModelForm> all_cuttable_forms() {
+  std::vector<ModelForm> forms = cuttable_forms();
+  for (ModelForm& form : cuttable_expert_forms()) forms.push_back(std::move(form));
   return forms;
 }
 

@@ -16,7 +16,7 @@ struct ModelForm {
 /// The models have sizes that divide nothing, dropout, windows shorter than the row, and head
 /// widths other than width / heads. Together they have every site and every switch of engine/model.
 std::vector<ModelForm> model_forms();
-/// Mixtures of experts, which tensor ranks and context ranks don't compute.
+/// Mixtures of experts, which canonical sums don't compute.
 std::vector<ModelForm> expert_forms();
 /// Latent attention, which GPUs and tensor ranks don't compute.
 std::vector<ModelForm> latent_forms();
@@ -32,6 +32,9 @@ model::ModelShape shape_named(const std::vector<ModelForm>& forms, const std::st
 /// vocabulary: the forms above and others, with as many key/value heads as ranks, or fewer.
 model::ModelShape cuttable(model::ModelShape shape, std::int64_t kv_heads);
 std::vector<ModelForm> cuttable_forms();
+/// The same of mixtures of experts, and all of these.
+std::vector<ModelForm> cuttable_expert_forms();
+std::vector<ModelForm> all_cuttable_forms();
 /// One of those.
 /// Errors   std::out_of_range for another name.
 model::ModelShape cuttable_form(const std::string& name);

@@ -82,13 +82,12 @@ void LegalRecipe::experts() {
     const auto found = settings_.find(key);
     return found != settings_.end() && found->second == value;
   };
-  const bool cut = whole(settings_, "parallelism.tensor_parallel_degree") > 1 ||
-                   whole(settings_, "parallelism.context_parallel_degree") > 1;
+  const std::int64_t cut = whole(settings_, "parallelism.tensor_parallel_degree");
   leave("moe.layers");
   leave("moe.bias");
   set("moe.num_experts", "0");
   set("parallelism.expert_parallel_degree", 1);
-  if (cut || is("parallelism.sum_order", "canonical") || is("optimizer.type", "adafactor") ||
+  if (is("parallelism.sum_order", "canonical") || is("optimizer.type", "adafactor") ||
       has_adapter_ || !random_.chance(0.3))
     return;
   const std::int64_t groups = random_.whole(1, 2), experts = groups * random_.whole(1, 4);
@@ -97,9 +96,9 @@ void LegalRecipe::experts() {
   set("moe.num_groups", groups);
   set("moe.kept_groups", kept);
   set("moe.experts_per_token", random_.whole(1, experts / groups * kept));
-  maybe("moe.ffn_hidden_size", random_.whole(1, 60));
+  maybe("moe.ffn_hidden_size", cut * random_.whole(1, 60 / cut));
   const bool shared = random_.chance(0.5);
-  set("moe.shared_ffn_hidden_size", shared ? random_.whole(1, 60) : 0);
+  set("moe.shared_ffn_hidden_size", shared ? cut * random_.whole(1, 60 / cut) : 0);
   set("moe.shared_gate", shared && random_.chance(0.5) ? "true" : "false");
   if (whole(settings_, "model.num_layers") > 1) {
     maybe("moe.layers", random_.one_of({"\"1\"", "\"01\"", "\"10\""}));
@@ -110,7 +109,7 @@ void LegalRecipe::experts() {
   set("moe.correction_bias", corrected ? "true" : "false");
   corrected ? maybe("moe.bias_update_rate", random_.one_of({"0", "0.001", "0.5"}))
             : leave("moe.bias_update_rate");
-  const bool biased = !corrected && random_.chance(0.3);
+  const bool biased = !corrected && cut == 1 && random_.chance(0.3);
   set("moe.bias", biased ? "true" : "false");
   maybe("moe.balance_loss", random_.one_of({"0", "0.01", "1"}));
   maybe("moe.z_loss", random_.one_of({"0", "0.001"}));

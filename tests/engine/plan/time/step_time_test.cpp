@@ -104,6 +104,22 @@ TEST(StepTime, ImbalanceMakesExpertsSlower) {
   EXPECT_GT(uneven.matmuls, balanced.matmuls);
 }
 
+// Of a model that is little else: half of each expert's width is half the work, and two sums more.
+TEST(StepTime, TensorRanksShareTheWorkOfExperts) {
+  const auto on = [](const char* ranks) {
+    const StepShape step = step_shape(
+        resolved(kRecipe, {"run.device=cpu", "moe.num_experts=8", "moe.experts_per_token=8",
+                           "moe.ffn_hidden_size=8192", "moe.shared_ffn_hidden_size=8192",
+                           std::string("parallelism.tensor_parallel_degree=") + ranks})
+            .values);
+    return StepTimes(GpuStepRates(h100_rates(), false), 8).of(step);
+  };
+  const StepTime one = on("1"), two = on("2");
+  EXPECT_NEAR(two.matmuls / one.matmuls, 0.5, 0.05);
+  EXPECT_EQ(one.tensor, 0.0);
+  EXPECT_GT(two.tensor, 0.0);
+}
+
 TEST(StepTime, LinksBetweenMachinesCostMoreThanThoseWithin) {
   const Strings sharded = {"parallelism.data_parallel_shard_degree=8", "zero_optimization.stage=3",
                            "zero_optimization.prefetch_depth=0"};
