@@ -24,8 +24,10 @@ void check_workspace(const ExpertsShape& shape, const ExpertsWorkspace& buffers,
 template <class Args>
 void check_operands(const Stream& stream, const Args& args) {
   const ExpertsShape& shape = args.shape;
-  SHERD_CHECK(!is_cuda(stream) || (!args.biases && std::ssize(args.rows) == shape.experts),
-              "experts on a GPU with biases, or with rows of {} experts", args.rows.size());
+  SHERD_CHECK(!is_cuda(stream) ||
+                  (!args.biases && !args.adapters && std::ssize(args.rows) == shape.experts),
+              "experts on a GPU with biases, adapters, or with rows of {} experts",
+              args.rows.size());
   const std::int64_t T = shape.tokens, D = shape.width, E = shape.experts, k = shape.per_token;
   check_tensor("experts: x", args.x, args.x.dtype, T * D);
   check_tensor("experts: up", args.up, args.x.dtype, E * shape.up_width() * D);
@@ -58,6 +60,7 @@ void expert_row_counts(Stream& stream, const ExpertRowCounts& args) {
 
 void experts_forward(Stream& stream, const ExpertsForward& args) {
   check_operands(stream, args);
+  check_adapters(args.shape, args.adapters, args.x.dtype, false);
   const std::int64_t numel = args.shape.tokens * args.shape.width;
   check_tensor("experts: y", args.y, args.x.dtype, numel);
   if (args.shared) check_tensor("experts: shared", args.shared, args.x.dtype, numel);
@@ -70,6 +73,7 @@ void experts_forward(Stream& stream, const ExpertsForward& args) {
 
 void experts_backward(Stream& stream, const ExpertsBackward& args) {
   check_operands(stream, args);
+  check_adapters(args.shape, args.adapters, args.x.dtype, true);
   const ExpertsShape& shape = args.shape;
   check_tensor("experts: dy", args.dy, args.x.dtype, shape.tokens * shape.width);
   check_tensor("experts: d_weights", args.d_weights, DType::kF32, shape.tokens * shape.per_token);
