@@ -169,6 +169,20 @@ std::optional<Names> translated(Resolution& recipe, const ModelNames& names, boo
   return all;
 }
 
+// The module whose matrix has the target's rows.
+std::string module_of_target(const AdapterTarget& target) {
+  switch (target.site) {
+    case model::SiteId::kQkv:
+      return "attention.qkv";
+    case model::SiteId::kUp:
+      return "mlp.up";
+    case model::SiteId::kExpertsUp:
+      return "moe.experts.up";
+    default:
+      return target.name;
+  }
+}
+
 // Each matrix is trained by at most one adapter, or in full.
 bool check_overlaps(Resolution& recipe, const std::vector<AdapterTarget>& targets) {
   const AdapterKeys& adapter = recipe.values().adapter;
@@ -180,9 +194,7 @@ bool check_overlaps(Resolution& recipe, const std::vector<AdapterTarget>& target
     return false;
   }
   for (const AdapterTarget& target : targets) {
-    const std::string site = target.site == model::SiteId::kQkv  ? "attention.qkv"
-                             : target.site == model::SiteId::kUp ? "mlp.up"
-                                                                 : target.name;
+    const std::string site = module_of_target(target);
     if (!contains(adapter.modules_to_save, site)) continue;
     recipe.refuse({kModules, kTargets},
                   "{} has {}, which is trained whole, and {} an adapter for {}; keep one.",

@@ -5,6 +5,7 @@
 
 #include "engine/model/adapter.h"
 #include "engine/train/from_recipe.h"
+#include "engine/train/model_shape.h"
 #include "tests/engine/recipe/recipe_support.h"
 #include "tests/support/values/temp_folder.h"
 

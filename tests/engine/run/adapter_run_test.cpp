@@ -311,7 +311,7 @@ TEST_F(AdapterRun, IsEvaluatedExportedAndMergedAsOneModel) {
 
 // Pairs of experts go with them: from one rank to ranks that divide the experts, and to others.
 TEST_F(AdapterRun, OfExpertsGoesOnAtAnotherDegreeAndIsUsedAndMerged) {
-  const std::string experts = "moe: {num_experts: 4, ffn_hidden_size: 24}\n";
+  const std::string experts = "moe: {num_experts: 4}\n";
   train("base", "run: {seed: 3}\n" + experts, 1, 1);
   const std::string model = checkpoint("base", 1), data = folder_.file("data/*.txt");
   const std::string text =
