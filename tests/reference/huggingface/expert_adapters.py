@@ -38,6 +38,8 @@ CASES = {
     "qwen2_moe": dict(alpha=4, targets=["moe.experts.up", "shared_expert.down_proj", "q_proj"],
                       modules=r"experts\.\d+\.up_proj|shared_expert\.down_proj|q_proj"),
 }
+# PEFT 0.21 converts adapters of experts for the tensors of transformers 5, but not those of this type.
+NOT_CONVERTED = ["qwen2_moe"]
 
 
 def write_model(name, folder):
@@ -172,14 +174,19 @@ checkpoint: {{interval: 8}}
             return model.double().eval()(row).logits[0]
 
     before = logits(load(place / "model"))
-    with_adapter = logits(peft.PeftModel.from_pretrained(load(place / "model"), place / "adapter"))
+    with_adapter = None
+    if name not in NOT_CONVERTED:
+        with_adapter = logits(peft.PeftModel.from_pretrained(load(place / "model"), place / "adapter"))
     merged = logits(load(place / "merged"))
     loss = torch.nn.functional.cross_entropy(merged[:-1], row[0, 1:]).item()
     assert (merged - before).abs().max() > 1e-2, name
     assert abs(loss - ours) < 5e-6, (name, loss, ours)
-    difference = (merged - with_adapter).abs().max()
-    assert difference < 1e-5, (name, difference)
-    print(f"{name}: loss {loss:.6f} (sherd {ours:.6f}), PEFT differs from the merged model by {difference:.1e}", flush=True)
+    said = "PEFT drops it"
+    if with_adapter is not None:
+        difference = (merged - with_adapter).abs().max()
+        assert difference < 1e-5, (name, difference)
+        said = f"PEFT differs from the merged model by {difference:.1e}"
+    print(f"{name}: loss {loss:.6f} (sherd {ours:.6f}), {said}", flush=True)
 
 
 def main():
