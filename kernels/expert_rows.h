@@ -89,6 +89,7 @@ struct ExpertRowsForward {
   std::vector<ExpertPiece> pieces;
   ConstTensor x, up, down;
   ExpertsWorkspace workspace;  ///< `rows`: the results
+  ExpertAdapters adapters{};
 };
 void expert_rows_forward(Stream& stream, const ExpertRowsForward& args);
 
@@ -98,6 +99,7 @@ struct ExpertRowsActivate {
   std::vector<ExpertPiece> pieces;
   ConstTensor x, up;
   ExpertsWorkspace workspace;
+  ExpertAdapters adapters{};
 };
 void expert_rows_activate(Stream& stream, const ExpertRowsActivate& args);
 
@@ -110,6 +112,7 @@ struct ExpertRowsBackward {
   Tensor d_weights;
   bool input = true;           ///< whether rows of the input's gradient are needed
   ExpertsWorkspace workspace;  ///< `rows`: the input's gradient
+  ExpertAdapters adapters{};
 };
 void expert_rows_backward(Stream& stream, const ExpertRowsBackward& args);
 
@@ -122,6 +125,7 @@ struct ExpertRowsGradients {
   ConstTensor x, dy;
   Tensor d_up, d_down;
   ExpertsWorkspace workspace;
+  ExpertAdapters adapters{};  ///< with gradients
 };
 void expert_rows_gradients(Stream& stream, const ExpertRowsGradients& args);
 

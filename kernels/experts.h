@@ -35,6 +35,7 @@
 #include "core/stream.h"
 #include "core/tensor.h"
 #include "kernels/device.h"
+#include "kernels/expert_adapters.h"
 #include "kernels/kinds.h"
 
 namespace sherd::kernels {
@@ -89,6 +90,7 @@ struct ExpertsForward {
   Tensor y;              ///< may be `shared`
   ExpertsWorkspace workspace;
   std::span<const std::int32_t> rows{};  ///< of expert_row_counts, on a GPU
+  ExpertAdapters adapters{};
 };
 void experts_forward(Stream& stream, const ExpertsForward& args);
 
@@ -104,6 +106,7 @@ struct ExpertsBackward {
   ExpertBiases biases{};
   ExpertBiasGradients d_biases{};
   std::span<const std::int32_t> rows{};  ///< as in the forward
+  ExpertAdapters adapters{};             ///< with gradients
 };
 void experts_backward(Stream& stream, const ExpertsBackward& args);
 

@@ -39,7 +39,7 @@ enum class Ends { kParts, kLetters };
 // What finds these modules and no others by the end of their names: "q_proj", or "attn.c_proj"
 // where others end in "c_proj" too.
 std::vector<std::string> suffixes(const Family& family, const std::vector<const Module*>& wanted,
-                                  Ends ends) {
+                                  Ends ends, std::int64_t experts) {
   const auto full_name = [&](const Module& module) {
     return fmt::format("{}{}", module.outside_prefix ? "" : family.prefix, module.theirs);
   };
@@ -62,7 +62,11 @@ std::vector<std::string> suffixes(const Family& family, const std::vector<const 
     while (begin > 0 && finds_others(std::string_view(full).substr(begin))) {
       begin = begin < 2 ? 0 : full.rfind('.', begin - 2) + 1;
     }
-    add_once(names, std::string_view(full).substr(begin));
+    // "{}.gate_proj" is an expert's: the names are those with each number.
+    const std::string end = full.substr(begin);
+    const bool numbered = is_of_one_expert(module->part) && end.starts_with("{}");
+    for (std::int64_t e = 0; e < (numbered ? experts : 1); ++e)
+      add_once(names, with_number(end, e));
     if (!module->in_memory.empty() && ends == Ends::kLetters) add_once(names, module->in_memory);
   }
   return names;
@@ -89,17 +93,25 @@ class Builder {
     const std::string ours = std::string(kBlock) + kind.site;
     bool found = false;
     for (std::int64_t block = 0; block < adapter_.num_blocks; ++block) {
+      if (kind.experts > 0 && !model_.has_experts(block)) continue;
       const InLayers layers = model_.has_experts(block) ? InLayers::kWithExperts : InLayers::kDense;
       for (const Module* module : modules_of(family_, ours, layers)) {
         const std::string own = target_of(kind.site, module->part, adapter_.gated);
-        const bool is_whole = kind.rows == kind.site_rows;
+        const bool is_whole = kind.rows == kind.site_rows && kind.experts == 0;
         if (own != kind.target && !is_whole) continue;
+        if (kind.experts > 0 && !is_of_one_expert(module->part)) continue;
         found = true;
         if (std::ranges::find(targets_, module) == targets_.end()) targets_.push_back(module);
-        add_pair(kind, *module, block);
+        kind.experts > 0 ? add_pairs(kind, *module, block) : add_pair(kind, *module, block);
       }
     }
     if (found) return;
+    if (kind.experts > 0) {
+      throw UsageError(
+          "models of type {} store all experts in one tensor, so PEFT has no module for an adapter "
+          "of {}; export with --merge",
+          family_.model_type, kind.target);
+    }
     throw UsageError(
         "models of type {} store {} as one matrix, so PEFT has no place for an adapter of {}; "
         "export with --merge",
@@ -122,6 +134,24 @@ class Builder {
     for (StridedBox box : boxes) {
       box.to -= kind.first_row * adapter_.rank;
       map_.links.push_back({b, last_theirs(), std::move(box)});
+    }
+  }
+
+  // Each expert's: ours are one after another.
+  void add_pairs(const AdapterKind& kind, const Module& module, std::int64_t block) {
+    const std::string ours = with_number(kBlock, block) + kind.target;
+    const std::int64_t r = adapter_.rank;
+    const int a = add_ours({ours + ".lora_a", {kind.experts * r, kind.inputs}});
+    const int b = add_ours({ours + ".lora_b", {kind.experts * kind.rows, r}});
+    for (std::int64_t e = 0; e < kind.experts; ++e) {
+      const std::string theirs = with_number(name_of(module, block), e);
+      const auto add = [&](const char* end, int of, std::int64_t rows, std::int64_t columns) {
+        const std::int64_t numel = rows * columns;
+        map_.theirs.push_back({theirs + end, {rows, columns}});
+        map_.links.push_back({of, last_theirs(), {e * numel, 0, {{numel, 1, 1}}}});
+      };
+      add(".lora_A.weight", a, r, kind.inputs);
+      add(".lora_B.weight", b, kind.rows, r);
     }
   }
 
@@ -193,20 +223,21 @@ class Builder {
   int last_theirs() const { return static_cast<int>(map_.theirs.size()) - 1; }
 
   std::string config() const {
-    nlohmann::ordered_json json = {{"base_model_name_or_path", adapter_.base},
-                                   {"bias", "none"},
-                                   {"fan_in_fan_out", is_transposed(family_)},
-                                   {"inference_mode", true},
-                                   {"init_lora_weights", true},
-                                   {"lora_alpha", alpha()},
-                                   {"lora_dropout", adapter_.dropout},
-                                   {"modules_to_save", nullptr},
-                                   {"peft_type", "LORA"},
-                                   {"r", adapter_.rank},
-                                   {"target_modules", suffixes(family_, targets_, Ends::kParts)},
-                                   {"task_type", "CAUSAL_LM"},
-                                   {"use_rslora", adapter_.rslora}};
-    if (!modules_.empty()) json["modules_to_save"] = suffixes(family_, modules_, Ends::kLetters);
+    nlohmann::ordered_json json = {
+        {"base_model_name_or_path", adapter_.base},
+        {"bias", "none"},
+        {"fan_in_fan_out", is_transposed(family_)},
+        {"inference_mode", true},
+        {"init_lora_weights", true},
+        {"lora_alpha", alpha()},
+        {"lora_dropout", adapter_.dropout},
+        {"modules_to_save", nullptr},
+        {"peft_type", "LORA"},
+        {"r", adapter_.rank},
+        {"target_modules", suffixes(family_, targets_, Ends::kParts, model_.experts)},
+        {"task_type", "CAUSAL_LM"},
+        {"use_rslora", adapter_.rslora}};
+    if (!modules_.empty()) json["modules_to_save"] = suffixes(family_, modules_, Ends::kLetters, 0);
     return json.dump(2) + "\n";
   }
 
@@ -240,6 +271,11 @@ std::string target_of(std::string_view ours, Part part, bool gated) {
       return "mlp.gate";
     case Part::kUp:
       return "mlp.up";
+    case Part::kExpertGate:
+      return "moe.experts.gate";
+    case Part::kStackedGateUp:
+    case Part::kPairedGateUp:
+      return "moe.experts.gate_up";
     default:
       return ours == "mlp.up" && gated ? "mlp.gate_up" : std::string(ours);
   }

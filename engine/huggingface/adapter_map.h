@@ -4,6 +4,8 @@
 ///   ours                              theirs: base_model.model. + the module's name
 ///   block.0.attention.query.lora_a    ...layers.0.self_attn.q_proj.lora_A.weight   [r, inputs]
 ///   block.0.attention.query.lora_b    ...layers.0.self_attn.q_proj.lora_B.weight   [rows, r]
+///   block.0.moe.experts.gate.lora_a   ...layers.0.mlp.experts.E.gate_proj.lora_A.weight, for each
+///                                     expert: r rows of ours
 ///   head.weight (trained whole)       base_model.model.lm_head.weight
 ///
 /// A's rows and columns are in our order. B's rows are in the order of the module's rows: stacked,
@@ -29,6 +31,7 @@ struct AdapterKind {
   std::string target;  ///< "attention.query"
   std::string site;    ///< "attention.qkv": the adapted matrix
   std::int64_t site_rows = 0, first_row = 0, rows = 0, inputs = 0;
+  std::int64_t experts = 0;  ///< if above 0, rows are those of each expert's matrix
 };
 
 struct AdapterWeights {

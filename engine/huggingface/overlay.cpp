@@ -52,6 +52,7 @@ class OverlayBuilder {
     delta.columns = ours.shape[1];
     delta.rank = pair.rank;
     delta.scale = adapter_.scale_of(pair);
+    if (found->expert >= 0) return add_of_expert(pair, *found, ours, std::move(delta));
     std::vector<std::int64_t> b_shape;
     const auto boxes =
         boxes_of(family_, model_, {ours.name, {ours.shape[0], pair.rank}}, *found->module, b_shape);
@@ -59,6 +60,19 @@ class OverlayBuilder {
     require_shape(pair.b, b_shape);
     delta.a = adapter_.read(pair.a);
     place_rows(boxes, adapter_.read(pair.b), ours.shape[0], delta);
+    overlay_->deltas[ours.name].push_back(std::move(delta));
+  }
+
+  void add_of_expert(const AdapterPair& pair, const MatrixModule& module, const NamedShape& ours,
+                     MatrixDelta delta) {
+    const auto [first, count] =
+        rows_of_expert(module.module->part, ours.shape[0], model_.experts, module.expert);
+    require_shape(pair.a, {pair.rank, delta.columns});
+    require_shape(pair.b, {count, pair.rank});
+    delta.first_row = first;
+    delta.rows = count;
+    delta.a = adapter_.read(pair.a);
+    delta.b = adapter_.read(pair.b);
     overlay_->deltas[ours.name].push_back(std::move(delta));
   }
 

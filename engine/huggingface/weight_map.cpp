@@ -105,7 +105,6 @@ class ParameterLinks {
 
   // Ours are all experts' rows one after another; of a gated expert first those of its gate.
   void add_experts(const Module& module, const std::string& name, const std::string& kind) {
-    const std::int64_t rows = rows_ / model_.experts;
     if (module.part == Part::kPairedGateUp) return add_paired(name);
     if (module.part == Part::kPairedDown) return add_turned(name);
     if (module.part == Part::kStackedGateUp || module.part == Part::kStackedDown) {
@@ -115,12 +114,10 @@ class ParameterLinks {
       if (module.part != Part::kExpertUp) add_stack(other_name(module, name, module.stacked));
       return;
     }
-    const bool whole = module.part == Part::kExpertDown;
-    const std::int64_t count = whole ? rows : rows / 2;
-    const std::int64_t first = module.part == Part::kExpertUp ? count : 0;
     for (std::int64_t e = 0; e < model_.experts; ++e) {
+      const auto [first, count] = rows_of_expert(module.part, rows_, model_.experts, e);
       add_theirs(fmt::format("{}.{}", with_number(name, e), kind), {count, columns_});
-      plain(e * rows + first, 0, count);
+      plain(first, 0, count);
     }
   }
 
@@ -358,6 +355,15 @@ WeightMap weight_map(const Family& family, const ModelWeights& model, bool with_
   return map;
 }
 
+bool is_of_one_expert(Part part) {
+  return part == Part::kExpertGate || part == Part::kExpertUp || part == Part::kExpertDown;
+}
+
+ExpertRows rows_of_expert(Part part, std::int64_t rows, std::int64_t experts, std::int64_t expert) {
+  const std::int64_t own = rows / experts, count = part == Part::kExpertDown ? own : own / 2;
+  return {expert * own + (part == Part::kExpertUp ? count : 0), count};
+}
+
 std::vector<MatrixModule> matrices_of(const Family& family, const ModelWeights& model) {
   std::vector<MatrixModule> matrices;
   for (std::size_t i = 0; i < model.parameters.size(); ++i) {
@@ -366,9 +372,13 @@ std::vector<MatrixModule> matrices_of(const Family& family, const ModelWeights& 
     const InLayers layers =
         model.has_experts(name.number) ? InLayers::kWithExperts : InLayers::kDense;
     for (const Module* module : modules_of(family, name.module, layers)) {
-      matrices.push_back({fmt::format("{}{}", module->outside_prefix ? "" : family.prefix,
-                                      with_number(module->theirs, name.number)),
-                          module, static_cast<int>(i)});
+      const std::string theirs = fmt::format("{}{}", module->outside_prefix ? "" : family.prefix,
+                                             with_number(module->theirs, name.number));
+      const bool of_one = is_of_one_expert(module->part);
+      for (std::int64_t e = of_one ? 0 : -1; e < (of_one ? model.experts : 0); ++e) {
+        matrices.push_back(
+            {of_one ? with_number(theirs, e) : theirs, module, static_cast<int>(i), e});
+      }
     }
   }
   return matrices;

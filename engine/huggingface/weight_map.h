@@ -70,7 +70,8 @@ std::vector<const Module*> modules_of(const Family& family, const std::string& o
 struct MatrixModule {
   std::string name;  ///< "model.layers.0.self_attn.q_proj"
   const Module* module = nullptr;
-  int ours = 0;  ///< index into ModelWeights::parameters
+  int ours = 0;              ///< index into ModelWeights::parameters
+  std::int64_t expert = -1;  ///< whose it is; -1: no expert's
 
   /// Whether `other` is its name, or its name in some versions of transformers.
   bool is_called(std::string_view other) const {
@@ -78,6 +79,14 @@ struct MatrixModule {
   }
 };
 std::vector<MatrixModule> matrices_of(const Family& family, const ModelWeights& model);
+
+/// Rows of a matrix of ours that one expert's module holds.
+struct ExpertRows {
+  std::int64_t first = 0, count = 0;
+};
+bool is_of_one_expert(Part part);
+/// `rows`: of ours, for all experts.
+ExpertRows rows_of_expert(Part part, std::int64_t rows, std::int64_t experts, std::int64_t expert);
 
 /// The boxes of `ours` in a module of theirs. `ours` is a matrix with as many rows as the module's
 /// own and any number of columns; it isn't transposed. Sets the shape of theirs.

@@ -70,10 +70,10 @@ Values trained_values(const TrainedModel& trained) {
   return values;
 }
 
-/// W + s B A of one parameter, where it has adapters.
+/// W + s B A of some rows of one parameter.
 struct MergedPart {
   std::int64_t first_row = 0, rows = 0;
-  const std::vector<float>*a = nullptr, *b = nullptr;
+  const float *a = nullptr, *b = nullptr;
 };
 
 /// What all ranks read.
@@ -96,15 +96,24 @@ class MergedModel {
     const model::ModelShape& shape = trained.options.model;
     for (std::int64_t block = 0; block < shape.num_layers; ++block) {
       for (const huggingface::AdapterKind& kind : adapter_weights(trained.recipe).kinds) {
-        const std::string prefix = fmt::format("block.{}.", block);
-        parts[prefix + kind.site + ".weight"].push_back(
-            {kind.first_row, kind.rows, &values.at(prefix + kind.target + ".lora_a"),
-             &values.at(prefix + kind.target + ".lora_b")});
+        if (kind.experts == 0 || shape.has_experts(block)) add_parts(block, kind);
       }
     }
   }
   MergedModel(const MergedModel&) = delete;  // parts point into values
   MergedModel& operator=(const MergedModel&) = delete;
+
+  // A part for each expert, if they are experts.
+  void add_parts(std::int64_t block, const huggingface::AdapterKind& kind) {
+    const std::string prefix = fmt::format("block.{}.", block);
+    const float* a = values.at(prefix + kind.target + ".lora_a").data();
+    const float* b = values.at(prefix + kind.target + ".lora_b").data();
+    std::vector<MergedPart>& own = parts[prefix + kind.site + ".weight"];
+    for (std::int64_t e = 0; e < std::max<std::int64_t>(1, kind.experts); ++e) {
+      own.push_back({e * kind.site_rows + kind.first_row, kind.rows, a + e * rank * kind.inputs,
+                     b + e * kind.rows * rank});
+    }
+  }
 
   const std::vector<NamedShape> parameters;
   const DType dtype;
@@ -159,8 +168,8 @@ class MergedReader {
     const std::int64_t begin = std::max(first, part.first_row * columns);
     const std::int64_t end = std::min(first + count, (part.first_row + part.rows) * columns);
     for (std::int64_t i = begin; i < end; ++i) {
-      const float* b = part.b->data() + (i / columns - part.first_row) * model_->rank;
-      const float* a = part.a->data() + i % columns;
+      const float* b = part.b + (i / columns - part.first_row) * model_->rank;
+      const float* a = part.a + i % columns;
       double sum = 0.0;
       for (std::int64_t k = 0; k < model_->rank; ++k) {
         sum += static_cast<double>(b[k]) * static_cast<double>(a[k * columns]);

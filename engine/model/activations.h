@@ -78,7 +78,8 @@ struct ExpertsBuffers {
   /// With expert ranks (kernels/expert_rows.h): at home, rows of all choices and a number for each;
   /// at the owner, what a round has brought.
   Buffer home_rows, home_numbers, x_rows, dy_rows, row_weights, row_d_weights;
-  Buffer d_x;  ///< f32 [T, D]: the gradient of what the router read
+  Buffer adapter_h, adapter_z;  ///< kernels/expert_adapters.h
+  Buffer d_x;                   ///< f32 [T, D]: the gradient of what the router read
   Buffer d_shared,
       d_gate;  ///< of a shared expert with a gate: of its output, and f32 [T] of the gate's logits
 };

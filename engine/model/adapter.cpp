@@ -43,6 +43,20 @@ void add_targets(const ModelShape& shape, const Site& site, std::vector<AdapterT
   }
 }
 
+// An adapter for each expert's matrix; a gated expert's gate is a matrix of its own.
+void add_expert_targets(const ModelShape& shape, const Site& site,
+                        std::vector<AdapterTarget>& targets) {
+  const auto add = [&](const char* name, std::int64_t first, std::int64_t rows) {
+    targets.push_back({name, site.id, first, rows, site.columns, 0, site.columns, site.part,
+                       shape.held_experts()});
+  };
+  const std::int64_t F = shape.moe.ffn_width;
+  if (site.id == SiteId::kExpertsDown) return add("moe.experts.down", 0, shape.width);
+  if (site.id != SiteId::kExpertsUp) return;
+  if (shape.gated()) add("moe.experts.gate", 0, F);
+  add("moe.experts.up", shape.gated() ? F : 0, F);
+}
+
 bool is_matrix(const Site& site) {
   return site.weight == Site::Weight::kMatrix || site.weight == Site::Weight::kMatrixToResidual;
 }
@@ -50,7 +64,8 @@ bool is_matrix(const Site& site) {
 std::vector<AdapterTarget> targets_of(const ModelShape& shape, const std::vector<Site>& sites) {
   std::vector<AdapterTarget> targets;
   for (const Site& site : sites) {
-    if (is_matrix(site) && !site.of_experts) add_targets(shape, site, targets);
+    if (!is_matrix(site)) continue;
+    (site.of_experts ? add_expert_targets : add_targets)(shape, site, targets);
   }
   return targets;
 }
@@ -76,6 +91,14 @@ std::vector<AdapterTarget> adapter_targets(const ModelShape& shape, std::int64_t
     if (contains(shape.adapter.targets, target.name)) targets.push_back(std::move(target));
   }
   return targets;
+}
+
+bool is_target_of_experts(std::string_view target) {
+  return target.starts_with("moe.experts.");
+}
+
+bool adapts_experts(const AdapterShape& adapter) {
+  return adapter.active() && std::ranges::any_of(adapter.targets, is_target_of_experts);
 }
 
 std::string_view module_of(std::string_view parameter) {
@@ -179,12 +202,15 @@ void AdapterProducts::acquire_products(const ModelShape& shape, const Acquire& a
     std::vector<Target>& own = layers_.emplace_back();
     const std::vector<Site> sites = block_sites(shape, layer);
     for (AdapterTarget& target : adapter_targets(shape, layer)) {
-      rows = std::max(rows, target.rows);
-      inputs = std::max(inputs, target.inputs);
+      if (target.experts == 0) {
+        rows = std::max(rows, target.rows);
+        inputs = std::max(inputs, target.inputs);
+      }
       const std::int64_t site_rows = std::ranges::find(sites, target.site, &Site::id)->rows;
       own.push_back({std::move(target), site_rows});
     }
   }
+  if (rows == 0) return;  // of experts alone
   const auto scratch = [&](const char* name, std::int64_t numel, Phases phases) {
     return acquire({name, Category::kActivations, shape.dtype, numel, phases});
   };

@@ -16,10 +16,14 @@
 ///   mlp.up             the up projection's
 ///   mlp.gate_up        both, of a gated mlp.up: one A and B
 ///   mlp.down           all
+///   moe.experts.gate, .up, .down    of each expert's matrix, with a pair A, B for each expert
 ///
 /// Parameters: block.N.TARGET.lora_a and .lora_b, after the model's own parameters. B starts at
 /// zero, A uniform in +-1/sqrt(I): Kaiming's uniform with a = sqrt(5), as in PEFT. h isn't kept:
 /// the backward computes it again, so no mode of recompute changes what is kept.
+/// Of experts, A [E r, I] and B [E O, r] have the pairs one after another, in the unit of their
+/// matrices; where ranks divide the experts, a rank has the pairs of its own (expert_cut.h). The
+/// mixture computes them (kernels/expert_adapters.h), without dropout.
 ///
 /// On tensor ranks (tensor_cut.h) the adapter is cut like its matrix:
 ///
@@ -52,20 +56,27 @@ struct Affine;
 struct AdapterTarget {
   std::string name;  ///< "attention.query"
   SiteId site{};
-  std::int64_t first_row = 0, rows = 0;  ///< of the site's matrix
+  std::int64_t first_row = 0, rows = 0;  ///< of the site's matrix, or of each expert's
   std::int64_t inputs = 0;               ///< its columns
   /// If ranks have columns of the matrix: the index of the first one, and the number of all.
   std::int64_t first_input = 0, all_inputs = 0;
 
-  int part = 0;  ///< part of the layer whose unit has the site's matrix
+  int part = 0;              ///< part of the layer whose unit has the site's matrix
+  std::int64_t experts = 0;  ///< number of experts, if it is a matrix of each
   /// If so, A is cut; B is cut if the matrix's rows are.
   bool cuts_inputs() const { return inputs < all_inputs; }
+  std::int64_t pairs() const { return experts > 0 ? experts : 1; }
 };
 
 /// Every target that some layer has, in its largest size.
 std::vector<AdapterTarget> possible_targets(const ModelShape& shape);
 /// The targets of shape.adapter in layer `layer`, in the order of the block's sites and rows.
 std::vector<AdapterTarget> adapter_targets(const ModelShape& shape, std::int64_t layer);
+
+/// Whether adapters of experts' matrices are among the targets.
+bool adapts_experts(const AdapterShape& adapter);
+/// "moe.experts.up"
+bool is_target_of_experts(std::string_view target);
 
 /// Whether a parameter is an adapter's A or B.
 bool is_adapter(std::string_view parameter);
@@ -121,6 +132,7 @@ class AdapterProducts {
   void backward(Stream& stream, const Affine& parameters, const Affine& gradients, ConstTensor x,
                 ConstTensor dy, Tensor dx, Tensor workspace, const Parts& parts) const;
 
+  float scale() const { return scale_; }
   /// The target in the layer given to `begin`.
   const AdapterTarget& target_of(const AdapterTensors& adapter) const {
     return layers_[static_cast<std::size_t>(block_)][adapter.target].target;

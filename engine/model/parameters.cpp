@@ -68,9 +68,13 @@ class TableBuilder {
   /// A and B of the adapter of `target`, in a unit that is there already.
   void adapter(const std::string& prefix, const AdapterTarget& target,
                std::vector<ParameterSpec>& unit) {
-    const std::int64_t rank = shape_.adapter.rank;
-    add(unit, prefix + target.name + ".lora_a", {rank, target.inputs}, {0.0f, 0.0f});
-    add(unit, prefix + target.name + ".lora_b", {target.rows, rank}, {0.0f, 0.0f});
+    const std::int64_t rank = shape_.adapter.rank, pairs = target.pairs();
+    const auto stack = [&](const char* end, std::int64_t rows, std::int64_t columns) {
+      add(unit, prefix + target.name + end, {pairs * rows, columns}, {0.0f, 0.0f});
+      unit.back().matrix_rows.assign(static_cast<std::size_t>(target.experts), rows);
+    };
+    stack(".lora_a", rank, target.inputs);
+    stack(".lora_b", target.rows, rank);
   }
   /// Parameters of units that aren't in the table have numbers, too.
   void skip(std::uint32_t parameters) { next_ += parameters; }
@@ -265,6 +269,11 @@ std::int64_t num_active_parameters(const ModelShape& shape) {
       if (site.id != SiteId::kExpertsUp && site.id != SiteId::kExpertsDown) continue;
       const std::int64_t of_an_expert =
           site.rows / shape.moe.experts * (site.columns + (site.bias ? 1 : 0));
+      idle += of_an_expert * (shape.moe.experts - shape.moe.per_token);
+    }
+    for (const AdapterTarget& target : adapter_targets(shape, layer)) {
+      if (target.experts == 0) continue;
+      const std::int64_t of_an_expert = shape.adapter.rank * (target.inputs + target.rows);
       idle += of_an_expert * (shape.moe.experts - shape.moe.per_token);
     }
   }

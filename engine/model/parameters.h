@@ -28,12 +28,13 @@
 
 namespace sherd::model {
 
-/// Weight and bias of a projection or norm; the bias is empty if the model has none.
-/// Gradients of a layer's experts.
+/// Gradients of a layer's experts, and of their adapters.
 struct ExpertGradients {
   Tensor up, down;
+  std::vector<AdapterTensors> up_adapters{}, down_adapters{};
 };
 
+/// Weight and bias of a projection or norm; the bias is empty if the model has none.
 struct Affine {
   Tensor weight, bias;
   std::vector<AdapterTensors> adapters{};

@@ -9,6 +9,7 @@
 #include "engine/huggingface/adapter_map.h"
 #include "engine/huggingface/config.h"
 #include "engine/huggingface/weight_map.h"
+#include "engine/model/adapter.h"
 #include "engine/recipe/model_from.h"
 #include "engine/recipe/suggest.h"
 #include "engine/recipe/values.h"
@@ -34,13 +35,10 @@ void add_once(Names& names, std::string name) {
 bool is_of(std::string_view name, std::string_view pattern) {
   const std::size_t at = pattern.find("{}");
   if (at == std::string_view::npos) return name == pattern;
-  const std::string_view end = pattern.substr(at + 2);
-  if (name.size() <= at + end.size() || !name.starts_with(pattern.substr(0, at)) ||
-      !name.ends_with(end)) {
-    return false;
-  }
-  const std::string_view number = name.substr(at, name.size() - at - end.size());
-  return number.find_first_not_of("0123456789") == std::string_view::npos;
+  if (!name.starts_with(pattern.substr(0, at))) return false;
+  const std::string_view rest = name.substr(at);
+  const std::size_t digits = std::min(rest.find_first_not_of("0123456789"), rest.size());
+  return digits > 0 && is_of(rest.substr(digits), pattern.substr(at + 2));
 }
 
 const Module* find_module(const Family& family, std::string_view name) {
@@ -68,15 +66,17 @@ struct TrainableAdapter {
 class Trainable {
  public:
   Trainable(const AdapterFolder& folder, const huggingface::ModelConfig& config)
-      : folder_(folder), family_(*config.family), model_(recipe_of(config).model) {}
+      : folder_(folder), family_(*config.family), recipe_(recipe_of(config)) {}
 
   TrainableAdapter read() {
     if (folder_.pairs().empty()) refuse("it has no adapter of any matrix");
     for (const AdapterPair& pair : folder_.pairs()) add(pair);
-    for (const auto& [target, layers] : layers_) {
-      if (layers == model_.num_layers) continue;
-      refuse(
-          fmt::format("its {} has adapters in {} of {} layers", target, layers, model_.num_layers));
+    for (const auto& [target, found] : adapters_of_) {
+      const bool of_experts = model::is_target_of_experts(target);
+      const std::int64_t all = of_experts ? num_experts() : model_.num_layers;
+      if (found == all) continue;
+      refuse(fmt::format("its {} has adapters in {} of {} {}", target, found, all,
+                         of_experts ? "experts" : "layers"));
     }
     for (const huggingface::WholeTensor& tensor : folder_.whole_tensors()) add(tensor);
     return std::move(adapter_);
@@ -92,6 +92,18 @@ class Trainable {
   std::string ours_of(const Module& module) const {
     const std::string_view ours = module.ours;
     return std::string(ours.starts_with(kBlock) ? ours.substr(kBlock.size()) : ours);
+  }
+
+  // Of all layers.
+  std::int64_t num_experts() const {
+    const std::string& layers = recipe_.moe.layers;
+    std::int64_t count = 0;
+    for (std::int64_t i = 0; i < model_.num_layers; ++i) {
+      if (layers[static_cast<std::size_t>(i) % layers.size()] == '1') {
+        count += recipe_.moe.num_experts;
+      }
+    }
+    return count;
   }
 
   void add(const AdapterPair& pair) {
@@ -113,7 +125,7 @@ class Trainable {
     const std::string target =
         huggingface::target_of(ours_of(*module), module->part, is_gated(model_.activation));
     add_once(adapter_.targets, target);
-    ++layers_[target];
+    ++adapters_of_[target];
   }
 
   void add(const huggingface::WholeTensor& tensor) {
@@ -138,9 +150,10 @@ class Trainable {
 
   const AdapterFolder& folder_;
   const Family& family_;
-  const Recipe::Model model_;
+  const Recipe recipe_;
+  const Recipe::Model& model_ = recipe_.model;
   TrainableAdapter adapter_;
-  std::map<std::string, std::int64_t> layers_;
+  std::map<std::string, std::int64_t> adapters_of_;
 };
 
 void assign(Resolution& recipe, std::string_view key, RawValue value, const std::string& path) {

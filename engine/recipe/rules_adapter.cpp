@@ -78,7 +78,7 @@ class ModelNames {
  public:
   explicit ModelNames(const Recipe& recipe)
       : shape_(shape_of(recipe)), has_experts_(recipe.moe.num_experts > 0) {
-    shape_.num_layers = 1;
+    shape_.num_layers = std::ssize(shape_.layers_of_each_kind());
     shape_.adapter = {};
     for (const AdapterTarget& target : model::possible_targets(shape_)) {
       targets_.push_back(target.name);
@@ -110,7 +110,8 @@ class ModelNames {
       });
     }
     if (name == kAll && has_experts_) {
-      std::erase_if(found, [](const std::string& target) { return target.starts_with("mlp."); });
+      std::erase_if(found,
+                    [](const std::string& target) { return !target.starts_with("attention."); });
     }
     return found;
   }
@@ -168,6 +169,20 @@ std::optional<Names> translated(Resolution& recipe, const ModelNames& names, boo
   return all;
 }
 
+// The module whose matrix has the target's rows.
+std::string module_of_target(const AdapterTarget& target) {
+  switch (target.site) {
+    case model::SiteId::kQkv:
+      return "attention.qkv";
+    case model::SiteId::kUp:
+      return "mlp.up";
+    case model::SiteId::kExpertsUp:
+      return "moe.experts.up";
+    default:
+      return target.name;
+  }
+}
+
 // Each matrix is trained by at most one adapter, or in full.
 bool check_overlaps(Resolution& recipe, const std::vector<AdapterTarget>& targets) {
   const AdapterKeys& adapter = recipe.values().adapter;
@@ -179,9 +194,7 @@ bool check_overlaps(Resolution& recipe, const std::vector<AdapterTarget>& target
     return false;
   }
   for (const AdapterTarget& target : targets) {
-    const std::string site = target.site == model::SiteId::kQkv  ? "attention.qkv"
-                             : target.site == model::SiteId::kUp ? "mlp.up"
-                                                                 : target.name;
+    const std::string site = module_of_target(target);
     if (!contains(adapter.modules_to_save, site)) continue;
     recipe.refuse({kModules, kTargets},
                   "{} has {}, which is trained whole, and {} an adapter for {}; keep one.",
@@ -240,9 +253,41 @@ void check_mixtures(Resolution& recipe) {
     if (!target.starts_with("mlp.") || has_equal_mlps(values)) continue;
     return recipe.refuse({kTargets, "moe.num_experts"},
                          "{} has {}, but not all layers of this model have a dense feed-forward "
-                         "layer or a shared expert of one width. Name matrices of attention.",
+                         "layer or a shared expert of one width. Name matrices of attention or of "
+                         "experts (moe.experts.gate, .up, .down).",
                          kTargets, target);
   }
+}
+
+void note_frozen_experts(Resolution& recipe) {
+  const Recipe& values = recipe.values();
+  if (values.moe.num_experts == 0 || recipe.request().is_kept) return;
+  if (std::ranges::any_of(values.adapter.targets, model::is_target_of_experts)) return;
+  recipe.note(
+      "adapter: experts and routers stay frozen; adapter.targets trains experts if it names their "
+      "matrices.");
+}
+
+// What adapters of experts' matrices aren't combined with yet.
+void check_targets_of_experts(Resolution& recipe) {
+  const Recipe& values = recipe.values();
+  const auto found = std::ranges::find_if(values.adapter.targets, model::is_target_of_experts);
+  if (found == values.adapter.targets.end()) return;
+  if (values.adapter.dropout > 0.0) {
+    recipe.refuse({"adapter.dropout", kTargets},
+                  "adapter.dropout is {}, but {} has {}, and adapters of experts have no dropout "
+                  "yet. Set adapter.dropout: 0, or leave these targets out.",
+                  values.adapter.dropout, kTargets, *found);
+  }
+  const auto refuse_degree = [&](std::string_view key, std::int64_t degree) {
+    if (degree == 1) return;
+    recipe.refuse({key, kTargets},
+                  "{} is {}, but {} has {}, and such ranks can't divide adapters of experts yet. "
+                  "Use expert ranks, data ranks or pipeline ranks.",
+                  key, degree, kTargets, *found);
+  };
+  refuse_degree("parallelism.tensor_parallel_degree", values.parallelism.tensor_parallel_degree);
+  refuse_degree("parallelism.context_parallel_degree", values.parallelism.context_parallel_degree);
 }
 
 }  // namespace
@@ -273,13 +318,15 @@ void check_adapter(Resolution& recipe) {
                          kModules);
   }
   check_added_tokens(recipe, names);
-  model::ModelShape shape = names.shape();
-  shape.adapter.rank = adapter.rank;
-  shape.adapter.targets = adapter.targets;
-  const std::vector<AdapterTarget> all = model::adapter_targets(shape, 0);
+  std::vector<AdapterTarget> all = model::possible_targets(names.shape());
+  std::erase_if(all, [&adapter](const AdapterTarget& target) {
+    return !contains(adapter.targets, target.name);
+  });
   if (check_overlaps(recipe, all)) check_rank(recipe, all);
   check_muon(recipe);
   check_mixtures(recipe);
+  check_targets_of_experts(recipe);
+  note_frozen_experts(recipe);
   if (recipe.values().checkpoint.init_from.empty()) {
     recipe.refuse({"adapter.type", "model.from"},
                   "adapter.type is lora, but there is no model that it is for. Set model.from to a "

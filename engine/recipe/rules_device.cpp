@@ -1,4 +1,5 @@
 // What GPUs can't do yet.
+#include <algorithm>
 #include <string_view>
 #include <tuple>
 #include <utility>
@@ -43,8 +44,22 @@ void refuse_exchanges(const Recipe& recipe, std::vector<Refusal>& refusals) {
   }
 }
 
+void refuse_adapters_of_experts(const Recipe& recipe, std::vector<Refusal>& refusals) {
+  const auto& targets = recipe.adapter.targets;
+  const auto found = std::ranges::find_if(
+      targets, [](const std::string& target) { return target.starts_with("moe.experts."); });
+  if (recipe.adapter.type == AdapterChoice::kLora && found != targets.end()) {
+    refusals.emplace_back(
+        "adapter.targets",
+        fmt::format("adapter.targets has {}, but adapters of experts are computed "
+                    "on CPUs only; set run.device: cpu.",
+                    *found));
+  }
+}
+
 void refuse_experts(const Recipe& recipe, std::vector<Refusal>& refusals) {
   if (recipe.moe.num_experts == 0) return;
+  refuse_adapters_of_experts(recipe, refusals);
   const std::int64_t groups = recipe.moe.num_groups > 1 ? recipe.moe.num_groups : 0;
   if (recipe.moe.num_experts + 2 * groups > model::kMostGpuExperts) {
     refusals.emplace_back(

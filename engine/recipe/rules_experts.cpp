@@ -143,9 +143,6 @@ void check_experts(Resolution& recipe) {
   }
   check_numbers(recipe);
   check_company(recipe);
-  if (recipe.values().adapter.type == AdapterChoice::kLora && !recipe.request().is_kept) {
-    recipe.note("adapter: experts and routers stay frozen; their matrices can't be targets yet.");
-  }
 }
 
 }  // namespace sherd::engine

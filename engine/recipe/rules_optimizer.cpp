@@ -58,6 +58,28 @@ std::string near(const std::string& pattern, const Names& names) {
 
 }  // namespace
 
+namespace {
+
+// Which layers have experts, and what names and sizes their parameters have.
+void set_experts(const MoeKeys& moe, model::ModelShape& shape) {
+  if (moe.num_experts == 0 || moe.layers.empty()) return;
+  const std::size_t kinds =
+      std::min<std::size_t>(moe.layers.size(), static_cast<std::size_t>(shape.num_layers));
+  shape.layer_kinds.resize(std::max<std::size_t>(1, kinds));
+  for (std::size_t i = 0; i < kinds; ++i) {
+    if (moe.layers[i] == '1') shape.layer_kinds[i].mlp = model::MlpKind::kExperts;
+  }
+  shape.moe = {.experts = moe.num_experts,
+               .ffn_width = moe.ffn_hidden_size,
+               .shared_width = moe.shared_ffn_hidden_size,
+               .shared_gate = moe.shared_gate,
+               .biases = moe.bias,
+               .correction_bias = moe.correction_bias};
+  shape.layer_parts = model::expert_parts();
+}
+
+}  // namespace
+
 model::ModelShape shape_of(const Recipe& recipe) {
   const Recipe::Model& m = recipe.model;
   model::ModelShape shape;
@@ -75,6 +97,7 @@ model::ModelShape shape_of(const Recipe& recipe) {
   shape.block_form = m.block;
   shape.qk_norm = m.qk_norm;
   shape.sinks = m.attention_sinks;
+  set_experts(recipe.moe, shape);
   model::set_latent_attention(shape, m.latent());
   shape.positions = m.positions == PositionChoice::kLearned ? model::Positions::kLearned
                                                             : model::Positions::kRope;

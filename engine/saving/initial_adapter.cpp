@@ -101,12 +101,12 @@ huggingface::AdapterWeights adapter_kinds(const model::ModelShape& shape) {
   weights.rank = shape.adapter.rank;
   weights.gated = shape.gated();
   weights.tied = shape.tied;
-  for (const model::AdapterTarget& target : model::adapter_targets(shape, 0)) {
-    for (const model::Site& site : model::block_sites(shape, 0)) {
-      if (site.id != target.site) continue;
-      weights.kinds.push_back(
-          {target.name, site.name, site.rows, target.first_row, target.rows, target.inputs});
-    }
+  const std::vector<model::Site> sites = model::largest_sites(shape);
+  for (const model::AdapterTarget& target : model::possible_targets(shape)) {
+    if (!shape.adapter.has_target(target.name)) continue;
+    const auto site = std::ranges::find(sites, target.site, &model::Site::id);
+    weights.kinds.push_back({target.name, site->name, site->rows / target.pairs(), target.first_row,
+                             target.rows, target.inputs, target.experts});
   }
   return weights;
 }

@@ -226,7 +226,8 @@ double flops_per_token(const model::ModelShape& shape) {
       block += used * (layer < lowest ? flops / 2.0 : flops);  // 4: of frozen ones
     }
     for (const model::AdapterTarget& target : model::adapter_targets(shape, layer)) {
-      block += static_cast<double>(shape.adapter.rank) *
+      const auto used = static_cast<double>(target.experts > 0 ? shape.moe.per_token : 1);
+      block += used * static_cast<double>(shape.adapter.rank) *
                static_cast<double>(8 * target.inputs + 6 * target.rows);
     }
     return block;

@@ -21,8 +21,9 @@ void check_choices(const ExpertChoices& args) {
 
 // What a round's pieces need of the owner's buffers.
 template <class Args>
-void check_round(const Args& args) {
+void check_round(const Stream& stream, const Args& args, bool with_gradients = false) {
   const ExpertsShape& shape = args.shape;
+  SHERD_CHECK(!is_cuda(stream) || !args.adapters, "experts on a GPU with adapters");
   const std::int64_t C = shape.buffer_rows;
   for (const ExpertPiece& piece : args.pieces) {
     SHERD_CHECK(piece.expert >= 0 && piece.expert < shape.experts && piece.first >= 0 &&
@@ -32,6 +33,7 @@ void check_round(const Args& args) {
                 piece.first + piece.count, piece.expert, C);
   }
   const DType dtype = args.workspace.up.dtype;
+  check_adapters(shape, args.adapters, dtype, with_gradients);
   check_tensor("experts: up", args.workspace.up, dtype, C * shape.up_width());
   check_tensor("experts: activated", args.workspace.activated, dtype, C * shape.ffn_width);
 }
@@ -120,7 +122,7 @@ void expert_combine(Stream& stream, const ExpertCombine& args) {
 }
 
 void expert_rows_forward(Stream& stream, const ExpertRowsForward& args) {
-  check_round(args);
+  check_round(stream, args);
   check_rows("experts: x", args.x, args.shape, args.workspace);
   check_up(args);
   check_down(args);
@@ -131,7 +133,7 @@ void expert_rows_forward(Stream& stream, const ExpertRowsForward& args) {
 }
 
 void expert_rows_activate(Stream& stream, const ExpertRowsActivate& args) {
-  check_round(args);
+  check_round(stream, args);
   check_rows("experts: x", args.x, args.shape, args.workspace);
   check_up(args);
   if (is_cuda(stream))
@@ -141,7 +143,7 @@ void expert_rows_activate(Stream& stream, const ExpertRowsActivate& args) {
 }
 
 void expert_rows_backward(Stream& stream, const ExpertRowsBackward& args) {
-  check_round(args);
+  check_round(stream, args);
   check_rows("experts: dy", args.dy, args.shape, args.workspace);
   check_up(args);
   check_down(args);
@@ -157,7 +159,7 @@ void expert_rows_backward(Stream& stream, const ExpertRowsBackward& args) {
 }
 
 void expert_rows_gradients(Stream& stream, const ExpertRowsGradients& args) {
-  check_round(args);
+  check_round(stream, args, true);
   const ExpertsShape& shape = args.shape;
   check_rows("experts: x", args.x, shape, args.workspace);
   check_rows("experts: dy", args.dy, shape, args.workspace);

@@ -24,8 +24,10 @@ void check_workspace(const ExpertsShape& shape, const ExpertsWorkspace& buffers,
 template <class Args>
 void check_operands(const Stream& stream, const Args& args) {
   const ExpertsShape& shape = args.shape;
-  SHERD_CHECK(!is_cuda(stream) || (!args.biases && std::ssize(args.rows) == shape.experts),
-              "experts on a GPU with biases, or with rows of {} experts", args.rows.size());
+  SHERD_CHECK(!is_cuda(stream) ||
+                  (!args.biases && !args.adapters && std::ssize(args.rows) == shape.experts),
+              "experts on a GPU with biases, adapters, or with rows of {} experts",
+              args.rows.size());
   const std::int64_t T = shape.tokens, D = shape.width, E = shape.experts, k = shape.per_token;
   check_tensor("experts: x", args.x, args.x.dtype, T * D);
   check_tensor("experts: up", args.up, args.x.dtype, E * shape.up_width() * D);
@@ -35,7 +37,41 @@ void check_operands(const Stream& stream, const Args& args) {
   check_workspace(shape, args.workspace, args.x.dtype);
 }
 
+// What adapters are of.
+struct MatrixSize {
+  std::int64_t inputs = 0, outputs = 0;
+};
+
+void check_adapter(const ExpertsShape& shape, const ExpertAdapters& adapters,
+                   const ExpertAdapter& adapter, MatrixSize size, DType dtype) {
+  const std::int64_t r = adapters.rank;
+  SHERD_CHECK(r > 0 && r <= size.inputs && r <= adapter.outputs && adapter.first_output >= 0 &&
+                  adapter.first_output + adapter.outputs <= size.outputs,
+              "an adapter of rank {} of outputs {} to {} of a matrix {} x {}", r,
+              adapter.first_output, adapter.first_output + adapter.outputs, size.outputs,
+              size.inputs);
+  check_tensor("experts: A", adapter.a, dtype, shape.experts * r * size.inputs);
+  check_tensor("experts: B", adapter.b, dtype, shape.experts * adapter.outputs * r);
+  check_tensor("experts: h", adapters.h, dtype, shape.buffer_rows * r);
+  if (adapter.outputs == size.outputs) return;
+  check_tensor("experts: z", adapters.z, dtype, shape.buffer_rows * shape.ffn_width);
+}
+
 }  // namespace
+
+void check_adapters(const ExpertsShape& shape, const ExpertAdapters& adapters, DType dtype,
+                    bool with_gradients) {
+  const auto check = [&](const std::vector<ExpertAdapter>& list, MatrixSize size) {
+    for (const ExpertAdapter& adapter : list) {
+      check_adapter(shape, adapters, adapter, size, dtype);
+      if (!with_gradients) continue;
+      check_tensor("experts: gradient of A", adapter.d_a, adapter.d_a.dtype, adapter.a.numel);
+      check_tensor("experts: gradient of B", adapter.d_b, adapter.d_b.dtype, adapter.b.numel);
+    }
+  };
+  check(adapters.up, {shape.width, shape.up_width()});
+  check(adapters.down, {shape.ffn_width, shape.width});
+}
 
 void expert_row_counts(Stream& stream, const ExpertRowCounts& args) {
   if (!is_cuda(stream)) return;
@@ -58,6 +94,7 @@ void expert_row_counts(Stream& stream, const ExpertRowCounts& args) {
 
 void experts_forward(Stream& stream, const ExpertsForward& args) {
   check_operands(stream, args);
+  check_adapters(args.shape, args.adapters, args.x.dtype, false);
   const std::int64_t numel = args.shape.tokens * args.shape.width;
   check_tensor("experts: y", args.y, args.x.dtype, numel);
   if (args.shared) check_tensor("experts: shared", args.shared, args.x.dtype, numel);
@@ -70,6 +107,7 @@ void experts_forward(Stream& stream, const ExpertsForward& args) {
 
 void experts_backward(Stream& stream, const ExpertsBackward& args) {
   check_operands(stream, args);
+  check_adapters(args.shape, args.adapters, args.x.dtype, true);
   const ExpertsShape& shape = args.shape;
   check_tensor("experts: dy", args.dy, args.x.dtype, shape.tokens * shape.width);
   check_tensor("experts: d_weights", args.d_weights, DType::kF32, shape.tokens * shape.per_token);

@@ -36,6 +36,9 @@ template <class T>
 inline constexpr bool is_list_of_numbers<std::span<T>> =
     std::is_arithmetic_v<T> || std::is_same_v<std::remove_cv_t<T>, UpdateSegment>;
 
+template <class T>
+inline constexpr bool is_list_of_arguments = std::is_same_v<T, std::vector<ExpertAdapter>>;
+
 struct Anything {
   template <class T>
   operator T() const;  // NOLINT: never defined
@@ -132,6 +135,8 @@ template <class T>
 void add(const T& argument, Operands& all) {
   if constexpr (std::is_same_v<T, Tensor> || std::is_same_v<T, ConstTensor>) {
     if (argument) all.push_back({argument.data, argument.bytes(), std::is_same_v<T, Tensor>});
+  } else if constexpr (is_list_of_arguments<T>) {
+    for (const auto& one : argument) add(one, all);
   } else if constexpr (std::is_aggregate_v<T> && std::is_class_v<T>) {
     static_assert(num_members<T>() > 0 || std::is_empty_v<T>, "members that aren't seen");
     add_members(argument, all);

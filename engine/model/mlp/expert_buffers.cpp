@@ -62,6 +62,12 @@ void Activations::acquire_experts(const ModelShape& shape, const Acquire& acquir
     experts.row_weights = buffer("row_weights", DType::kF32, C, kBackward);
     experts.row_d_weights = buffer("row_d_weights", DType::kF32, C, kBackward);
   }
+  if (adapts_experts(shape.adapter)) {
+    experts.adapter_h = buffer("adapter_h", shape.dtype, C * shape.adapter.rank, kInBlocks);
+    if (shape.gated()) {
+      experts.adapter_z = buffer("adapter_z", shape.dtype, C * own.ffn_width, kInBlocks);
+    }
+  }
   if (shape.moe.shared_gate) {
     experts.d_shared = buffer("d_shared", shape.dtype, T * D, kBackward);
     experts.d_gate = buffer("d_gate", DType::kF32, T, kBackward);

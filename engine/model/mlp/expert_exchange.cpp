@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "engine/model/mlp/expert_adapters.h"
 #include "kernels/expert_rows.h"
 
 namespace sherd::model {
@@ -27,7 +28,7 @@ class LinkWriter {
         held_(std::ssize(counts) / part.degree / part.degree),
         to_(args.written) {}
 
-  bool writes() const { return to_.up || to_.down; }
+  bool writes() const { return to_.up || to_.down || args_.adapters; }
 
   /// The pieces of a round, whose rows are in the buffers.
   void add(Stream& compute, const kernels::ExpertRowsGradients& of_round,
@@ -74,6 +75,7 @@ class LinkWriter {
   void run(Stream& compute, kernels::ExpertRowsGradients call) const {
     call.d_up = to_.up;
     call.d_down = to_.down;
+    if (call.adapters) set_gradients(call.adapters, to_);
     kernels::expert_rows_gradients(compute, call);
   }
   std::vector<int> without_rows() const {
@@ -181,7 +183,8 @@ void ExpertExchange::forward(const Forward& args) {
                                   .x = rows(activations_.experts.x_rows, owned.buffer_rows, D),
                                   .up = args.up,
                                   .down = args.down,
-                                  .workspace = args.workspace});
+                                  .workspace = args.workspace,
+                                  .adapters = args.adapters});
     bring_back("rows from experts", args.workspace.rows, D, round, home_rows());
   }
   collectives_.await_rows();
@@ -212,7 +215,8 @@ void ExpertExchange::backward_round(const Backward& args, const ExpertRound& rou
                                            .pieces = round.pieces,
                                            .x = x_rows,
                                            .up = args.up,
-                                           .workspace = args.workspace});
+                                           .workspace = args.workspace,
+                                           .adapters = args.adapters});
   collectives_.await_rows();
   kernels::expert_rows_backward(compute_, {.shape = owned,
                                            .pieces = round.pieces,
@@ -222,7 +226,8 @@ void ExpertExchange::backward_round(const Backward& args, const ExpertRound& rou
                                            .down = args.down,
                                            .d_weights = row_d_weights,
                                            .input = static_cast<bool>(args.d_sum),
-                                           .workspace = args.workspace});
+                                           .workspace = args.workspace,
+                                           .adapters = args.adapters});
   bring_back("gradients of weights", row_d_weights, 1, round, home_numbers());
   if (args.d_sum) {
     bring_back("gradients from experts", args.workspace.rows, D, round, home_rows());
@@ -240,7 +245,8 @@ void ExpertExchange::backward(const Backward& args) {
                                               .dy = rows(own.dy_rows, C, D),
                                               .d_up = {},
                                               .d_down = {},
-                                              .workspace = args.workspace};
+                                              .workspace = args.workspace,
+                                              .adapters = args.adapters};
   sort(args.decided);
   kernels::expert_choices_to_rows(
       compute_,

@@ -48,6 +48,7 @@ class ExpertExchange : protected Part {
     kernels::ExpertsWorkspace workspace;
     /// On a GPU, what the host knows of the counts [R, E], since `begin`; else empty.
     std::span<const std::int32_t> counts{};
+    kernels::ExpertAdapters adapters{};
   };
   void forward(const Forward& args);
 
@@ -55,12 +56,14 @@ class ExpertExchange : protected Part {
     Routing decided;
     ConstTensor x_TD, d_out_TD;
     ConstTensor up, down;
-    Tensor d_weights;         ///< [T, k]
-    Tensor d_sum;             ///< f32 [T, D]; empty: not needed
-    ExpertGradients written;  ///< the first rank's; empty where matrices are frozen
+    Tensor d_weights;  ///< [T, k]
+    Tensor d_sum;      ///< f32 [T, D]; empty: not needed
+    /// The first rank's; empty where matrices are frozen.
+    ExpertGradients written;
     std::function<ExpertGradients()> next;
     kernels::ExpertsWorkspace workspace;
     std::span<const std::int32_t> counts{};
+    kernels::ExpertAdapters adapters{};
   };
   void backward(const Backward& args);
 

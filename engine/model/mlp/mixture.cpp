@@ -1,6 +1,7 @@
 #include "engine/model/mlp/mixture.h"
 
 #include "engine/model/cut/sequence_cut.h"
+#include "engine/model/mlp/expert_adapters.h"
 #include "kernels/linear.h"
 #include "kernels/pointwise.h"
 #include "kernels/router.h"
@@ -202,19 +203,22 @@ void Mixture::own_output(std::int64_t block, const BlockParameters& parameters,
                               .shared = has_shared() ? out_TD : ConstTensor{},
                               .out_TD = out_TD,
                               .workspace = experts_workspace(false),
-                              .counts = rows_of_experts(block)});
+                              .counts = rows_of_experts(block),
+                              .adapters = expert_adapters(activations_, shape_, parameters)});
   }
-  kernels::experts_forward(compute_, {.shape = shape_.experts(),
-                                      .x = x_TD(block),
-                                      .up = parameters[SiteId::kExpertsUp].weight,
-                                      .down = parameters[SiteId::kExpertsDown].weight,
-                                      .chosen = decided.chosen,
-                                      .weights = decided.weights,
-                                      .biases = biases_of(parameters),
-                                      .shared = has_shared() ? out_TD : ConstTensor{},
-                                      .y = out_TD,
-                                      .workspace = experts_workspace(false),
-                                      .rows = rows_of_experts(block)});
+  kernels::experts_forward(compute_,
+                           {.shape = shape_.experts(),
+                            .x = x_TD(block),
+                            .up = parameters[SiteId::kExpertsUp].weight,
+                            .down = parameters[SiteId::kExpertsDown].weight,
+                            .chosen = decided.chosen,
+                            .weights = decided.weights,
+                            .biases = biases_of(parameters),
+                            .shared = has_shared() ? out_TD : ConstTensor{},
+                            .y = out_TD,
+                            .workspace = experts_workspace(false),
+                            .rows = rows_of_experts(block),
+                            .adapters = expert_adapters(activations_, shape_, parameters)});
 }
 
 void Mixture::compute_again(std::int64_t block, const BlockParameters& parameters) {
@@ -261,6 +265,9 @@ void Mixture::experts_backward(std::int64_t block, const BlockParameters& parame
   const Affine &up = gradients[SiteId::kExpertsUp], &down = gradients[SiteId::kExpertsDown];
   const Tensor d_weights = rows(own.d_weights, shape_.tokens(), shape_.moe.per_token);
   const Tensor d_sum = input ? rows(own.sums, shape_.tokens(), shape_.width) : Tensor{};
+  const ExpertGradients written{up.weight, down.weight, up.adapters, down.adapters};
+  kernels::ExpertAdapters adapters = expert_adapters(activations_, shape_, parameters);
+  if (adapters) set_gradients(adapters, written);
   if (shape_.expert.is_cut()) {
     return exchange_.backward({.decided = decided,
                                .x_TD = x_TD(block),
@@ -269,10 +276,11 @@ void Mixture::experts_backward(std::int64_t block, const BlockParameters& parame
                                .down = parameters[SiteId::kExpertsDown].weight,
                                .d_weights = d_weights,
                                .d_sum = d_sum,
-                               .written = {up.weight, down.weight},
+                               .written = written,
                                .next = up.next,
                                .workspace = experts_workspace(true),
-                               .counts = rows_of_experts(block)});
+                               .counts = rows_of_experts(block),
+                               .adapters = adapters});
   }
   kernels::experts_backward(compute_, {.shape = shape_.experts(),
                                        .x = x_TD(block),
@@ -290,7 +298,8 @@ void Mixture::experts_backward(std::int64_t block, const BlockParameters& parame
                                        .workspace = experts_workspace(true),
                                        .biases = biases_of(parameters),
                                        .d_biases = {up.bias, down.bias},
-                                       .rows = rows_of_experts(block)});
+                                       .rows = rows_of_experts(block),
+                                       .adapters = adapters});
 }
 
 void Mixture::router_backward(std::int64_t block, const BlockParameters& parameters,

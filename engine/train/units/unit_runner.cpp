@@ -198,8 +198,9 @@ std::function<model::ExpertGradients()> UnitRunner::next_gradients(int block, La
     }
     const model::BlockParameters opened =
         model::block_parameters(options_.model, block, layer.gradients);
-    return model::ExpertGradients{opened[model::SiteId::kExpertsUp].weight,
-                                  opened[model::SiteId::kExpertsDown].weight};
+    const model::Affine &up = opened[model::SiteId::kExpertsUp],
+                        &down = opened[model::SiteId::kExpertsDown];
+    return model::ExpertGradients{up.weight, down.weight, up.adapters, down.adapters};
   };
 }
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "kernels/cpu/activation.h"
 #include "kernels/dispatch_float.h"
 
 namespace sherd::kernels::cpu {
@@ -42,77 +41,44 @@ ExpertRowOrder::ExpertRowOrder(const ExpertsShape& shape, const ConstTensor& cho
   begin[0] = 0;
 }
 
-MatmulOperand ExpertRound::of_tokens(const ConstTensor& x, std::int64_t width,
-                                     const ExpertPiece& piece, bool transposed) const {
-  if (tokens_ == nullptr) return of_rows(x, width, piece, transposed);
-  return {x.data, width, transposed, 0, tokens_ + piece.first};
+MatmulOperand ExpertRound::of(const Rows& rows, const ExpertPiece& piece, bool transposed) const {
+  if (rows.of_tokens && tokens_ != nullptr) {
+    return {element_of(rows.values, rows.first_column), rows.width, transposed, 0,
+            tokens_ + piece.first};
+  }
+  const std::int64_t row = piece.first - first_;
+  return {element_of(rows.values, row * rows.width + rows.first_column), rows.width, transposed};
 }
 
-MatmulOperand ExpertRound::of_rows(const ConstTensor& x, std::int64_t width,
-                                   const ExpertPiece& piece, bool transposed) const {
-  return {element_of(x, (piece.first - first_) * width), width, transposed};
-}
-
-void ExpertRound::multiply_tokens(const ConstTensor& x, const ConstTensor& matrix,
-                                  std::int64_t inputs, std::int64_t outputs, bool transposed,
-                                  const Tensor& out) const {
-  multiply(matrix, inputs, outputs, transposed, out,
-           [&](const ExpertPiece& piece) { return of_tokens(x, inputs, piece, false); });
-}
-
-void ExpertRound::multiply_rows(const ConstTensor& x, const ConstTensor& matrix,
-                                std::int64_t inputs, std::int64_t outputs, bool transposed,
-                                const Tensor& out, const ConstTensor& bias) const {
-  multiply(
-      matrix, inputs, outputs, transposed, out,
-      [&](const ExpertPiece& piece) { return of_rows(x, inputs, piece, false); }, bias);
-}
-
-void ExpertRound::multiply(const ConstTensor& matrix, std::int64_t inputs, std::int64_t outputs,
-                           bool transposed, const Tensor& out, const Operand& operand,
-                           const ConstTensor& bias) const {
+void ExpertRound::multiply(const Product& product, const Rows& rows) const {
+  const std::int64_t inputs = product.inputs, outputs = product.outputs;
   std::vector<Matmul>& list = empty_list();
   for (const ExpertPiece& piece : pieces_) {
-    const char* own = element_of(matrix, piece.expert * inputs * outputs);
+    const char* own = element_of(product.matrix, piece.expert * inputs * outputs);
     list.push_back(
         {.rows = piece.count,
          .columns = outputs,
          .depth = inputs,
-         .dtype = matrix.dtype,
-         .a = operand(piece),
-         .b = transposed ? MatmulOperand{own, outputs} : MatmulOperand{own, inputs, true},
-         .c = out.part((piece.first - first_) * outputs, piece.count * outputs),
-         .bias = bias ? element_of(bias, piece.expert * outputs) : nullptr});
+         .dtype = product.matrix.dtype,
+         .a = of(rows, piece, false),
+         .b = product.transposed ? MatmulOperand{own, outputs} : MatmulOperand{own, inputs, true},
+         .c = product.out.part((piece.first - first_) * outputs, piece.count * outputs),
+         .bias = product.bias ? element_of(product.bias, piece.expert * outputs) : nullptr,
+         .add = product.add});
   }
   matmul_list(team_, list, workspace_.matmuls);
-}
-
-void ExpertRound::activate(const ConstTensor& x, const ConstTensor& up_matrix,
-                           const ConstTensor& bias) const {
-  const Tensor up = of(workspace_.up, shape_.up_width());
-  multiply(
-      up_matrix, shape_.width, shape_.up_width(), false, up,
-      [&](const ExpertPiece& piece) { return of_tokens(x, shape_.width, piece, false); }, bias);
-  activation_forward(team_, {activation(), up, of(workspace_.activated, shape_.ffn_width)});
 }
 
 void ExpertRound::add_gradients(const std::vector<ExpertPiece>& pieces,
                                 const Gradients& args) const {
   const std::int64_t D = shape_.width, F = shape_.ffn_width, U = shape_.up_width();
-  const DType dtype = args.x.dtype;
   if (args.d_down) {
-    const Tensor activated = of(workspace_.activated, F);
-    add_gradient(
-        pieces, args.d_down, D, F, args.adds_down, dtype,
-        [&](const ExpertPiece& piece) { return of_tokens(args.dy, D, piece, true); },
-        [&](const ExpertPiece& piece) { return of_rows(activated, F, piece, false); });
+    add_gradient(pieces, {args.d_down, D, F, args.adds_down}, {args.dy, D, true},
+                 {of(workspace_.activated, F), F});
   }
   if (args.d_up) {
-    const Tensor up = of(workspace_.up, U);
-    add_gradient(
-        pieces, args.d_up, U, D, args.adds_up, dtype,
-        [&](const ExpertPiece& piece) { return of_rows(up, U, piece, true); },
-        [&](const ExpertPiece& piece) { return of_tokens(args.x, D, piece, false); });
+    add_gradient(pieces, {args.d_up, U, D, args.adds_up}, {of(workspace_.up, U), U},
+                 {args.x, D, true});
   }
 }
 
@@ -148,19 +114,19 @@ void ExpertRound::add_bias_gradient(const std::vector<ExpertPiece>& pieces, cons
   });
 }
 
-void ExpertRound::add_gradient(const std::vector<ExpertPiece>& pieces, const Tensor& gradient,
-                               std::int64_t outputs, std::int64_t inputs, bool adds, DType dtype,
-                               const Operand& left, const Operand& right) const {
+void ExpertRound::add_gradient(const std::vector<ExpertPiece>& pieces, const Gradient& args,
+                               const Rows& left, const Rows& right) const {
+  const std::int64_t numel = args.outputs * args.inputs;
   std::vector<Matmul>& list = empty_list();
   for (const ExpertPiece& piece : pieces) {
-    list.push_back({.rows = outputs,
-                    .columns = inputs,
+    list.push_back({.rows = args.outputs,
+                    .columns = args.inputs,
                     .depth = piece.count,
-                    .dtype = dtype,
-                    .a = left(piece),
-                    .b = right(piece),
-                    .c = gradient.part(piece.expert * outputs * inputs, outputs * inputs),
-                    .add = adds || !piece.begins});
+                    .dtype = left.values.dtype,
+                    .a = of(left, piece, true),
+                    .b = of(right, piece, false),
+                    .c = args.gradient.part(piece.expert * numel, numel),
+                    .add = args.adds || !piece.begins});
   }
   // Pieces of one expert are added in order: each list has at most one of it.
   for (std::size_t begin = 0; begin < list.size();) {

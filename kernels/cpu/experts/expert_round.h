@@ -44,17 +44,32 @@ class ExpertRound {
     return buffer.part(0, rows_ * width);
   }
 
-  /// up = x times the experts' up; activated = the activation of it.
-  void activate(const ConstTensor& x, const ConstTensor& up_matrix,
-                const ConstTensor& bias = {}) const;
-  /// out[r] = x[r] times the expert's matrix [outputs, inputs], or with `transposed` its transpose
-  /// [inputs, outputs]. x has rows of tokens (or of the round, without tokens).
-  void multiply_tokens(const ConstTensor& x, const ConstTensor& matrix, std::int64_t inputs,
-                       std::int64_t outputs, bool transposed, const Tensor& out) const;
-  /// The same of rows that lie in a buffer of the round.
-  void multiply_rows(const ConstTensor& x, const ConstTensor& matrix, std::int64_t inputs,
-                     std::int64_t outputs, bool transposed, const Tensor& out,
-                     const ConstTensor& bias = {}) const;
+  /// What a product reads: rows of `width` elements, of which it takes some columns.
+  struct Rows {
+    ConstTensor values;
+    std::int64_t width = 0;
+    bool of_tokens = false;         ///< values has rows of tokens (or of the round, without tokens)
+    std::int64_t first_column = 0;  ///< as many columns as the product has inputs
+  };
+  /// out[r] (+)= row r times the expert's matrix [outputs, inputs] (+ bias), or with `transposed`
+  /// its transpose [inputs, outputs].
+  struct Product {
+    ConstTensor matrix;
+    std::int64_t inputs = 0, outputs = 0;
+    bool transposed = false;
+    Tensor out{};
+    ConstTensor bias{};
+    bool add = false;
+  };
+  void multiply(const Product& product, const Rows& rows) const;
+  /// gradient[e] [outputs, inputs] (+)= left^T right, over the rows of `pieces`, some of the round's.
+  struct Gradient {
+    Tensor gradient;
+    std::int64_t outputs = 0, inputs = 0;
+    bool adds = false;  ///< to what was there before the first piece
+  };
+  void add_gradient(const std::vector<ExpertPiece>& pieces, const Gradient& args, const Rows& left,
+                    const Rows& right) const;
   /// gradient[e] (+)= the sum of the expert's rows, in order; `row(i)`: row i of the round and its
   /// factor, or null.
   struct WeighedRow {
@@ -65,7 +80,7 @@ class ExpertRound {
                          std::int64_t width, bool adds, DType dtype,
                          const std::function<WeighedRow(std::int64_t)>& row) const;
 
-  /// The gradients of `pieces`, some of the round's: d_down (+)= dy^T activated, d_up (+)= up^T x.
+  /// The gradients of `pieces`: d_down (+)= dy^T activated, d_up (+)= up^T x.
   struct Gradients {
     ConstTensor x, dy;
     Tensor d_up, d_down;
@@ -73,18 +88,12 @@ class ExpertRound {
   };
   void add_gradients(const std::vector<ExpertPiece>& pieces, const Gradients& args) const;
 
+  ThreadTeam& team() const { return team_; }
+  const ExpertsShape& shape() const { return shape_; }
+  const ExpertsWorkspace& buffers() const { return workspace_; }
+
  private:
-  using Operand = std::function<MatmulOperand(const ExpertPiece& piece)>;
-  MatmulOperand of_tokens(const ConstTensor& x, std::int64_t width, const ExpertPiece& piece,
-                          bool transposed) const;
-  MatmulOperand of_rows(const ConstTensor& x, std::int64_t width, const ExpertPiece& piece,
-                        bool transposed) const;
-  void multiply(const ConstTensor& matrix, std::int64_t inputs, std::int64_t outputs,
-                bool transposed, const Tensor& out, const Operand& operand,
-                const ConstTensor& bias = {}) const;
-  void add_gradient(const std::vector<ExpertPiece>& pieces, const Tensor& gradient,
-                    std::int64_t outputs, std::int64_t inputs, bool adds, DType dtype,
-                    const Operand& left, const Operand& right) const;
+  MatmulOperand of(const Rows& rows, const ExpertPiece& piece, bool transposed) const;
 
   ThreadTeam& team_;
   const ExpertsShape& shape_;

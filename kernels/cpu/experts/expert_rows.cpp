@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "kernels/cpu/activation.h"
-#include "kernels/cpu/experts/expert_round.h"
+#include "kernels/cpu/experts/round_products.h"
 #include "kernels/dispatch_float.h"
 
 namespace sherd::kernels::cpu {
@@ -69,16 +69,16 @@ void expert_rows_forward(ThreadTeam& team, const ExpertRowsForward& args) {
   if (args.pieces.empty()) return;
   const ExpertRound round(team, args.shape, nullptr, range_of(args.pieces), args.pieces,
                           args.workspace);
-  round.activate(args.x, args.up);
-  round.multiply_rows(args.workspace.activated, args.down, args.shape.ffn_width, args.shape.width,
-                      false, round.of(args.workspace.rows, args.shape.width));
+  const RoundMatrices matrices{.up = args.up, .down = args.down, .adapters = args.adapters};
+  form_activated(round, matrices, args.x);
+  form_outputs(round, matrices, round.of(args.workspace.rows, args.shape.width));
 }
 
 void expert_rows_activate(ThreadTeam& team, const ExpertRowsActivate& args) {
   if (args.pieces.empty()) return;
   const ExpertRound round(team, args.shape, nullptr, range_of(args.pieces), args.pieces,
                           args.workspace);
-  round.activate(args.x, args.up);
+  form_activated(round, {.up = args.up, .adapters = args.adapters}, args.x);
 }
 
 void expert_rows_backward(ThreadTeam& team, const ExpertRowsBackward& args) {
@@ -89,7 +89,8 @@ void expert_rows_backward(ThreadTeam& team, const ExpertRowsBackward& args) {
   const ExpertRound round(team, shape, nullptr, range_of(args.pieces), args.pieces, buffers);
   const Tensor up = round.of(buffers.up, U);
   const Tensor d_activated = round.of(buffers.d_activated, F);
-  round.multiply_tokens(args.dy, args.down, D, F, true, d_activated);
+  const RoundMatrices matrices{.up = args.up, .down = args.down, .adapters = args.adapters};
+  form_d_activated(round, matrices, args.dy);
   dispatch_float(args.dy.dtype, [&]<class T>(T) {
     parallel_rows(team, round.range().count, F, [&](std::int64_t row) {
       args.d_weights.as<float>()[row] =
@@ -98,9 +99,7 @@ void expert_rows_backward(ThreadTeam& team, const ExpertRowsBackward& args) {
     });
   });
   activation_backward(team, {round.activation(), up, d_activated, up});
-  if (args.input) {
-    round.multiply_rows(up, args.up, U, D, true, round.of(buffers.rows, D));
-  }
+  if (args.input) form_d_inputs(round, matrices, round.of(buffers.rows, D));
 }
 
 void expert_rows_gradients(ThreadTeam& team, const ExpertRowsGradients& args) {
@@ -110,12 +109,14 @@ void expert_rows_gradients(ThreadTeam& team, const ExpertRowsGradients& args) {
     const int expert = args.without_rows[static_cast<std::size_t>(i)];
     if (args.d_up) clear_expert(args.d_up, expert, U * D);
     if (args.d_down) clear_expert(args.d_down, expert, D * F);
+    clear_adapter_gradients(shape, args.adapters, expert);
   });
   if (args.pieces.empty()) return;
   const ExpertRound round(team, shape, nullptr, {0, end_of(args.pieces)}, args.pieces,
                           args.workspace);
   round.add_gradients(args.pieces,
                       {.x = args.x, .dy = args.dy, .d_up = args.d_up, .d_down = args.d_down});
+  add_adapter_gradients(round, args.pieces, args.adapters, args.x, args.dy);
 }
 
 }  // namespace sherd::kernels::cpu

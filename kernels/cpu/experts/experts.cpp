@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "kernels/cpu/activation.h"
-#include "kernels/cpu/experts/expert_round.h"
+#include "kernels/cpu/experts/round_products.h"
 #include "kernels/dispatch_float.h"
 
 namespace sherd::kernels::cpu {
@@ -99,15 +99,15 @@ void experts_forward(ThreadTeam& team, const ExpertsForward& args) {
   const ExpertsShape& shape = args.shape;
   const ExpertsWorkspace& buffers = args.workspace;
   const std::int64_t D = shape.width;
+  const RoundMatrices matrices{args.up, args.down, args.biases, args.adapters};
   const ExpertRowOrder order(shape, args.chosen, buffers.order);
   const CombineRows combine{
       .weights = args.weights, .sums = buffers.sums, .shared = args.shared, .y = args.y};
   order.for_each_round([&](const std::vector<ExpertPiece>& pieces) {
     const ExpertRound round(team, shape, order.tokens(), range_of(pieces), pieces, buffers);
-    round.activate(args.x, args.up, args.biases.up);
+    form_activated(round, matrices, args.x);
     const Tensor out = round.of(buffers.rows, D);
-    round.multiply_rows(buffers.activated, args.down, shape.ffn_width, D, false, out,
-                        args.biases.down);
+    form_outputs(round, matrices, out);
     combine_round(team, shape, order, {round.range(), out}, combine);
   });
   if (order.num_rows() == 0) combine_round(team, shape, order, {{}, args.x}, combine);
@@ -117,18 +117,22 @@ void experts_backward(ThreadTeam& team, const ExpertsBackward& args) {
   const ExpertsShape& shape = args.shape;
   const ExpertsWorkspace& buffers = args.workspace;
   const std::int64_t D = shape.width, F = shape.ffn_width, U = shape.up_width();
+  const RoundMatrices matrices{args.up, args.down, args.biases, args.adapters};
   const ExpertRowOrder order(shape, args.chosen, buffers.order);
   clear_f32(team, args.d_weights);
   clear_gradients(team, args.d_up, U * D, args.adds_up, shape, order);
   clear_gradients(team, args.d_down, D * F, args.adds_down, shape, order);
   clear_gradients(team, args.d_biases.up, U, args.adds_up, shape, order);
   clear_gradients(team, args.d_biases.down, D, args.adds_down, shape, order);
+  for (std::int64_t e = 0; e < shape.experts; ++e) {
+    if (order.rows_of(e) == 0) clear_adapter_gradients(shape, args.adapters, e);
+  }
   order.for_each_round([&](const std::vector<ExpertPiece>& pieces) {
     const ExpertRound round(team, shape, order.tokens(), range_of(pieces), pieces, buffers);
     const Tensor up = round.of(buffers.up, U);
     const Tensor d_activated = round.of(buffers.d_activated, F);
-    round.activate(args.x, args.up, args.biases.up);
-    round.multiply_tokens(args.dy, args.down, D, F, true, d_activated);
+    form_activated(round, matrices, args.x);
+    form_d_activated(round, matrices, args.dy);
     weigh(team, args, order, round);
     activation_backward(team, {round.activation(), up, d_activated, up});
     add_bias_gradients(args, order, round, pieces);
@@ -138,9 +142,10 @@ void experts_backward(ThreadTeam& team, const ExpertsBackward& args) {
                                  .d_down = args.d_down,
                                  .adds_up = args.adds_up,
                                  .adds_down = args.adds_down});
+    add_adapter_gradients(round, pieces, args.adapters, args.x, args.dy);
     if (!args.d_sum) return;
     const Tensor d_rows = round.of(buffers.rows, D);
-    round.multiply_rows(up, args.up, U, D, true, d_rows);
+    form_d_inputs(round, matrices, d_rows);
     combine_round(team, shape, order, {round.range(), d_rows}, {.sums = args.d_sum});
   });
   if (args.d_sum && order.num_rows() == 0) clear_f32(team, args.d_sum);

@@ -7,14 +7,6 @@
 namespace sherd::engine {
 namespace {
 
-const json& adapters() {
-  static const json kCases = [] {
-    std::ifstream file(std::string(SHERD_SOURCE_DIR) + "/tests/engine/huggingface/adapters.json");
-    return json::parse(file);
-  }();
-  return kCases;
-}
-
 std::vector<std::string> names_of_cases() {
   std::vector<std::string> names;
   for (const auto& [name, one] : adapters().items()) names.push_back(name);
@@ -96,7 +88,7 @@ TEST_P(AdapterIn, IsTrainedFurtherWithPeftsLosses) {
       ", format: bin, validation_fraction: 0}\n"
       "training: {seq_length: 16, global_batch_size: 2, max_steps: 20}\n"
       "optimizer: {lr: 0.002, weight_decay: 0.1}\ngradient_clipping: {max_norm: 0}\n"
-      "lr_scheduler: {type: constant}\ncheckpoint: {init_from: " +
+      "lr_scheduler: {type: constant}\nmoe: {balance_loss: 0}\ncheckpoint: {init_from: " +
       adapter + ", interval: 20}\n";
   train(text, "run", 3, 2);
   std::ifstream metrics(folder_.file("run/metrics.jsonl"));

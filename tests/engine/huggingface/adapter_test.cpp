@@ -1,5 +1,6 @@
 // Adapters against PEFT: tests/reference/huggingface/adapters.py computed in float64 what gradients of tiny
-// models are, and 20 steps of AdamW; families that stack, turn and reorder rows among them.
+// models are, and 20 steps of AdamW; families that stack, turn and reorder rows among them. Those of experts are of
+// expert_adapters.py.
 
 #include "engine/inference/adapter_export.h"
 #include "engine/launch/launch.h"
@@ -15,14 +16,6 @@ namespace {
 
 using huggingface::NamedShape;
 using testing::ValuesByName;
-
-const json& adapters() {
-  static const json kCases = [] {
-    std::ifstream file(std::string(SHERD_SOURCE_DIR) + "/tests/engine/huggingface/adapters.json");
-    return json::parse(file);
-  }();
-  return kCases;
-}
 
 // Element by element, the place of each value.
 void each_element(const huggingface::WeightMap& map,
@@ -98,7 +91,8 @@ class AdapterFolder : public Folder, public ::testing::WithParamInterface<std::s
         "training: {{seq_length: 16, global_batch_size: 2, max_steps: 20}}\n"
         "optimizer: {{lr: 0.002, weight_decay: 0.1}}\ngradient_clipping: {{max_norm: "
         "0}}\n"
-        "lr_scheduler: {{type: constant}}\nzero_optimization: {{stage: {}}}\n",
+        "lr_scheduler: {{type: constant}}\nzero_optimization: {{stage: {}}}\n"
+        "moe: {{balance_loss: 0}}\n",
         model, one["rank"].dump(), one["alpha"].dump(), one["rslora"].dump(), one["targets"].dump(),
         one["modules_to_save"].dump(), stage);
     request.ranks = ranks;

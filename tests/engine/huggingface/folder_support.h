@@ -29,12 +29,30 @@ using nlohmann::json;
 
 constexpr int kTokens = 33;
 
+inline json read_json(const std::string& name) {
+  std::ifstream file(std::string(SHERD_SOURCE_DIR) + "/tests/engine/huggingface/" + name);
+  return json::parse(file);
+}
+
 // What tests/reference/huggingface/folders.py made: config, header and loss by transformers. Models
 // whose names end in "whole" have parts besides the text model.
 inline const json& cases() {
+  static const json kCases = read_json("folders.json");
+  return kCases;
+}
+
+// The same, or one of experts.py.
+inline const json& model_case(const std::string& name) {
+  static const json kExperts = read_json("experts.json");
+  return cases().contains(name) ? cases().at(name) : kExperts.at(name);
+}
+
+// Adapters of adapters.py and of expert_adapters.py.
+inline const json& adapters() {
   static const json kCases = [] {
-    std::ifstream file(std::string(SHERD_SOURCE_DIR) + "/tests/engine/huggingface/folders.json");
-    return json::parse(file);
+    json all = read_json("adapters.json");
+    all.update(read_json("expert_adapters.json"));
+    return all;
   }();
   return kCases;
 }
@@ -107,7 +125,7 @@ inline std::string weights_file(const json& one, DType dtype) {
 class Folder : public ::testing::Test {
  protected:
   std::string write_model(const std::string& name, DType dtype = DType::kF32) {
-    const json& one = cases().at(name);
+    const json& one = model_case(name);
     const std::string config = replaced(one["config"], "\"float32\"",
                                         dtype == DType::kF32    ? "\"float32\""
                                         : dtype == DType::kBF16 ? "\"bfloat16\""

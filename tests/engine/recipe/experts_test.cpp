@@ -1,8 +1,6 @@
 // Mixtures of experts in recipes: what is derived, and what is refused in one line.
 #include <gtest/gtest.h>
 
-#include <algorithm>
-
 #include "engine/train/from_recipe.h"
 #include "tests/engine/recipe/recipe_support.h"
 
@@ -99,15 +97,6 @@ TEST(RecipeExperts, AreRefusedOnGpusWhereTheseCantComputeThem) {
   EXPECT_NE(error("", "  cuda_graphs: true\n").find("graphs can't contain experts"),
             std::string::npos);
   EXPECT_EQ(error("", "").find("experts"), std::string::npos);
-}
-
-TEST(RecipeExperts, StayFrozenUnderAnAdapterAndThatIsSaid) {
-  const ResolvedRecipe recipe =
-      resolve(with_experts("", "adapter:\n  type: lora\ncheckpoint:\n  init_from: somewhere\n"));
-  EXPECT_EQ(std::ranges::count(
-                recipe.notes,
-                "adapter: experts and routers stay frozen; their matrices can't be targets yet."),
-            1);
 }
 
 TEST(RecipeExperts, AreKnownByTheNamesOfOtherPrograms) {

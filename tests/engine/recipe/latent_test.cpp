@@ -77,18 +77,5 @@ TEST(RecipeExpertBiases, AreRefusedNextToACorrectionBiasAndOnExpertRanks) {
   expect_refused(ranks, "experts with biases (moe.bias) can't be divided yet");
 }
 
-// An adapter has one shape in all layers, and experts can't be targets.
-TEST(RecipeExpertAdapters, OfFeedForwardLayersThatDifferAreRefusedAndAllMeansAttention) {
-  const Sets experts = {"moe.num_experts=4", "moe.layers=\"01\"", "adapter.type=lora",
-                        "checkpoint.init_from=x"};
-  Sets all = experts, up = experts;
-  all.emplace_back("adapter.targets=[all-linear]");
-  up.emplace_back("adapter.targets=[mlp.up]");
-  expect_refused(up, "adapter.targets has mlp.up, but not all layers of this model have");
-  for (const std::string& target : resolve(kTinyRecipe, all).values.adapter.targets) {
-    EXPECT_TRUE(target.starts_with("attention.")) << target;
-  }
-}
-
 }  // namespace
 }  // namespace sherd::engine

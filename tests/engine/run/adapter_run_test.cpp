@@ -309,6 +309,41 @@ TEST_F(AdapterRun, IsEvaluatedExportedAndMergedAsOneModel) {
             model + ": holds a whole model, so there is nothing to merge");
 }
 
+// Pairs of experts go with them: from one rank to ranks that divide the experts, and to others.
+TEST_F(AdapterRun, OfExpertsGoesOnAtAnotherDegreeAndIsUsedAndMerged) {
+  const std::string experts = "moe: {num_experts: 4}\n";
+  train("base", "run: {seed: 3}\n" + experts, 1, 1);
+  const std::string model = checkpoint("base", 1), data = folder_.file("data/*.txt");
+  const std::string text =
+      experts +
+      "adapter: {type: lora, rank: 3, alpha: 6, targets: [attention.query, moe.experts.gate, "
+      "moe.experts.up, moe.experts.down], modules_to_save: [norm1]}\n"
+      "gradient_clipping: {max_norm: 0}\n";
+  std::vector<std::string> divided = from(model);
+  divided.emplace_back("parallelism.expert_parallel_degree=2");
+  train("whole", text, 8, 1, 0, from(model));
+  train("parts", text, 4, 2, 3, divided);
+  train("parts", text, 6, 1, 0, from(model));
+  train("parts", text, 8, 4, 1, divided);
+  EXPECT_EQ(final_state(folder_, "parts"), final_state(folder_, "whole"));
+  const double loss = loss_of(checkpoint("whole"), data, 1, 0);
+  EXPECT_NE(loss, loss_of(model, data, 1, 0));
+  EXPECT_EQ(loss_of(checkpoint("parts"), data, 2, 3), loss);
+  engine::ExportRequest merged{checkpoint("whole"), folder_.file("merged"), DType::kF32};
+  merged.merge = true;
+  engine::export_checkpoint(merged);
+  EXPECT_NEAR(loss_of(folder_.file("merged"), data, 1, 0), loss, 2e-6);
+  EXPECT_FALSE(
+      test::generated_text({checkpoint("whole"), {}, 1, {}}, "a", {.num_tokens = 3}).empty());
+  // Of each of four experts in two blocks, as PEFT has them.
+  engine::export_checkpoint({checkpoint("parts"), folder_.file("peft"), {}});
+  const auto config = nlohmann::json::parse(folder_.read("peft/adapter_config.json"));
+  EXPECT_EQ(config.at("target_modules"), nlohmann::json({"q_proj", "w1", "w3", "w2"}));
+  const std::string file = folder_.read("peft/adapter_model.safetensors");
+  EXPECT_NE(file.find("model.layers.1.block_sparse_moe.experts.3.w2.lora_B.weight"),
+            std::string::npos);
+}
+
 TEST_F(AdapterRun, OfQueryKeyAndValueTogetherBecomesThreeOfPeftsWithTheSameA) {
   train("run", adapter("[attention.qkv]"), 4, 1, 0, from(base()));
   engine::export_checkpoint({checkpoint("run", 4), folder_.file("peft"), {}});

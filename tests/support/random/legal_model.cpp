@@ -87,8 +87,9 @@ void LegalRecipe::experts() {
   leave("moe.bias");
   set("moe.num_experts", "0");
   set("parallelism.expert_parallel_degree", 1);
+  const bool divided = cut > 1 || whole(settings_, "parallelism.context_parallel_degree") > 1;
   if (is("parallelism.sum_order", "canonical") || is("optimizer.type", "adafactor") ||
-      has_adapter_ || !random_.chance(0.3))
+      (has_adapter_ && divided) || !random_.chance(0.3))
     return;
   const std::int64_t groups = random_.whole(1, 2), experts = groups * random_.whole(1, 4);
   const std::int64_t kept = random_.whole(1, groups);
@@ -165,51 +166,81 @@ void LegalRecipe::latent_attention() {
   }
 }
 
-// Some of the model's matrices, none of their rows twice; and modules in addition.
-void LegalRecipe::adapter() {
-  const model::ModelShape model = shape_of_model();
-  std::vector<model::AdapterTarget> targets;
-  std::vector<std::string> names, modules;
-  const bool adds_tokens = settings_.contains("model.add_special_tokens");
-  // Muon refuses the fused matrix's adapter there.
-  const bool has_copies = whole(settings_, "parallelism.tensor_parallel_degree") > model.kv_heads;
-  for (model::AdapterTarget& target : model::possible_targets(model)) {
+namespace {
+
+// Some of the model's matrices, none of their rows twice.
+std::vector<model::AdapterTarget> targets_of_adapter(const model::ModelShape& model,
+                                                     bool has_copies, Random& random) {
+  const bool equal_mlps =
+      !model.moe.active() ||
+      (model.moe.shared_width > 0 && model.num_mixtures(0, model.num_layers) == model.num_layers);
+  std::vector<model::AdapterTarget> targets, all = model::possible_targets(model);
+  for (model::AdapterTarget& target : all) {
+    // Muon refuses the fused matrix's adapter there.
     if (has_copies && target.name == "attention.qkv") continue;
+    if (!equal_mlps && target.name.starts_with("mlp.")) continue;
     const bool overlaps = std::ranges::any_of(targets, [&](const auto& other) {
       return other.site == target.site && other.first_row < target.first_row + target.rows &&
              target.first_row < other.first_row + other.rows;
     });
-    if (!overlaps && random_.chance(0.4)) targets.push_back(std::move(target));
+    if (!overlaps && random.chance(0.4)) targets.push_back(target);
   }
-  if (targets.empty()) targets = {model::possible_targets(model).back()};
-  std::int64_t most = 8;
-  for (const model::AdapterTarget& target : targets) {
-    most = std::min({most, target.rows, target.inputs});
-    names.push_back(target.name);
-  }
+  if (targets.empty()) targets = {all.back()};
+  return targets;
+}
+
+// Modules in addition.
+std::vector<std::string> modules_of_adapter(const model::ModelShape& model,
+                                            const std::vector<model::AdapterTarget>& targets,
+                                            bool adds_tokens, Random& random) {
+  using model::SiteId;
+  std::vector<std::string> modules;
   for (std::string& module : model::possible_modules(model)) {
     const bool is_target = std::ranges::any_of(targets, [&](const auto& target) {
-      return target.name == module ||
-             (module == "attention.qkv" && target.site == model::SiteId::kQkv) ||
-             (module == "mlp.up" && target.site == model::SiteId::kUp);
+      return target.name == module || (module == "attention.qkv" && target.site == SiteId::kQkv) ||
+             (module == "mlp.up" && target.site == SiteId::kUp) ||
+             (module == "moe.experts.up" && target.site == SiteId::kExpertsUp);
     });
+    const bool of_mixture =
+        model.moe.active() &&
+        (module.starts_with("mlp.") || module == "moe.router" || module == "moe.shared_gate");
     // Positions are trained with the tokens; rows of new tokens must be.
     const bool has_new_rows = adds_tokens && (module == "embedding.token" || module == "head");
-    const bool may_be = !is_target && module != "embedding.position";
-    if (has_new_rows || (may_be && random_.chance(0.2))) {
-      modules.push_back(std::move(module));
-    }
+    const bool may_be = !is_target && !of_mixture && module != "embedding.position";
+    if (has_new_rows || (may_be && random.chance(0.2))) modules.push_back(std::move(module));
+  }
+  return modules;
+}
+
+}  // namespace
+
+void LegalRecipe::adapter() {
+  const model::ModelShape model = shape_of_model();
+  const bool has_copies = whole(settings_, "parallelism.tensor_parallel_degree") > model.kv_heads;
+  const auto targets = targets_of_adapter(model, has_copies, random_);
+  const auto modules =
+      modules_of_adapter(model, targets, settings_.contains("model.add_special_tokens"), random_);
+  std::int64_t most = 8;
+  bool adapts_experts = false;
+  std::vector<std::string> names;
+  for (const model::AdapterTarget& target : targets) {
+    adapts_experts |= target.experts > 0;
+    most = std::min({most, target.rows, target.inputs});
+    names.push_back(target.name);
   }
   set("checkpoint.init_from", quoted(base_checkpoint(folder_)));
   set("adapter.type", "lora");
   set("adapter.rank", random_.whole(1, most));
   maybe("adapter.alpha", random_.one_of({"0.5", "1", "16"}));
   maybe("adapter.lora_plus_ratio", random_.one_of({"1", "16"}));
-  settings_.contains("preference.loss")
+  settings_.contains("preference.loss") || adapts_experts
       ? leave("adapter.dropout")
       : maybe("adapter.dropout", random_.one_of({"0", "0.1", "0.5"}));
-  const bool four_bits = model::cuts_between_blocks(
-      model, static_cast<int>(whole(settings_, "parallelism.tensor_parallel_degree")));
+  // Expert ranks may cut blocks.
+  const bool four_bits =
+      !model.moe.active() &&
+      model::cuts_between_blocks(
+          model, static_cast<int>(whole(settings_, "parallelism.tensor_parallel_degree")));
   maybe("adapter.base_dtype", four_bits && random_.chance(0.5) ? "nf4" : "param_dtype");
   set("adapter.targets", fmt::format("[{}]", fmt::join(names, ", ")));
   set("adapter.modules_to_save", fmt::format("[{}]", fmt::join(modules, ", ")));

@@ -61,8 +61,8 @@ std::optional<Settings> base_recipe(const Settings& settings, const test::TempFo
                    {"training.max_steps", "1"},
                    {"checkpoint.interval", "1"}};
   for (const auto& [key, value] : settings) {
-    const bool is_models =
-        key.starts_with("model.") || key.starts_with("data.") || key.starts_with("preference.");
+    const bool is_models = key.starts_with("model.") || key.starts_with("moe.") ||
+                           key.starts_with("data.") || key.starts_with("preference.");
     if (is_models || key == "training.seq_length" || key == "training.train_on") base[key] = value;
   }
   return base;
