@@ -5,6 +5,7 @@
 #include "engine/model/parameters.h"
 #include "engine/schedule/order.h"
 #include "kernels/block_codec.h"
+#include "tests/support/models/model_forms.h"
 #include "tests/support/runs/counted_training.h"
 #include "tests/support/runs/training_harness.h"
 
@@ -29,6 +30,32 @@ TEST(Traffic, OfAPipelineHasItsMessagesAndTheTiedMatrix) {
                                         .axes = {{"pipeline", 2}, {"shard", 2}},
                                         .num_micro_steps = 4,
                                         .stage = stage});
+    }
+  }
+}
+
+// Sums of gradients of routing weights and gates, and counts of sequences.
+TEST(Traffic, OfExpertsOnTensorAndContextRanksIsCounted) {
+  using model::ContextMethod;
+  int run = 0;
+  for (const ModelForm& form : cuttable_expert_forms()) {
+    for (const auto& [pipeline, context, tensor] :
+         {std::tuple(1, 1, 4), std::tuple(1, 2, 2), std::tuple(2, 1, 2), std::tuple(2, 2, 1)}) {
+      engine::TrainingOptions options = tiny_training(form.shape);
+      options.model.tied = false;
+      options.model.seq_length = 8;
+      options.model.part.sequence_parallel = run % 2 == 0;
+      options.model.context.method =
+          run % 3 == 0 ? ContextMethod::kRing : ContextMethod::kAllGather;
+      options.model.recompute = static_cast<model::Recompute>(run % 3);
+      options.pipeline.order = schedule::Order::kZbH1;
+      expect_steps_as_planned(
+          options,
+          {.world_size = 2 * pipeline * context * tensor,
+           .axes = {{"pipeline", pipeline}, {"shard", 2}, {"context", context}, {"tensor", tensor}},
+           .num_micro_steps = 2,
+           .stage = run % 4});
+      ++run;
     }
   }
 }
