@@ -1,5 +1,5 @@
 # The Python module, for `./dev wheel`: scikit-build-core sets SHERD_PYTHON (python/pyproject.toml). The wheel
-# has the module, the library that it calls, and the program.
+# has the module, the library that it calls, the program and the text of its quickstart.
 find_package(Python 3.10 REQUIRED COMPONENTS Interpreter Development.Module)
 execute_process(COMMAND ${Python_EXECUTABLE} -m nanobind --cmake_dir OUTPUT_STRIP_TRAILING_WHITESPACE
   OUTPUT_VARIABLE nanobind_ROOT)
@@ -17,3 +17,4 @@ install(FILES ${CMAKE_BINARY_DIR}/python/sherd/_sherd.pyi DESTINATION sherd COMP
 install(FILES $<TARGET_FILE:sherd_library> DESTINATION sherd COMPONENT python
   RENAME $<TARGET_SONAME_FILE_NAME:sherd_library>)
 install(PROGRAMS $<TARGET_FILE:sherd> DESTINATION sherd/bin COMPONENT python)
+install(DIRECTORY ${quickstart_folder} DESTINATION sherd/share/sherd COMPONENT python)
