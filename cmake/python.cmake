@@ -6,7 +6,9 @@ execute_process(COMMAND ${Python_EXECUTABLE} -m nanobind --cmake_dir OUTPUT_STRI
 find_package(nanobind CONFIG REQUIRED)
 nanobind_add_module(sherd_python NB_STATIC ${CMAKE_SOURCE_DIR}/python/module.cpp
   ${CMAKE_SOURCE_DIR}/python/trainer.cpp)
+set(module_symbols ${CMAKE_SOURCE_DIR}/cmake/python_symbols.map)
 target_link_libraries(sherd_python PRIVATE sherd_library)
+target_link_options(sherd_python PRIVATE -Wl,--version-script=${module_symbols})
 set_target_properties(sherd_python PROPERTIES OUTPUT_NAME _sherd INSTALL_RPATH "$ORIGIN"
   LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/python/sherd)
 # Types of all names, read from the module itself.
