@@ -38,7 +38,7 @@ def main(to):
     options = ["-Ccmake.define.SHERD_WERROR=ON"] if os.environ.get("SHERD_WERROR") else []
     run(python, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", *options, "--wheel-dir", built, HERE)
     wheel = next(built.glob("sherd-*.whl"))
-    run(python, "-m", "auditwheel", "repair", "--wheel-dir", to, wheel)
+    run(python, "-m", "auditwheel", "repair", "--strip", "--wheel-dir", to, wheel)
 
 
 if __name__ == "__main__":
