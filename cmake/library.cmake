@@ -4,6 +4,7 @@
 file(GLOB library_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/engine/library/*.cpp)
 # Its ranks are threads of one process, so it takes the twin without MPI before a layer offers the other.
 list(APPEND library_sources ${CMAKE_SOURCE_DIR}/sharding/processes/no_mpi.cpp)
+list(APPEND library_sources ${CMAKE_SOURCE_DIR}/engine/main/processor.cpp)
 set(library_kind SHARED)
 if(SHERD_SANITIZE)
   set(library_kind STATIC)

@@ -1,4 +1,4 @@
-# The component `program`: the program, its man pages and its shells' completion, as `cmake --install
+# The component `program`: the program, its man pages, its shells' completion and the quickstart, as `cmake --install
 # build/cpu --component program` puts them, and as a Debian package (`cpack` in the build's folder).
 # The program writes pages and completion itself when it is installed.
 include(GNUInstallDirs)
@@ -13,6 +13,7 @@ install(FILES ${pages}/completion/_sherd COMPONENT program
   DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/vendor-completions)
 install(FILES ${pages}/completion/sherd.fish COMPONENT program
   DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d)
+install(DIRECTORY ${quickstart_folder} DESTINATION ${CMAKE_INSTALL_DATADIR}/sherd COMPONENT program)
 install(DIRECTORY ${pages}/doc/ DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/sherd COMPONENT program)
 
 set(CPACK_GENERATOR DEB)

@@ -2,6 +2,9 @@
 build/wheel-venv. What `./dev wheel` does.
 
 auditwheel copies the libraries that the wheel needs into it, and gives it the lowest tag that they allow.
+
+SHERD_PYTHON_HEADERS=FOLDER: the folder has python3.N/Python.h of Python 3.12 or later. The wheel is then for the Python
+that builds it and for all from 3.12 on.
 """
 import os
 import pathlib
@@ -36,9 +39,15 @@ def main(to):
     built = ROOT / "build/wheel-built"
     shutil.rmtree(built, ignore_errors=True)
     options = ["-Ccmake.define.SHERD_WERROR=ON"] if os.environ.get("SHERD_WERROR") else []
+    headers = os.environ.get("SHERD_PYTHON_HEADERS")
+    if headers:
+        options.append(f"-Ccmake.define.SHERD_PYTHON_HEADERS={pathlib.Path(headers).resolve()}")
     run(python, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", *options, "--wheel-dir", built, HERE)
     wheel = next(built.glob("sherd-*.whl"))
-    run(python, "-m", "auditwheel", "repair", "--wheel-dir", to, wheel)
+    run(python, "-m", "auditwheel", "repair", "--strip", "--wheel-dir", to, wheel)
+    if headers:
+        wheel = next(to.glob("sherd-*.whl"))
+        run(python, "-m", "wheel", "tags", "--remove", "--python-tag=+cp312", "--abi-tag=+abi3", wheel)
 
 
 if __name__ == "__main__":

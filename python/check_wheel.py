@@ -30,12 +30,22 @@ def run(*command, **options):
     subprocess.run([str(word) for word in command], check=True, **options)
 
 
+def check_symbols(package):
+    """A module exports its entry, and nothing of what it is made of."""
+    modules = list(package.glob("_sherd*.so"))
+    assert modules, package
+    for module in modules:
+        names = subprocess.run(["nm", "-D", "--defined-only", module], check=True, capture_output=True, text=True).stdout
+        assert [line.split()[-1] for line in names.splitlines()] == ["PyInit__sherd"], (module, names)
+
+
 def main(wheel):
     with tempfile.TemporaryDirectory() as temporary:
         folder = pathlib.Path(temporary)
         run(sys.executable, "-m", "venv", folder / "venv")
         python = folder / "venv/bin/python"
         run(python, "-m", "pip", "install", "--quiet", wheel, "h5py")
+        check_symbols(next((folder / "venv").glob("lib/python3*/site-packages/sherd")))
         clean = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "LD_"))}
         run(python, "-c", IMPORT_TIME, cwd=folder, env=clean)
         run(folder / "venv/bin/sherd", "info", cwd=folder, env=clean)

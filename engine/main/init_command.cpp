@@ -6,8 +6,10 @@
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 
 #include "core/error.h"
+#include "engine/main/own_program.h"
 #include "engine/run/starter_recipe.h"
 
 namespace sherd::main {
@@ -29,21 +31,39 @@ void write_new(const std::string& path, const std::string& text) {
                    written < 0 ? std::strerror(problem) : "no room");
 }
 
+// What packages carry for the quickstart: in share/ next to the bin/ of an installed program, or
+// next to the program in a build's folder.
+std::string quickstart_folder() {
+  namespace fs = std::filesystem;
+  const fs::path own = fs::path(own_path()).parent_path();
+  for (const fs::path& root : {own.parent_path(), own}) {
+    const fs::path folder = root / "share/sherd/quickstart";
+    if (fs::is_directory(folder)) return folder;
+  }
+  throw UsageError(
+      "--quickstart: {}/share/sherd/quickstart isn't there. Install sherd from a package.",
+      own.parent_path().string());
+}
+
 // `sherd init`: writes a first recipe.
 class InitCommand {
  public:
   explicit InitCommand(CLI::App& command);
-  /// Errors   UsageError if the recipe's file exists or can't be written; those of starter_recipe.
+  /// Errors   UsageError if the recipe's file exists or can't be written; those of starter_recipe
+  ///          and packaged_quickstart.
   void run() const;
 
  private:
+  std::string recipe() const;
+
   std::string texts_, recipe_ = "recipe.yaml", format_ = "bytes";
+  bool quickstart_ = false;
 };
 
 InitCommand::InitCommand(CLI::App& command) {
-  command.add_option("texts", texts_, "Folder of texts, a file or a glob")
-      ->type_name("TEXTS")
-      ->required();
+  command.add_option("texts", texts_, "Folder of texts, a file or a glob")->type_name("TEXTS");
+  command.add_flag("--quickstart", quickstart_,
+                   "Write the quickstart's recipe, on the text that comes with the program");
   command.add_option("--to", recipe_, "Recipe to write (default recipe.yaml); must not exist")
       ->type_name("FILE");
   command
@@ -51,10 +71,18 @@ InitCommand::InitCommand(CLI::App& command) {
       ->check(CLI::IsMember({"bytes", "chars"}));
 }
 
-void InitCommand::run() const {
+std::string InitCommand::recipe() const {
+  if (quickstart_ && !texts_.empty()) {
+    throw UsageError("--quickstart has a text of its own; omit {}.", texts_);
+  }
+  if (quickstart_) return engine::packaged_quickstart(quickstart_folder());
+  if (texts_.empty()) throw UsageError("init needs TEXTS: a folder of texts, a file or a glob.");
   const auto format = format_ == "chars" ? engine::DataFormat::kChars : engine::DataFormat::kBytes;
-  const std::string recipe = engine::starter_recipe({.data_path = texts_, .format = format});
-  write_new(recipe_, recipe);
+  return engine::starter_recipe({.data_path = texts_, .format = format});
+}
+
+void InitCommand::run() const {
+  write_new(recipe_, recipe());
   fmt::print("{}: written. Read it, then: sherd train {}\n", recipe_, recipe_);
 }
 

@@ -2,8 +2,9 @@
 // before the first instruction that such a processor doesn't know.
 //
 // `.preinit_array` of a program runs before every constructor, also those of its shared libraries
-// (System V ABI, "Initialization and Termination Functions"). This file alone is compiled for any
-// x86-64 (CMakeLists.txt) and calls nothing that isn't.
+// (System V ABI, "Initialization and Termination Functions"). A shared library has no such array:
+// libsherd.so, which this file is part of, too, has its first constructor here. This file alone is
+// compiled for any x86-64 (CMakeLists.txt) and calls nothing that isn't.
 #if defined(__x86_64__)
 
 #include <unistd.h>
@@ -38,7 +39,13 @@ void check_processor() {
   ::_exit(kUsageError);
 }
 
+#ifdef SHERD_INSIDE  // the library
+[[gnu::constructor(101)]] void check_processor_first() {
+  check_processor();
+}
+#else
 [[gnu::section(".preinit_array"), gnu::used]] void (*const kCheckProcessor)() = check_processor;
+#endif
 
 }  // namespace
 

@@ -3,6 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 
 #include "core/error.h"
 #include "engine/data/dataset.h"
@@ -110,6 +113,19 @@ std::string starter_recipe(const StarterRequest& request) {
       fmt::arg("steps", steps),
       fmt::arg("times", times < 1.5 ? "once" : fmt::format("{:.0f} times", times)),
       fmt::arg("interval", steps / 4), fmt::arg("warmup", steps / 20));
+}
+
+std::string packaged_quickstart(const std::string& folder) {
+  const std::string recipe = folder + "/recipe.yaml", text = folder + "/text.txt";
+  std::ifstream file(recipe, std::ios::binary);
+  std::string yaml((std::istreambuf_iterator<char>(file)), {});
+  const std::string relative = "path: text.txt";
+  const std::size_t at = yaml.find(relative);
+  if (at == std::string::npos || !std::filesystem::is_regular_file(text)) {
+    throw DataError("{}: the quickstart's recipe and text aren't whole. Install the package again.",
+                    folder);
+  }
+  return yaml.replace(at, relative.size(), "path: " + yaml_path(text));
 }
 
 }  // namespace sherd::engine

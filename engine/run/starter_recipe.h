@@ -17,4 +17,9 @@ struct StarterRequest {
 /// Errors   DataError: no text, too little text, or chars that aren't UTF-8.
 std::string starter_recipe(const StarterRequest& request);
 
+/// The quickstart's recipe, as packages carry it: `folder` has recipe.yaml and text.txt, which
+/// cmake/quickstart.cmake makes. The result names the text by its whole path.
+/// Errors   DataError: one of the two files is missing, or the recipe doesn't name the text.
+std::string packaged_quickstart(const std::string& folder);
+
 }  // namespace sherd::engine

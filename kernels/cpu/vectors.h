@@ -1,10 +1,17 @@
-/// Vectors of eight numbers, including bf16. They use GCC's vector types, so the same code serves
-/// every processor.
+/// Vectors of eight numbers, including bf16. They use GCC's vector types, so nearly the same code
+/// serves every processor.
 #pragma once
 
 #include <bit>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
+
+#if defined(__FMA__)
+#include <immintrin.h>
+#elif defined(__ARM_NEON)
+#include <arm_neon.h>
+#endif
 
 namespace sherd::kernels::cpu {
 
@@ -23,6 +30,24 @@ inline Float8 load8(const float* x) {
 }
 inline void store8(float* x, Float8 value) {
   std::memcpy(x, &value, sizeof value);
+}
+
+/// x * y + z, rounded once.
+inline Float8 multiply_add(Float8 x, Float8 y, Float8 z) {
+#if defined(__FMA__)
+  return _mm256_fmadd_ps(x, y, z);
+#elif defined(__ARM_NEON)
+  struct Halves {
+    float32x4_t low, high;
+  };
+  const auto [x0, x1] = std::bit_cast<Halves>(x);
+  const auto [y0, y1] = std::bit_cast<Halves>(y);
+  const auto [z0, z1] = std::bit_cast<Halves>(z);
+  return std::bit_cast<Float8>(Halves{vfmaq_f32(z0, x0, y0), vfmaq_f32(z1, x1, y1)});
+#else
+  for (int i = 0; i < 8; ++i) z[i] = std::fma(x[i], y[i], z[i]);
+  return z;
+#endif
 }
 
 /// 16 bits each, in the upper half, above zeros.

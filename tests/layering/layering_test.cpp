@@ -250,9 +250,8 @@ const std::vector<Home> kHomes = {
 
 // What comes with the compiler and the operating system.
 const std::regex kSystem(
-    "[a-z_]+|immintrin\\.h|(unistd|sched|signal|fcntl|glob|fnmatch|time|pthread|dlfcn|dirent|poll|"
-    "spawn|netdb|"
-    "ifaddrs)\\.h|"
+    "[a-z_]+|(immintrin|arm_neon)\\.h|(unistd|sched|signal|fcntl|glob|fnmatch|time|pthread|dlfcn|"
+    "dirent|poll|spawn|netdb|ifaddrs)\\.h|"
     "(sys|sanitizer|netinet|arpa)/.*");
 
 std::vector<std::string> source_files() {

@@ -18,8 +18,8 @@ constexpr const char* kFileName = "libsherd_arrow.so";
 
 // Of several files that are opened at once, the first loads it.
 const ArrowModule& arrow_module(const std::string& path) {
-  static const ArrowModule& module = load_arrow_module(places_of_arrow_module(), path);
-  return module;
+  static const ArrowModule* const module = &load_arrow_module(places_of_arrow_module(), path);
+  return *module;
 }
 
 }  // namespace

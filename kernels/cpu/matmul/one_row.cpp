@@ -13,10 +13,6 @@
 #include "kernels/cpu/round_up.h"
 #include "kernels/dispatch_float.h"
 
-#ifdef __FMA__
-#include <immintrin.h>
-#endif
-
 namespace sherd::kernels::cpu {
 namespace {
 
@@ -25,15 +21,6 @@ static_assert(kColumns == kInterleaved);
 constexpr std::int64_t kMostTaskColumns = 768;
 static_assert(kMostTaskColumns % kColumns == 0);
 constexpr std::int64_t kMostUnits = 768;  // of a piece of the depth
-
-Float8 multiply_add(Float8 x, Float8 y, Float8 z) {
-#ifdef __FMA__
-  return _mm256_fmadd_ps(x, y, z);
-#else
-  for (int i = 0; i < 8; ++i) z[i] = std::fma(x[i], y[i], z[i]);
-  return z;
-#endif
-}
 
 // Elements of the depth that a block of eight columns has: eight units of 32 bits.
 template <class Form>

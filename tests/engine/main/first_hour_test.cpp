@@ -2,6 +2,8 @@
 #include <algorithm>
 
 #include "engine/recipe/recipe.h"
+#include "engine/recipe/stored.h"
+#include "engine/run/starter_recipe.h"
 #include "tests/engine/main/train_cli_support.h"
 #include "tests/where.h"
 
@@ -126,6 +128,29 @@ TEST_F(FirstHourTest, InitShortensSequencesForLittleText) {
   EXPECT_EQ(resolve_recipe({.path = file, .text = {}, .sets = {}, .ranks = {}})
                 .values.training.seq_length,
             32);
+}
+
+// In the build's folder lies what packages carry.
+TEST_F(FirstHourTest, InitWritesTheQuickstartOfThePackage) {
+  const std::string file = folder_.file("quickstart.yaml");
+  ASSERT_EQ(sherd({"init", "--quickstart", "--to", file}).exit_code, 0);
+  const std::string text =
+      resolve_recipe({.path = file, .text = {}, .sets = {}, .ranks = {}}).values.data.path;
+  EXPECT_LE(std::filesystem::file_size(text), 2'000'000u);
+  EXPECT_GE(std::filesystem::file_size(text), 1'000'000u);
+  const auto values = [](const std::string& path) {
+    const RecipeRequest request{.path = path, .text = {}, .sets = {"data.path=x"}, .ranks = {}};
+    return printed_values(resolve_recipe(request).yaml());
+  };
+  EXPECT_EQ(values(file), values(SHERD_SOURCE_DIR "/recipes/quickstart.yaml"));
+}
+
+TEST_F(FirstHourTest, InitNeedsTextsOrThePackage) {
+  expect_error({"init"}, "init needs TEXTS: a folder of texts, a file or a glob.");
+  expect_error({"init", "--quickstart", "mine.txt"},
+               "--quickstart has a text of its own; omit mine.txt.");
+  folder_.write("packaged/recipe.yaml", "data: {path: text.txt}");  // without its text
+  EXPECT_THROW(packaged_quickstart(folder_.file("packaged")), DataError);
 }
 
 }  // namespace

@@ -8,25 +8,10 @@
 #include "kernels/cpu/lane_sum.h"
 #include "kernels/cpu/matmul/tile.h"
 
-#ifdef __FMA__
-#include <immintrin.h>
-#endif
-
 namespace sherd::kernels::cpu {
 namespace {
 
 constexpr int kRows = 6, kColumns = 16;
-
-#ifdef __FMA__
-Float8 multiply_add(Float8 x, Float8 y, Float8 z) {
-  return _mm256_fmadd_ps(x, y, z);
-}
-#else
-Float8 multiply_add(Float8 x, Float8 y, Float8 z) {
-  for (int i = 0; i < 8; ++i) z[i] = std::fma(x[i], y[i], z[i]);
-  return z;
-}
-#endif
 
 void store8(float* x, Float8 value) {
   std::memcpy(x, &value, sizeof value);
