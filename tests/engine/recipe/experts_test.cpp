@@ -32,6 +32,11 @@ TEST(RecipeExperts, AreKeptInBalanceByALossUnlessABiasOrAFoldersTrainingDoesIt) 
   EXPECT_EQ(loss("  correction_bias: true\n"), 0.0);
   EXPECT_EQ(loss("", folder), 0.0);
   EXPECT_EQ(loss("  balance_loss: 0.5\n", folder), 0.5);
+  const auto rate = [](const std::string& more) {
+    return resolve(with_experts("  correction_bias: true\n", more)).values.moe.bias_update_rate;
+  };
+  EXPECT_EQ(rate(""), 0.001);
+  EXPECT_EQ(rate(folder), 0.0);
 }
 
 TEST(RecipeExperts, ThatDontFitAreRefused) {
