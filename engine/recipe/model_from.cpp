@@ -141,6 +141,13 @@ bool take_model_from(Resolution& recipe) {
   if (!unused.empty()) recipe.note(fmt::format("{}: not used: {}", config.path, unused));
   auto& data = recipe.values().data;
   const bool has_tokenizer = checkpoint::exists(disk, folder + "/tokenizer.json");
+  // Bytes as ids would be other tokens than those that the model knows.
+  if (!recipe.is_set("data.format") && has_tokenizer) {
+    recipe.assign({"data.format",
+                   {.kind = RawValue::Kind::kPlain, .text = "text"},
+                   {Origin::Kind::kFile, std::string(kFrom)},
+                   std::string(kFrom)});
+  }
   const bool is_text = recipe.is_set("data.format") &&
                        (data.format == DataFormat::kText || data.format == DataFormat::kChat);
   const bool is_bin = recipe.is_set("data.format") && data.format == DataFormat::kBin;

@@ -4,6 +4,7 @@
 #include "engine/recipe/fields.h"
 #include "engine/recipe/segments.h"
 #include "tests/engine/recipe/recipe_support.h"
+#include "tests/support/values/temp_folder.h"
 
 namespace sherd::engine {
 namespace {
@@ -248,6 +249,26 @@ TEST(RecipeShapes, WhatCantBeIsRefusedByItsStage) {
   EXPECT_NE(error_of(kMixed, with_shapes({"model.positions=learned", "model.max_seq_length=16"}))
                 .find("data.stages[1]: "),
             std::string::npos);
+}
+
+// A model that a tokenizer's ids mean something to isn't trained on bytes, unless it is asked for.
+TEST(RecipeData, OfAFoldersModelIsTextIfTheFolderHasATokenizer) {
+  const test::TempFolder folder;
+  folder.write("model/config.json",
+               R"({"model_type": "llama", "hidden_act": "silu", "vocab_size": 256,
+                   "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+                   "num_attention_heads": 4, "max_position_embeddings": 64})");
+  const auto data = [&](const std::string& keys) {
+    return resolve("model: {from: " + folder.file("model") + "}\ndata: {path: text.txt" + keys +
+                   "}\ntraining: {seq_length: 16, global_batch_size: 8, max_steps: 100}\n")
+        .values.data;
+  };
+  EXPECT_EQ(data("").format, DataFormat::kBytes);
+  folder.write("model/tokenizer.json", "{}");
+  EXPECT_EQ(data("").format, DataFormat::kText);
+  EXPECT_EQ(data("").tokenizer, folder.file("model"));
+  EXPECT_EQ(data(", format: bytes").format, DataFormat::kBytes);
+  EXPECT_EQ(data(", format: bytes").tokenizer, "");
 }
 
 }  // namespace
