@@ -124,6 +124,7 @@ TEST(StepTime, LinksBetweenMachinesCostMoreThanThoseWithin) {
   const Strings sharded = {"parallelism.data_parallel_shard_degree=8", "zero_optimization.stage=3",
                            "zero_optimization.prefetch_depth=0"};
   EXPECT_GT(time_of(sharded, 1).total(), 1.1 * time_of(sharded, 8).total());
+  EXPECT_GT(time_of(sharded, 1).gathers, 1.5 * time_of(sharded, 8).gathers);
 }
 
 }  // namespace
