@@ -60,8 +60,8 @@ struct Layout {
   std::int64_t micro_batches = 1;  ///< of a step, for each rank
   std::int64_t servers = 0;        ///< parameter servers, which aren't in world()
   bool publishes_late = false;     ///< before the update, whose time is hidden
-  /// Replicas train apart: each of `fragments` is exchanged once in so many steps, and applied
-  /// `sync_delay` steps later. 0: they reduce gradients in every step.
+  /// Local updates: steps between two exchanges of each of the `fragments`, which replicas apply
+  /// `sync_delay` steps after sending. 0: replicas reduce gradients in every step.
   std::int64_t sync_every = 0, fragments = 1, sync_delay = 0;
 
   std::int64_t world() const { return tensor * context * pipeline * shard * replicate; }
