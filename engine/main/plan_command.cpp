@@ -145,7 +145,10 @@ void PlanCommand::predict(const engine::ResolvedRecipe& resolved) const {
     throw UsageError("--cluster can only be combined with --exchanges and --json, or --search.");
   }
   if (exchanges_) {
-    const auto forms = engine::exchange_forms(resolved, engine::read_cluster(cluster_));
+    const engine::Cluster cluster = engine::read_cluster(cluster_);
+    std::optional<engine::CpuRates> cpus;
+    if (cluster.on_cpus()) cpus = engine::cpu_rates();
+    const auto forms = engine::exchange_forms(resolved, cluster, cpus);
     fmt::print("{}",
                json_ ? engine::exchange_forms_json(forms) : engine::exchange_forms_text(forms));
     return;

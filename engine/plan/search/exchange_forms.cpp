@@ -99,7 +99,8 @@ std::string first_line(const std::string& text) {
   return text.substr(0, text.find('\n'));
 }
 
-ExchangeForm form_of(const ResolvedRecipe& recipe, const Cluster& cluster, const Change& change) {
+ExchangeForm form_of(const ResolvedRecipe& recipe, const Cluster& cluster,
+                     const std::optional<CpuRates>& cpus, const Change& change) {
   ExchangeForm form{.name = change.name, .results = change.results};
   Recipe wanted = recipe.values;
   change.write(wanted);
@@ -112,7 +113,7 @@ ExchangeForm form_of(const ResolvedRecipe& recipe, const Cluster& cluster, const
     const Recipe changed =
         change.keys.empty() ? recipe.values
                             : with_changes_or_errors(recipe, "", change.keys, change.write).values;
-    const PredictedStep step = predicted_step(changed, cluster);
+    const PredictedStep step = predicted_step(changed, cluster, cpus);
     form.seconds = step.time.total();
     form.tokens_per_s = step.tokens_per_s();
     form.across_bytes = across_bytes(changed, cluster);
@@ -133,10 +134,11 @@ std::string command_of(const ExchangeForm& form) {
 
 }  // namespace
 
-std::vector<ExchangeForm> exchange_forms(const ResolvedRecipe& recipe, const Cluster& cluster) {
+std::vector<ExchangeForm> exchange_forms(const ResolvedRecipe& recipe, const Cluster& cluster,
+                                         const std::optional<CpuRates>& cpus) {
   std::vector<ExchangeForm> forms;
   for (const Change& change : changes_of(recipe.values, cluster)) {
-    forms.push_back(form_of(recipe, cluster, change));
+    forms.push_back(form_of(recipe, cluster, cpus, change));
   }
   return forms;
 }

@@ -10,10 +10,12 @@
 /// Errors   UsageError as predicted_step: another number of ranks, a training without times.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "engine/launch/cpu_rates.h"
 #include "engine/plan/planned_recipe.h"
 #include "engine/recipe/cluster_file.h"
 
@@ -28,8 +30,9 @@ struct ExchangeForm {
   double tokens_per_s = 0.0;
 };
 
-/// The recipe as it is first.
-std::vector<ExchangeForm> exchange_forms(const ResolvedRecipe& recipe, const Cluster& cluster);
+/// The recipe as it is first. On CPUs, times are of a processor with the rates `cpus`.
+std::vector<ExchangeForm> exchange_forms(const ResolvedRecipe& recipe, const Cluster& cluster,
+                                         const std::optional<CpuRates>& cpus);
 
 std::string exchange_forms_text(const std::vector<ExchangeForm>& forms);
 std::string exchange_forms_json(const std::vector<ExchangeForm>& forms);

@@ -198,10 +198,11 @@ std::unique_ptr<StepRates> cpu_rates_of(const CpuRates& rates, const Recipe& rec
   return made;
 }
 
-std::unique_ptr<StepRates> rates_for(const Recipe& recipe, const std::optional<Cluster>& cluster) {
+std::unique_ptr<StepRates> rates_for(const Recipe& recipe, const std::optional<Cluster>& cluster,
+                                     const std::optional<CpuRates>& cpus) {
   const bool on_cpus =
       cluster ? cluster->on_cpus() : device_traits(recipe).kind == DeviceKind::kCpu;
-  if (on_cpus) return cpu_rates_of(cpu_rates(), recipe, cluster);
+  if (on_cpus) return cpu_rates_of(cpus ? *cpus : cpu_rates(), recipe, cluster);
   const bool tf32 = recipe.mixed_precision.allow_tf32;
   if (cluster) return gpu_rates_of(*cluster, tf32);
   const Cluster here{.machines = 1, .ranks_per_machine = recipe.world_size(), .device = "H100"};

@@ -21,7 +21,9 @@ std::unique_ptr<StepRates> gpu_rates_of(const Cluster& cluster, bool allow_tf32)
 std::unique_ptr<StepRates> cpu_rates_of(const CpuRates& rates, const Recipe& recipe,
                                         const std::optional<Cluster>& cluster);
 /// Returns the rates of the devices of `cluster`. Without a cluster, returns the rates of the devices
-/// that the recipe would use on this machine; an unknown GPU gets the rates of an H100.
-std::unique_ptr<StepRates> rates_for(const Recipe& recipe, const std::optional<Cluster>& cluster);
+/// that the recipe would use on this machine; an unknown GPU gets the rates of an H100. `cpus`: the
+/// rates of this processor, where they are known; otherwise CPUs are measured (cpu_rates.h).
+std::unique_ptr<StepRates> rates_for(const Recipe& recipe, const std::optional<Cluster>& cluster,
+                                     const std::optional<CpuRates>& cpus = {});
 
 }  // namespace sherd::engine

@@ -16,7 +16,8 @@ std::string_view key_without_times(const Recipe& recipe) {
   return recipe.distillation.active() ? "distillation.teacher" : std::string_view();
 }
 
-PredictedStep predicted_step(const Recipe& recipe, const Cluster& cluster) {
+PredictedStep predicted_step(const Recipe& recipe, const Cluster& cluster,
+                             const std::optional<CpuRates>& cpus) {
   if (const std::string_view key = key_without_times(recipe); !key.empty()) {
     throw UsageError("{} is set, but the times of such trainings can't be predicted yet.", key);
   }
@@ -34,7 +35,7 @@ PredictedStep predicted_step(const Recipe& recipe, const Cluster& cluster) {
         cluster.ranks(), recipe.world_size() - servers,
         servers > 0 ? " in addition to parameter servers" : "");
   }
-  const auto rates = rates_for(recipe, cluster);
+  const auto rates = rates_for(recipe, cluster, cpus);
   const StepShape step = step_shape(recipe);
   return {.time = StepTimes(*rates, cluster.ranks_per_machine).of(step),
           .tokens = step.tokens_per_step(),

@@ -24,9 +24,11 @@ struct PredictedStep {
 /// The predicted step of a recipe on this machine's CPUs. Nothing if it runs on GPUs, if it is of a
 /// kind without times, or if the rates of this processor were never measured: this measures nothing.
 std::optional<PredictedStep> predicted_step(const Recipe& recipe);
-/// The same on a cluster of as many ranks; on CPUs, measures this processor's rates if need be.
+/// The same on a cluster of as many ranks. On CPUs, takes this processor's rates from `cpus`, or
+/// measures them if need be.
 /// Errors   UsageError: another number of ranks, a key without times, parameter servers on GPUs.
-PredictedStep predicted_step(const Recipe& recipe, const Cluster& cluster);
+PredictedStep predicted_step(const Recipe& recipe, const Cluster& cluster,
+                             const std::optional<CpuRates>& cpus = {});
 /// The key of a training whose time can't be predicted yet; empty if there is none.
 std::string_view key_without_times(const Recipe& recipe);
 

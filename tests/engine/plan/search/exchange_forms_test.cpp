@@ -39,8 +39,26 @@ Cluster nodes(double bytes) {
           .between = {.bytes = bytes, .latency = 1e-4}};
 }
 
+// Of a made-up processor: times don't depend on this machine and what else it does.
+CpuRates made_up_rates() {
+  const CpuKernelRates kernels{.matmul = {2e10, 4e10, 6e10, 7e10, 7e10},
+                               .attention_forward = 2e10,
+                               .attention_backward = 1e10,
+                               .elements = 1e10,
+                               .norm_backward = 5e9};
+  return {.processor = "made up",
+          .isa = "none",
+          .cores = 2,
+          .f32 = kernels,
+          .bf16 = kernels,
+          .update = 8e9,
+          .add = 8e9,
+          .exchange = 4e9,
+          .call = 1e-6};
+}
+
 std::vector<ExchangeForm> forms(const Cluster& cluster, const Strings& sets = {}) {
-  return exchange_forms(resolved(kRecipe, sets), cluster);
+  return exchange_forms(resolved(kRecipe, sets), cluster, made_up_rates());
 }
 
 const ExchangeForm& form(const std::vector<ExchangeForm>& all, std::string_view name) {
