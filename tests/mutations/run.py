@@ -3,6 +3,7 @@
     ./dev mutate                    # all of them: about an hour of processor time
     ./dev mutate clip norm          # those whose names contain one of these words
     ./dev mutate --sample 10        # ten, drawn by the commit
+    ./dev mutate --part 1/2         # the first half, of the files in order; the other half can run next to it
     ./dev mutate --check            # only whether each still finds its place and its test
 
 A mutation is a replacement in one source file. The file is compiled as build/cpu compiles it, but less
@@ -140,9 +141,9 @@ def run(command, **options):
 class Workshop:
     """Compiles, links and runs; everything lies in one folder that is emptied as it goes."""
 
-    def __init__(self, build):
+    def __init__(self, build, folder):
         self.build = build
-        self.folder = build / "mutations"
+        self.folder = build / folder
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir()
         self.commands = {entry["file"]: entry for entry in json.loads((build / "compile_commands.json").read_text())}
@@ -254,7 +255,18 @@ def chosen(mutations, args):
         seed = args.seed or run(["git", "rev-parse", "HEAD"], cwd=ROOT).stdout.strip()
         print(f"seed {seed}")
         mutations = random.Random(seed).sample(mutations, min(args.sample, len(mutations)))
-    return sorted(mutations, key=lambda m: m.values["in"])
+    mutations.sort(key=lambda m: m.values["in"])
+    if args.part:
+        part, parts = args.part
+        mutations = mutations[(part - 1) * len(mutations) // parts:part * len(mutations) // parts]
+    return mutations
+
+
+def part_of_all(text):
+    part, parts = (int(number) for number in text.split("/"))
+    if not 1 <= part <= parts:
+        raise ValueError(text)
+    return part, parts
 
 
 def main():
@@ -262,6 +274,7 @@ def main():
     parser.add_argument("words", nargs="*", help="only mutations whose name, or table's name, contains one of these")
     parser.add_argument("--sample", type=int, help="only SAMPLE of them, drawn by --seed")
     parser.add_argument("--seed", help="default: the commit")
+    parser.add_argument("--part", type=part_of_all, metavar="I/N", help="only part I of N equal parts")
     parser.add_argument("--check", action="store_true", help="only look whether each still finds its place and its test")
     parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build" / "cpu")
     args = parser.parse_args()
@@ -275,7 +288,7 @@ def main():
         return
     mutations = chosen(mutations, args)
     build_programs(args.build, mutations)
-    workshop = Workshop(args.build)
+    workshop = Workshop(args.build, f"mutations_{args.part[0]}" if args.part else "mutations")
     check_unmutated(workshop, mutations)
     sys.exit(0 if judge(mutations, workshop) else 1)
 
