@@ -6,6 +6,7 @@
 
 #include "core/cuda_device.h"
 #include "core/cuda_event.h"
+#include "core/offload_home.h"
 #include "core/thread_team.h"
 
 namespace sherd {
@@ -181,8 +182,8 @@ class QueueOnDevice final : public CudaStream {
     const auto enqueue_wait = [&] {
       check_cuda(cudaStreamWaitEvent(stream_, awaited.get().get(), 0), "cudaStreamWaitEvent");
     };
-    awaited.is_communication() ? waits_.around(stream_, event.counts_as, enqueue_wait)
-                               : enqueue_wait();
+    const bool is_measured = awaited.is_communication() || event.counts_as == kWaitsForState;
+    is_measured ? waits_.around(stream_, event.counts_as, enqueue_wait) : enqueue_wait();
     boundary("wait");
   }
   void communicate(std::size_t kind, const std::function<void()>& calls) override {
@@ -193,7 +194,7 @@ class QueueOnDevice final : public CudaStream {
     errors_->rethrow();
     check_cuda(status, "cudaStreamSynchronize");
   }
-  // Copies from the host also block a stream, but the other ranks aren't the cause.
+  // Copies of tokens from the host also block a stream, but aren't counted.
   nanoseconds waited() const override { return waits_.total(); }
   nanoseconds waited_for(std::size_t kind) const override { return waits_.total_of(kind); }
   ThreadTeam& team() override { return team_; }

@@ -66,7 +66,7 @@ enum class Home : std::uint8_t {
   kHost,      ///< host memory that the device can copy from and to: only for host code and copies
   kMirrored,  ///< both: a buffer in the device's memory and its twin on the host, which host code
               ///< reads or writes (sharding/mesh/mirrored_buffer.h)
-  kDisk,      ///< a file: it has addresses but no memory (core/disk_home.h)
+  kDisk,      ///< a file: it has addresses but no memory (core/offload_home.h)
 };
 
 struct BufferSpec {

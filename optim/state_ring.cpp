@@ -61,7 +61,7 @@ BufferSpec StateRing::buffer(std::span<const OffloadedKind> kinds, std::int64_t 
 StateRing::StateRing(const sharding::Rank& rank, std::vector<OffloadedKind> kinds,
                      std::vector<std::vector<Tensor>> at_rest, std::int64_t block,
                      const std::vector<sharding::UnitState>& units)
-    : home_(*rank.disk),
+    : home_(*rank.offload_home),
       kinds_(std::move(kinds)),
       at_rest_(std::move(at_rest)),
       block_(block),
@@ -101,7 +101,7 @@ std::vector<StateRing::Part> StateRing::parts_of(std::size_t position) const {
 }
 
 void StateRing::read(std::size_t position) {
-  std::vector<DiskHome::Ticket>& tickets = reads_[position % num_slots_];
+  std::vector<OffloadHome::Ticket>& tickets = reads_[position % num_slots_];
   tickets.clear();
   for (const Part& part : parts_of(position)) {
     tickets.push_back(home_.read(part.at_rest.data, part.memory));
@@ -120,7 +120,7 @@ void StateRing::enter(int unit, std::int64_t block) {
   }
   SHERD_CHECK(is_at(order_[position_ % order_.size()]),
               "block {} of unit {} isn't the next of the update", block, unit);
-  for (const DiskHome::Ticket ticket : reads_[position_ % num_slots_]) home_.wait(ticket);
+  for (const OffloadHome::Ticket ticket : reads_[position_ % num_slots_]) home_.wait(ticket);
   current_ = parts_of(position_);
   entered_ = true;
 }

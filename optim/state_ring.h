@@ -16,7 +16,7 @@
 #include <span>
 #include <vector>
 
-#include "core/disk_home.h"
+#include "core/offload_home.h"
 #include "optim/optimizer.h"
 
 namespace sherd::optim {
@@ -65,7 +65,7 @@ class StateRing {
   std::vector<Part> parts_of(std::size_t position) const;
   void read(std::size_t position);
 
-  DiskHome& home_;
+  OffloadHome& home_;
   const std::vector<OffloadedKind> kinds_;
   const std::vector<std::vector<Tensor>> at_rest_;
   const std::int64_t block_;
@@ -74,7 +74,7 @@ class StateRing {
   std::int64_t slot_bytes_ = 0;
   std::size_t num_slots_ = 0;
   Buffer memory_;
-  std::vector<std::vector<DiskHome::Ticket>> reads_;  // by slot
+  std::vector<std::vector<OffloadHome::Ticket>> reads_;  // by slot
   bool started_ = false, entered_ = false;
   std::size_t position_ = 0;  // in order_
   std::vector<Part> current_;

@@ -7,7 +7,7 @@
 #include <string>
 #include <thread>
 
-#include "core/disk_home.h"
+#include "core/offload_home.h"
 #include "core/error.h"
 #include "core/thread.h"
 #include "engine/launch/memory_nodes.h"
@@ -50,8 +50,6 @@ std::unique_ptr<sharding::Rank> make_rank(const LaunchOptions& options, int r,
   rank->memory =
       options.plan ? machine.make_memory(options.plan(r)) : std::make_unique<HeapAllocator>();
   if (separate_memory) rank->host_memory = machine.make_host_memory(options.host_plan(r));
-  if (options.disk) rank->disk = options.disk(r);
-  if (rank->disk) rank->disk->attach(*rank->memory);
   constexpr sharding::Purpose kStaged[] = {sharding::Purpose::kReduce, sharding::Purpose::kTensor};
   for (const BufferSpec& buffer :
        sharding::staging_buffers(options.mesh, machine.traits().staging_bytes)) {
@@ -76,6 +74,10 @@ std::unique_ptr<sharding::Rank> make_rank(const LaunchOptions& options, int r,
   rank->compute_stream = rank->make_stream(StreamPurpose::kCompute, "compute");
   rank->gather_stream = rank->make_stream(StreamPurpose::kGather, "gather");
   rank->reduce_stream = rank->make_stream(StreamPurpose::kReduce, "reduce");
+  if (options.offload_home) {
+    rank->offload_home = options.offload_home(*rank);
+    rank->offload_home->attach(*rank->memory);
+  }
   return rank;
 }
 

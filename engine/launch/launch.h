@@ -15,7 +15,7 @@
 #include "sharding/mesh/rank.h"
 
 namespace sherd {
-class DiskHome;
+class OffloadHome;
 }
 
 namespace sherd::engine {
@@ -34,8 +34,9 @@ struct LaunchOptions {
   PlanOfRank plan;
   /// The same for host memory that the rank's device can access, if the device has its own memory.
   PlanOfRank host_plan;
-  /// Where rank r keeps what is on disk; called on that rank's thread. Empty: nothing is.
-  std::function<std::shared_ptr<DiskHome>(int r)> disk;
+  /// Where a rank keeps state that is offloaded; called on its thread, when it has memory and
+  /// streams. Empty: nothing is.
+  std::function<std::shared_ptr<OffloadHome>(const sharding::Rank& rank)> offload_home;
   std::chrono::milliseconds peer_timeout = sharding::kDefaultPeerTimeout;
   /// Called with a rank's last collectives (sharding/comm/flight_recorder.h): if it has ended
   /// because of another rank, or still runs some time after `stop_asked`. May be called by any

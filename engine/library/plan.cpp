@@ -27,7 +27,7 @@ Plan planned(const Recipe& recipe, const PlanOptions& options) {
             .text = engine::plan_text(report)};
   for (int r = 0; r < report.plan.world_size(); ++r) {
     plan.ranks.push_back({report.plan.of(r).arena_bytes(), report.plan.host_of(r).arena_bytes(),
-                          report.plan.disk_of(r).arena_bytes()});
+                          report.plan.offloaded_of(r).arena_bytes()});
   }
   const MemoryPlan& worst = report.plan.worst();
   const auto peak = static_cast<std::uint32_t>(worst.peak_phase());

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "core/disk_home.h"
+#include "core/offload_home.h"
 #include "engine/model/workspace.h"
 #include "kernels/kv_cache.h"
 #include "kernels/token_groups.h"

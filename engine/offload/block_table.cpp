@@ -6,7 +6,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "core/disk_home.h"
+#include "core/offload_home.h"
 #include "core/error.h"
 
 namespace sherd::engine {

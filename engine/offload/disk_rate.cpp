@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "core/disk_home.h"
+#include "core/offload_home.h"
 #include "core/thread.h"
 #include "engine/offload/state_file.h"
 

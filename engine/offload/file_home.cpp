@@ -21,7 +21,7 @@ namespace {
 
 constexpr int kNothing = -1;  // place of a block that was never written: zeros
 
-class FileHome final : public DiskHome {
+class FileHome final : public OffloadHome {
  public:
   FileHome(const MemoryPlan& plan, const FileHomeOptions& options)
       : plan_(plan),
@@ -47,7 +47,7 @@ class FileHome final : public DiskHome {
   }
 
   void attach(Allocator& memory) override {
-    for (const BufferSpec& spec : copy_buffers(specs(), keeps_snapshots_)) {
+    for (const BufferSpec& spec : copy_buffers(specs(), keeps_snapshots_, false)) {
       (latest_.memory ? snapshot_ : latest_).memory = memory.acquire(spec);
     }
   }
@@ -90,7 +90,7 @@ class FileHome final : public DiskHome {
 
   void copy(const void* from, void* to, std::int64_t bytes) override {
     const bool writes = has(to);
-    each_part(writes ? to : from, bytes, writes,
+    bring_parts(writes ? to : from, bytes, writes,
               [&](void* memory, std::int64_t begin, std::int64_t count) {
                 if (writes) {
                   std::memcpy(memory, static_cast<const char*>(from) + begin,
@@ -101,15 +101,10 @@ class FileHome final : public DiskHome {
                 }
               });
   }
-  void each_part(const void* address, std::int64_t bytes, bool writes, const Use& use) override {
-    const std::lock_guard lock(latest_.mutex);
-    SHERD_CHECK(!writes || !has_requests_, "state on disk is written after the first request");
-    each_range(address, bytes,
-               [&](const BlockTable::Position& at, std::int64_t begin, std::int64_t count) {
-                 bring(latest_, at.block, false);
-                 if (writes) latest_.dirty = true;
-                 use(bytes_of(latest_) + at.byte, begin, count);
-               });
+  bool keeps_snapshots() const override { return keeps_snapshots_; }
+  void each_part(Stream&, const void* address, std::int64_t bytes, bool writes,
+                 const Use& use) override {
+    bring_parts(address, bytes, writes, use);
   }
   void copy_of_snapshot(const void* from, void* to, std::int64_t bytes) override {
     const std::lock_guard lock(snapshot_.mutex);
@@ -138,6 +133,17 @@ class FileHome final : public DiskHome {
   }
 
  private:
+  void bring_parts(const void* address, std::int64_t bytes, bool writes, const Use& use) {
+    const std::lock_guard lock(latest_.mutex);
+    SHERD_CHECK(!writes || !has_requests_, "state on disk is written after the first request");
+    each_range(address, bytes,
+               [&](const BlockTable::Position& at, std::int64_t begin, std::int64_t count) {
+                 bring(latest_, at.block, false);
+                 if (writes) latest_.dirty = true;
+                 use(bytes_of(latest_) + at.byte, begin, count);
+               });
+  }
+
   static constexpr std::size_t kNoBlock = static_cast<std::size_t>(-1);
   static constexpr Ticket kCopy = -1;  // of the block that a copy reads
 
@@ -364,7 +370,7 @@ class FileHome final : public DiskHome {
 
 }  // namespace
 
-std::shared_ptr<DiskHome> make_file_home(const MemoryPlan& plan, const FileHomeOptions& options) {
+std::shared_ptr<OffloadHome> make_file_home(const MemoryPlan& plan, const FileHomeOptions& options) {
   return std::make_shared<FileHome>(plan, options);
 }
 

@@ -1,11 +1,11 @@
-/// The disk home of a rank (core/disk_home.h): its state file, and threads that read and write it.
+/// The disk home of a rank (core/offload_home.h): its state file, and threads that read and write it.
 #pragma once
 
 #include <memory>
 #include <string>
 
 #include "checkpoint/store/disk.h"
-#include "core/disk_home.h"
+#include "core/offload_home.h"
 
 namespace sherd::engine {
 
@@ -17,7 +17,7 @@ struct FileHomeOptions {
 };
 
 /// Errors   as StateFile; TrainingError: the machine refuses a thread or the addresses.
-std::shared_ptr<DiskHome> make_file_home(const MemoryPlan& plan, const FileHomeOptions& options);
+std::shared_ptr<OffloadHome> make_file_home(const MemoryPlan& plan, const FileHomeOptions& options);
 
 /// What a user should know about a folder that state is to be kept in: that it is memory, or on
 /// another machine. Empty: nothing.

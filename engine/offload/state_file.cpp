@@ -8,7 +8,7 @@
 #include <cerrno>
 #include <random>
 
-#include "core/disk_home.h"
+#include "core/offload_home.h"
 #include "core/human_text.h"
 
 namespace sherd::engine {

@@ -130,16 +130,16 @@ std::vector<Dimension> dimensions_of(const Variants& variants, bool shared_limit
     if (!recipe.checkpoint.saves() || (now > 0 && mebibytes >= now)) continue;
     staging.push_back({.staging_mib = mebibytes});
   }
-  if (PlannedRecipe(recipe).device.kind == DeviceKind::kCpu) {
-    Strategy on_disk;
-    if (zero.offload_optimizer == OffloadDevice::kNone) {
-      on_disk.offload_optimizer = OffloadDevice::kNvme;
-      offload.push_back(on_disk);
-    }
-    if (zero.offload_param == OffloadDevice::kNone) {
-      on_disk.offload_param = OffloadDevice::kNvme;
-      offload.push_back(on_disk);
-    }
+  const bool on_cpu = PlannedRecipe(recipe).device.kind == DeviceKind::kCpu;
+  const OffloadDevice elsewhere = on_cpu ? OffloadDevice::kNvme : OffloadDevice::kCpu;
+  Strategy offloaded;
+  if (zero.offload_optimizer == OffloadDevice::kNone) {
+    offloaded.offload_optimizer = elsewhere;
+    offload.push_back(offloaded);
+  }
+  if (zero.offload_param == OffloadDevice::kNone) {
+    offloaded.offload_param = elsewhere;
+    offload.push_back(offloaded);
   }
   for (const std::int64_t count : divisors(batch.ranks * batch.accumulation)) {
     if (count > batch.ranks || (shared_limit && count < batch.ranks)) {

@@ -1,6 +1,6 @@
 #include "engine/plan/memory_plan.h"
 
-#include "core/disk_home.h"
+#include "core/offload_home.h"
 #include "engine/saving/checkpointing.h"
 #include "engine/train/evaluation.h"
 #include "engine/train/layout/sharding_plan.h"
@@ -52,7 +52,7 @@ std::vector<BufferSpec> run_buffers(const TrainingOptions& options, const Memory
   if (!request.mesh.is_owner(request.rank)) append(buffers, batch_buffers(options));
   append(buffers, sharding::staging_buffers(request.mesh, request.staging_bytes));
   append(buffers, checkpoint_buffers(options, request.saves, plan));
-  append(buffers, DiskHome::copy_buffers(buffers, request.saves));
+  append(buffers, OffloadHome::copy_buffers(buffers, request.saves, request.separate_memory));
   return buffers;
 }
 
@@ -82,12 +82,13 @@ MemoryPlan host_plan(const std::vector<BufferSpec>& buffers, const MemoryRequest
   if (!request.separate_memory) return MemoryPlan(std::move(host));
   for (const BufferSpec& buffer : buffers) {
     if (buffer.home == Home::kHost) host.push_back(buffer);
+    if (buffer.home == Home::kDisk) host.push_back(OffloadHome::on_host(buffer));
     if (buffer.home == Home::kMirrored) host.push_back(sharding::twin_of(buffer));
   }
   return MemoryPlan(std::move(host));
 }
 
-MemoryPlan disk_plan(std::vector<BufferSpec> buffers) {
+MemoryPlan offload_plan(std::vector<BufferSpec> buffers) {
   std::erase_if(buffers, [](const BufferSpec& buffer) { return buffer.home != Home::kDisk; });
   return MemoryPlan(std::move(buffers));
 }
@@ -100,10 +101,10 @@ MemoryPlan plan_host_memory(const TrainingOptions& options, const MemoryRequest&
   return host_plan(run_buffers(options, request), request);
 }
 
-MemoryPlan plan_disk(const TrainingOptions& options, const MemoryRequest& request) {
+MemoryPlan plan_offload(const TrainingOptions& options, const MemoryRequest& request) {
   std::vector<BufferSpec> buffers;
-  if (options.uses_disk()) buffers = run_buffers(options, request);
-  return disk_plan(std::move(buffers));
+  if (options.offloads()) buffers = run_buffers(options, request);
+  return offload_plan(std::move(buffers));
 }
 
 MemoryPlan plan_inference_memory(const TrainingOptions& options, const MemoryRequest& request) {

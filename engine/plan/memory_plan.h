@@ -28,12 +28,12 @@ std::vector<BufferSpec> training_buffers(const TrainingOptions& options,
 /// Everything that a run acquires: training, evaluation, data and checkpoints.
 std::vector<BufferSpec> run_buffers(const TrainingOptions& options, const MemoryRequest& request);
 
-/// Splits `buffers` between device and host memory, and what is on disk between uses. With separate
-/// memory, the host has the staging of checkpoints and the twins of mirrored buffers; otherwise
-/// nothing.
+/// Splits `buffers` between device and host memory, and what is offloaded between uses. With separate
+/// memory, the host has the staging of checkpoints, the twins of mirrored buffers, and what is
+/// offloaded; otherwise nothing.
 MemoryPlan device_plan(std::vector<BufferSpec> buffers, const MemoryRequest& request);
 MemoryPlan host_plan(const std::vector<BufferSpec>& buffers, const MemoryRequest& request);
-MemoryPlan disk_plan(std::vector<BufferSpec> buffers);
+MemoryPlan offload_plan(std::vector<BufferSpec> buffers);
 
 /// Everything that a run acquires on its device: training, evaluation, data and checkpoints.
 MemoryPlan plan_memory(const TrainingOptions& options, const MemoryRequest& request);
@@ -43,8 +43,8 @@ MemoryPlan plan_inference_memory(const TrainingOptions& options, const MemoryReq
 
 /// Additional host memory for each of the two above.
 MemoryPlan plan_host_memory(const TrainingOptions& options, const MemoryRequest& request);
-/// What is on disk between uses; its places are those in the rank's file.
-MemoryPlan plan_disk(const TrainingOptions& options, const MemoryRequest& request);
+/// What is offloaded between uses; without separate memory, its places are those in the rank's file.
+MemoryPlan plan_offload(const TrainingOptions& options, const MemoryRequest& request);
 MemoryPlan plan_inference_host_memory(const TrainingOptions& options, const MemoryRequest& request);
 
 }  // namespace sherd::engine

@@ -227,9 +227,9 @@ std::string sent_section(const PlanReport& report) {
 }
 
 std::string disk_section(const PlanReport& report) {
-  if (!report.disk) return "";
+  if (!report.offloaded) return "";
   return fmt::format("<section>\n<h2>On disk</h2>\n<pre>{}</pre>\n</section>\n",
-                     escaped(disk_plan_text(*report.disk)));
+                     escaped(offload_text(*report.offloaded)));
 }
 
 }  // namespace

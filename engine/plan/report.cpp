@@ -186,7 +186,7 @@ PlanReport plan_report(const ResolvedRecipe& recipe, const DeviceLimit& limit,
     report.sent_by_server = most_traffic(planned.options, planned.mesh, planned.mesh.num_workers(),
                                          planned.device.kind);
   }
-  report.disk = disk_plan(planned, report.plan, rates);
+  report.offloaded = offload_report(planned, report.plan, rates);
   if (ranks_per_machine > 0) report.machines = machine_traffic(planned, ranks_per_machine);
   for (const auto& [stage, variant] : at_every_stage(recipe)) {
     const PlannedRecipe at_stage = variant.values;
@@ -242,7 +242,7 @@ std::string plan_text(const PlanReport& report) {
   text += extreme_text("smallest world that fits", report.smallest_world);
   text += "\n" + sent_text(report);
   if (report.exchanges) text += "\n" + exchange_plan_text(*report.exchanges);
-  if (report.disk) text += "\n" + disk_plan_text(*report.disk);
+  if (report.offloaded) text += "\n" + offload_text(*report.offloaded);
   if (report.experts) text += "\n" + expert_plan_text(*report.experts);
   if (report.machines) text += "\n" + machine_traffic_text(*report.machines);
   return text;

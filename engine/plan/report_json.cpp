@@ -112,7 +112,7 @@ Json experts_json(const ExpertPlan& plan) {
           {"worst_bytes", plan.worst_bytes}};
 }
 
-Json disk_json(const DiskPlan& plan) {
+Json disk_json(const OffloadReport& plan) {
   Json json = {{"rank", plan.rank},
                {"at_rest", by_category(plan.at_rest)},
                {"file_bytes", plan.file_bytes},
@@ -179,7 +179,7 @@ std::string plan_json(const PlanReport& report) {
         {"sent_bytes", report.sent_by_server.total_bytes()}};
   }
   if (report.exchanges) json["local_updates"] = exchanges_json(*report.exchanges);
-  if (report.disk) json["disk"] = disk_json(*report.disk);
+  if (report.offloaded) json["disk"] = disk_json(*report.offloaded);
   if (report.experts) json["experts"] = experts_json(*report.experts);
   if (report.machines) json["sent_by_machine"] = machines_json(*report.machines);
   return json.dump(2) + "\n";

@@ -22,9 +22,11 @@ constexpr double kSmallBatchTokens = 128.0;
 // Staging less than a whole save makes some updates wait for the disk. An assumption.
 constexpr double kStagingFactor = 1.01;
 
-// Flops in the time in which a drive moves a byte for a CPU's ranks: 200 Gflop/s and 2 GB/s. An
-// assumption.
-constexpr double kFlopsPerDiskByte = 100.0;
+// Flops in the time in which a byte of state is moved: 200 Gflop/s and a drive of 2 GB/s, or a GPU's
+// 400 Tflop/s and 50 GB/s each way from and to its host. Assumptions.
+double flops_per_offloaded_byte(DeviceKind device) {
+  return device == DeviceKind::kCpu ? 100.0 : 4000.0;
+}
 
 }  // namespace
 
@@ -63,7 +65,7 @@ StepCost step_cost(const PlannedRecipe& planned) {
   const double exposed = kExposure * cost.sent + (waits ? (1.0 - kExposure) * gathered : 0.0);
   cost.total =
       cost.flops * (1.0 + kSmallBatchTokens / static_cast<double>(options.model.tokens())) +
-      kFlopsPerByte * exposed + kFlopsPerDiskByte * kExposure * disk_bytes;
+      kFlopsPerByte * exposed + flops_per_offloaded_byte(traits.kind) * kExposure * disk_bytes;
   if (recipe.checkpoint.saves() && recipe.checkpoint.staging_mib > 0) cost.total *= kStagingFactor;
   return cost;
 }

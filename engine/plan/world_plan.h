@@ -30,14 +30,16 @@ class WorldPlan {
     std::int64_t num_ranks = 0;
     MemoryPlan plan;
     MemoryPlan host;  ///< of host memory, if the device has its own memory
-    MemoryPlan disk;  ///< of state that is on disk
+    MemoryPlan offloaded;  ///< of what is elsewhere between uses
   };
 
   int world_size() const { return static_cast<int>(kind_of_rank_.size()); }
   const std::vector<EqualRanks>& equal_ranks() const { return equal_ranks_; }
   const MemoryPlan& of(int rank) const { return equal_ranks_[kind_of_rank_[rank]].plan; }
   const MemoryPlan& host_of(int rank) const { return equal_ranks_[kind_of_rank_[rank]].host; }
-  const MemoryPlan& disk_of(int rank) const { return equal_ranks_[kind_of_rank_[rank]].disk; }
+  const MemoryPlan& offloaded_of(int rank) const {
+    return equal_ranks_[kind_of_rank_[rank]].offloaded;
+  }
   /// The rank that needs most, the first of several.
   int worst_rank() const { return worst_rank_; }
   /// The same of parameter servers, and of the others; -1: there are none.

@@ -12,7 +12,7 @@ namespace sherd::engine {
 namespace {
 
 const std::vector<std::string_view> kKeys = {"machines", "ranks_per_machine", "device", "memory",
-                                             "within",   "between",           "servers"};
+                                             "within",   "between",           "host",   "servers"};
 const std::vector<std::string_view> kLinkKeys = {"bandwidth", "latency_us"};
 const std::vector<std::string_view> kDevices = {"A100", "H100", "H200", "cpu"};
 
@@ -127,6 +127,7 @@ Cluster cluster_from(const std::string& yaml, const std::string& where) {
                .device = device_of(cluster),
                .within = link_of(cluster, "within"),
                .between = link_of(cluster, "between"),
+               .host = link_of(cluster, "host"),
                .servers = link_of(cluster, "servers")};
   if (made.ranks() > kMostClusterRanks) {
     throw UsageError("{}: {} machines of {} ranks are {} ranks; at most {} are supported.", where,

@@ -10,6 +10,8 @@
 ///   between:                    # a rank's share of its machine's network cards
 ///     bandwidth: 50GB
 ///     latency_us: 6
+///   host:                       # links of a GPU to its host's memory, each way
+///     bandwidth: 50GB
 ///   servers:                    # links of a parameter server, which isn't on these machines
 ///     bandwidth: 125MB
 ///     latency_us: 100
@@ -38,7 +40,7 @@ struct Cluster {
   std::int64_t machines = 1, ranks_per_machine = 1;
   std::string device;             ///< "A100", "H100", "H200", "cpu"
   std::int64_t memory_bytes = 0;  ///< of a rank; 0: the device's
-  ClusterLink within{}, between{}, servers{};
+  ClusterLink within{}, between{}, host{}, servers{};
 
   std::int64_t ranks() const { return machines * ranks_per_machine; }
   bool on_cpus() const { return device == "cpu"; }

@@ -1,4 +1,4 @@
-// What GPUs can't do yet.
+// What GPUs can't do yet, and what only they can.
 #include <algorithm>
 #include <string_view>
 #include <tuple>
@@ -134,16 +134,26 @@ void refuse_updates(const Recipe& recipe, std::vector<Refusal>& refusals) {
   }
 }
 
+std::vector<std::pair<std::string_view, OffloadDevice>> offload_devices(const Recipe& recipe) {
+  return {{"zero_optimization.offload_optimizer", recipe.zero_optimization.offload_optimizer},
+          {"zero_optimization.offload_param", recipe.zero_optimization.offload_param},
+          {"activation_checkpointing.offload", recipe.activation_checkpointing.offload}};
+}
+
 void refuse_offload_and_graphs(const Recipe& recipe, std::vector<Refusal>& refusals) {
-  for (const auto& [key, device] :
-       {std::pair<std::string_view, OffloadDevice>("zero_optimization.offload_optimizer",
-                                                   recipe.zero_optimization.offload_optimizer),
-        {"zero_optimization.offload_param", recipe.zero_optimization.offload_param},
-        {"activation_checkpointing.offload", recipe.activation_checkpointing.offload}}) {
-    if (device != OffloadDevice::kNvme) continue;
-    refusals.emplace_back(
-        key,
-        fmt::format("{} is nvme, which only CPUs support; use none, or set run.device: cpu.", key));
+  for (const auto& [key, device] : offload_devices(recipe)) {
+    if (device == OffloadDevice::kNvme) {
+      refusals.emplace_back(
+          key, fmt::format("{} is nvme, which only CPUs support; use cpu, the host's memory, or set "
+                           "run.device: cpu.",
+                           key));
+    } else if (device == OffloadDevice::kCpu && recipe.run.cuda_graphs) {
+      refusals.emplace_back(
+          "run.cuda_graphs",
+          fmt::format("run.cuda_graphs is true, but graphs can't contain copies to the host's "
+                      "memory; use cuda_graphs: false, or {}: none.",
+                      key));
+    }
   }
   // Graphs can't contain exchanges between ranks inside layers.
   const Recipe::Parallelism& degrees = recipe.parallelism;
@@ -166,19 +176,35 @@ std::vector<Refusal> refusals_of_gpus(const Recipe& recipe) {
   return refusals;
 }
 
+std::vector<Refusal> refusals_of_cpus(const Recipe& recipe) {
+  std::vector<Refusal> refusals;
+  for (const auto& [key, device] : offload_devices(recipe)) {
+    if (device != OffloadDevice::kCpu) continue;
+    refusals.emplace_back(key, fmt::format("{} is cpu, but on a CPU all state is in its memory "
+                                           "already; use nvme for a disk, or none.",
+                                           key));
+  }
+  return refusals;
+}
+
+std::vector<Refusal> refusals_of(DeviceKind device, const Recipe& recipe) {
+  return device == DeviceKind::kCpu ? refusals_of_cpus(recipe) : refusals_of_gpus(recipe);
+}
+
 }  // namespace
 
 void check_device(Resolution& recipe) {
-  if (recipe.values().run.device != DeviceChoice::kCuda) return;
-  for (const auto& [key, sentence] : refusals_of_gpus(recipe.values())) {
+  const DeviceChoice device = recipe.values().run.device;
+  if (device == DeviceChoice::kAuto) return;
+  const DeviceKind kind = device == DeviceChoice::kCpu ? DeviceKind::kCpu : DeviceKind::kCuda;
+  for (const auto& [key, sentence] : refusals_of(kind, recipe.values())) {
     recipe.refuse({key, "run.device"}, "{}", sentence);
   }
 }
 
 void require_possible_on(DeviceKind device, const Recipe& recipe) {
-  if (device == DeviceKind::kCpu) return;
   std::vector<std::string> lines;
-  for (auto& [key, sentence] : refusals_of_gpus(recipe)) lines.push_back(std::move(sentence));
+  for (auto& [key, sentence] : refusals_of(device, recipe)) lines.push_back(std::move(sentence));
   if (!lines.empty()) throw RecipeErrors(std::move(lines));
 }
 

@@ -1,4 +1,4 @@
-// Rules about state that is on disk between uses.
+// Rules about state that is on disk, or for GPUs on the host, between uses.
 #include <utility>
 
 #include "engine/recipe/fields.h"
@@ -11,13 +11,13 @@ namespace {
 constexpr std::string_view kOptimizer = "zero_optimization.offload_optimizer";
 constexpr std::string_view kParam = "zero_optimization.offload_param";
 
-void check_device_of(Resolution& recipe, std::string_view key, OffloadDevice device) {
-  if (device != OffloadDevice::kCpu) return;
-  recipe.refuse(
-      {key},
-      "{} is cpu, but on a CPU all state is in its memory already, and GPUs don't use the "
-      "host's memory for it yet. Use nvme for a disk, or none.",
-      key);
+std::string_view name_of(OffloadDevice device) {
+  return device == OffloadDevice::kCpu ? "cpu" : "nvme";
+}
+
+const OffloadDevice& device_of(const Recipe& recipe, std::string_view key) {
+  const auto& zero = recipe.zero_optimization;
+  return key == kOptimizer ? zero.offload_optimizer : zero.offload_param;
 }
 
 // Only these updates need nothing but a slice.
@@ -29,16 +29,17 @@ void check_optimizer(Resolution& recipe, bool master) {
   if (optimizer.type == OptimizerType::kLamb || optimizer.type == OptimizerType::kLars ||
       optimizer.type == OptimizerType::kMuon || optimizer.type == OptimizerType::kAdafactor) {
     recipe.refuse({key, "optimizer.type"},
-                  "{} is nvme, but {} needs whole tensors, which aren't brought from disk yet. Use "
-                  "adamw, adam, lion or sgd.",
-                  key,
+                  "{} is {}, but {} needs whole tensors, which aren't brought back yet. Use adamw, "
+                  "adam, lion or sgd.",
+                  key, name_of(device_of(recipe.values(), key)),
                   recipe_fields()[static_cast<std::size_t>(field_index("optimizer.type"))]
                       .choices[static_cast<std::size_t>(optimizer.type)]);
   }
   if (optimizer.type == OptimizerType::kSgd && optimizer.momentum == 0.0 && key == kOptimizer &&
       !master) {
     recipe.refuse({kOptimizer, "optimizer.momentum"},
-                  "{} is nvme, but sgd without momentum has no state. Leave it out.", kOptimizer);
+                  "{} is {}, but sgd without momentum has no state. Leave it out.", kOptimizer,
+                  name_of(device_of(recipe.values(), kOptimizer)));
   }
 }
 
@@ -46,11 +47,13 @@ void check_optimizer(Resolution& recipe, bool master) {
 
 sharding::OffloadOptions offload_of(const Recipe& recipe) {
   const Recipe::ZeroOptimization& zero = recipe.zero_optimization;
-  const bool optimizer = zero.offload_optimizer == OffloadDevice::kNvme;
+  const bool optimizer = zero.offload_optimizer != OffloadDevice::kNone;
   return {.moments = optimizer,
           .master = optimizer && recipe.mixed_precision.param_dtype != FloatType::kF32 &&
                     (zero.stage < 3 || zero.shard_optimizer_over_replicas),
-          .parameters = zero.offload_param == OffloadDevice::kNvme,
+          .parameters = zero.offload_param != OffloadDevice::kNone,
+          .on_host = zero.offload_optimizer == OffloadDevice::kCpu ||
+                     zero.offload_param == OffloadDevice::kCpu,
           .buffer_bytes = zero.offload_buffer_mib << 20};
 }
 
@@ -59,20 +62,20 @@ namespace {
 void check_activations(Resolution& recipe) {
   constexpr std::string_view kKey = "activation_checkpointing.offload";
   const Recipe& values = recipe.values();
-  check_device_of(recipe, kKey, values.activation_checkpointing.offload);
-  if (values.activation_checkpointing.offload != OffloadDevice::kNvme) return;
+  const OffloadDevice device = values.activation_checkpointing.offload;
+  if (device == OffloadDevice::kNone) return;
   if (values.activation_checkpointing.mode != Recompute::kFull) {
     recipe.refuse(
         {kKey, "activation_checkpointing.mode"},
-        "{} is nvme, but only the blocks' inputs can wait on a disk. Use mode: full, which "
-        "keeps nothing else.",
-        kKey);
+        "{} is {}, but only the blocks' inputs can wait there. Use mode: full, which keeps nothing "
+        "else.",
+        kKey, name_of(device));
   }
   if (values.parallelism.pipeline_parallel_degree > 1) {
     recipe.refuse({kKey, "parallelism.pipeline_parallel_degree"},
-                  "{} is nvme, but pipeline ranks keep several micro-batches in slots of memory. "
+                  "{} is {}, but pipeline ranks keep several micro-batches in slots of memory. "
                   "Leave out one of the two.",
-                  kKey);
+                  kKey, name_of(device));
   }
 }
 
@@ -82,16 +85,14 @@ void check_offload(Resolution& recipe) {
   const Recipe& values = recipe.values();
   const auto& zero = values.zero_optimization;
   check_activations(recipe);
-  check_device_of(recipe, kOptimizer, zero.offload_optimizer);
-  check_device_of(recipe, kParam, zero.offload_param);
   const sharding::OffloadOptions offload = offload_of(values);
   if (!offload.active()) return;
   if (offload.parameters && zero.stage < 3) {
     recipe.refuse(
         {kParam, "zero_optimization.stage"},
-        "{} is nvme, but at stage {} every rank computes with whole parameters in memory. "
-        "Use stage: 3.",
-        kParam, zero.stage);
+        "{} is {}, but at stage {} every rank computes with whole parameters in memory. Use "
+        "stage: 3.",
+        kParam, name_of(zero.offload_param), zero.stage);
   }
   check_optimizer(recipe, offload.master);
   if (!offload.parameters && !offload.master) return;
@@ -103,9 +104,9 @@ void check_offload(Resolution& recipe) {
         {"training.weight_hash_interval", values.training.weight_hash_interval > 0}}) {
     if (!is_used) continue;
     recipe.refuse({key, other},
-                  "{} is nvme, which puts FP32 weights on disk, but {} needs them in memory. Leave "
-                  "out one of the two.",
-                  key, other);
+                  "{} is {}, which moves FP32 weights away, but {} needs them in memory. Leave out "
+                  "one of the two.",
+                  key, name_of(device_of(values, key)), other);
   }
 }
 

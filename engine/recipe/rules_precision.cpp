@@ -70,9 +70,9 @@ void check_gathers(Resolution& recipe) {
        {std::pair<std::string_view, OffloadDevice>("zero_optimization.offload_optimizer",
                                                    zero.offload_optimizer),
         {"zero_optimization.offload_param", zero.offload_param}}) {
-    if (device != OffloadDevice::kNvme) continue;
+    if (device == OffloadDevice::kNone) continue;
     recipe.refuse({kKey, offload},
-                  "{} sends parameters in blocks, which aren't made from a disk yet. Use "
+                  "{} sends parameters in blocks, which aren't made from offloaded ones yet. Use "
                   "gather_dtype: param_dtype, or {}: none.",
                   kKey, offload);
   }

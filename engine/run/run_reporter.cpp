@@ -148,7 +148,7 @@ StepMetrics RunReporter::metrics_of(std::int64_t step, const StepResult& result,
   line.tokens_per_s = static_cast<double>(tokens_per_step_) / seconds;
   line.exposed_comm_ms = result.exposed_comm_ms;
   line.exposed_by_axis = result.exposed_by_axis;
-  if (rank_.disk) line.exposed_disk_ms = result.exposed_disk_ms;
+  if (rank_.offload_home) line.exposed_disk_ms = result.exposed_disk_ms;
   line.data_wait_ms = result.data_wait_ms;
   line.comm_cpu_ms = result.comm_cpu_ms;
   if (const auto& slowest = result.slowest) {
@@ -243,7 +243,7 @@ void RunReporter::show_progress(std::int64_t step, double loss) {
     update.mfu = flops / matmul_peak_;
   }
   update.exposed_comm_ms = exposed_ms_ / steps;
-  if (rank_.disk) update.exposed_disk_ms = exposed_disk_ms_ / steps;
+  if (rank_.offload_home) update.exposed_disk_ms = exposed_disk_ms_ / steps;
   for (const auto& [axis, milliseconds] : exposed_by_axis_) {
     update.exposed_by_axis.emplace_back(axis, milliseconds / steps);
   }

@@ -5,7 +5,8 @@
 #include "engine/huggingface/model_files.h"
 #include "engine/launch/device.h"
 #include "engine/offload/file_home.h"
-#include "engine/plan/disk_plan.h"
+#include "engine/offload/host_home.h"
+#include "engine/plan/offload_report.h"
 #include "engine/recipe/uses.h"
 
 namespace sherd::engine {
@@ -35,11 +36,14 @@ void prepare_output(const PreparedRun& run, const OutputFolder& output) {
 
 void prepare_offload(const PreparedRun& run, checkpoint::Disk& disk,
                      const std::function<void(const std::string&)>& say) {
-  if (!run.prepared[0].options.uses_disk()) return;
+  if (!run.prepared[0].options.offloads()) return;
+  const WorldPlan& plan = run.prepared[run.largest].plan;
+  const bool on_host = device_traits(run.resolved.values).separate_memory;
+  const std::string line = offloaded_line(plan.offloaded_of(plan.worst_rank()), on_host);
+  if (on_host) return say(line);
   const std::string folder = offload_folder(run.resolved.values);
   checkpoint::make_directory(disk, folder);
-  const WorldPlan& plan = run.prepared[run.largest].plan;
-  say(fmt::format("{}, in {}", on_disk_line(plan.disk_of(plan.worst_rank())), folder));
+  say(fmt::format("{}, in {}", line, folder));
   if (const std::string remark = remark_on_folder(folder); !remark.empty()) {
     say("warning: " + remark);
   }
@@ -51,12 +55,14 @@ LaunchOptions planned_launch(const PreparedRun& run, std::size_t segment,
   const WorldPlan& plan = run.prepared[segment].plan;
   launch.plan = [&plan](int r) { return plan.of(r); };
   launch.host_plan = [&plan](int r) { return plan.host_of(r); };
-  if (run.prepared[segment].options.uses_disk()) {
+  if (run.prepared[segment].options.offloads()) {
     const Recipe& recipe = run.resolved.values;
-    launch.disk = [&plan, &disk, folder = offload_folder(recipe),
-                   saves = recipe.checkpoint.saves()](int r) {
+    launch.offload_home = [&plan, &disk, folder = offload_folder(recipe),
+                           saves = recipe.checkpoint.saves()](const sharding::Rank& rank) {
+      const MemoryPlan& offloaded = plan.offloaded_of(rank.rank);
+      if (rank.separate_memory()) return make_host_home(offloaded, rank);
       checkpoint::make_directory(disk, folder);  // on each machine
-      return make_file_home(plan.disk_of(r), {.folder = folder, .snapshots = saves, .disk = &disk});
+      return make_file_home(offloaded, {.folder = folder, .snapshots = saves, .disk = &disk});
     };
   }
   return launch;

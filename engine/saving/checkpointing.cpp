@@ -5,7 +5,7 @@
 #include <set>
 
 #include "checkpoint/writer.h"
-#include "core/disk_home.h"
+#include "core/offload_home.h"
 #include "engine/saving/run_state.h"
 #include "kernels/isa.h"
 #include "optim/adafactor.h"
@@ -62,7 +62,9 @@ std::vector<BufferSpec> checkpoint_buffers(const TrainingOptions& options, bool 
       sharding::Agreement<CheckpointWord>::buffer("checkpoint", plan.mesh.world_size()),
       checkpoint_reading_buffer()};
   if (saves) {
-    const sharding::OffloadOptions& offload = options.optimizer.offload;
+    const sharding::OffloadOptions offload = options.optimizer.offload.on_host
+                                                 ? sharding::OffloadOptions()
+                                                 : options.optimizer.offload;
     std::int64_t bytes = checkpoint::staging_bytes(bytes_by_kind(options, plan, offload));
     // What is on disk isn't waited for: it only passes through the ring.
     if (offload.active()) {
@@ -90,7 +92,7 @@ Checkpointing::Checkpointing(const TrainingOptions& options, const CheckpointOpt
       on_message_(std::move(on_message)),
       words_(model.rank(), "checkpoint"),
       reading_(model.rank().acquire(checkpoint_reading_buffer())) {
-  if (DiskHome* const disk = rank().disk.get()) {
+  if (OffloadHome* const disk = rank().offload_home.get()) {
     copy_ = [disk](const void* from, void* to, std::int64_t bytes) {
       if (disk->has(from) || disk->has(to)) return disk->copy(from, to, bytes);
       std::memcpy(to, from, static_cast<std::size_t>(bytes));

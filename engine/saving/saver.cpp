@@ -11,7 +11,7 @@
 #include "checkpoint/store/committed.h"
 #include "checkpoint/store/hdf5_index.h"
 #include "checkpoint/store/step_directory.h"
-#include "core/disk_home.h"
+#include "core/offload_home.h"
 #include "engine/train/units/frozen_weights.h"
 #include "sharding/zero/unit.h"
 
@@ -66,7 +66,7 @@ Saver::Saver(Checkpointing& shared, SaveEvents events)
                                     .disk = checkpoints_.disk,
                                     .lock = checkpoints_.lock,
                                     .copy = shared.copy()};
-  if (DiskHome* const disk = rank_.disk.get()) {
+  if (OffloadHome* const disk = rank_.offload_home.get(); disk && disk->keeps_snapshots()) {
     options.copy = [disk](const void* from, void* to, std::int64_t bytes) {
       if (disk->has(from)) return disk->copy_of_snapshot(from, to, bytes);
       std::memcpy(to, from, static_cast<std::size_t>(bytes));
@@ -148,7 +148,7 @@ void Saver::begin_save(std::int64_t step, const StepOutcome& outcome) {
     uuid += fmt::format("{:08x}", static_cast<std::uint32_t>(part));
   }
   // Telling one another has waited for the compute stream: what is saved has been computed.
-  if (rank_.disk) rank_.disk->begin_snapshot();
+  if (rank_.offload_home) rank_.offload_home->begin_snapshot();
   writer_->begin(step, uuid, owned_);
   saving_ = true;
   committing_ = false;
@@ -187,7 +187,7 @@ void Saver::advance(bool wait) {
 }
 
 void Saver::end_save() {
-  if (rank_.disk) rank_.disk->end_snapshot();
+  if (rank_.offload_home) rank_.offload_home->end_snapshot();
   saving_ = false;
 }
 

@@ -15,7 +15,7 @@ namespace sherd::engine {
 std::int64_t Diagnosis::find_non_finite(const Tensor& values) const {
   std::int64_t found = -1;
   const sharding::Rank& rank = model_.rank();
-  rank.each_part(values, false, [&](const Tensor& part, std::int64_t first) {
+  rank.each_part(rank.compute(), values, false, [&](const Tensor& part, std::int64_t first) {
     if (found >= 0) return;
     const std::int64_t at = kernels::find_non_finite(rank.compute(), part);
     if (at >= 0) found = first + at;

@@ -117,7 +117,7 @@ TrainingOptions training_options(const Recipe& recipe) {
   }
 
   options.optimizer = optimizer_options(recipe, options.model);
-  if (recipe.activation_checkpointing.offload == OffloadDevice::kNvme) {
+  if (recipe.activation_checkpointing.offload != OffloadDevice::kNone) {
     options.model.residual_slots = KeptInputs::slots(options.model.num_layers);
   }
   options.lr_schedule = recipe.lr_schedule();

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/offload_home.h"
 #include "engine/train/answer_statistics.h"
 #include "engine/train/expert_statistics.h"
 #include "engine/train/layout/sharding_plan.h"
@@ -216,7 +217,7 @@ std::chrono::nanoseconds ShardedModel::message_cpu_time() const {
 ShardedModel::Waits ShardedModel::waits() const {
   const Stream& compute = rank().compute();
   const ModelCollectives* collectives = runner_->collectives();
-  Waits waits{.all = compute.waited()};
+  Waits waits{.all = compute.waited() - compute.waited_for(kWaitsForState)};
   for (const std::string_view axis : sharding::kWaitAxes) {
     const bool is_zero_group =
         axis == sharding::kShardAxis && rank().mesh.degree(sharding::kExpertAxis) > 1;

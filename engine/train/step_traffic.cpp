@@ -162,7 +162,7 @@ sharding::Traffic TrainingStep::exchange_traffic(const TrainingOptions& options,
 DiskTraffic TrainingStep::disk_traffic(const TrainingOptions& options, const sharding::Mesh& mesh,
                                        int rank) {
   DiskTraffic traffic;
-  if (!options.uses_disk()) return traffic;
+  if (!options.offloads()) return traffic;
   traffic.read = options.num_micro_steps * KeptInputs::bytes(rank_model(options, mesh, rank));
   traffic.written = traffic.read;
   const sharding::ShardingPlan plan = sharding_plan(options, mesh, rank);

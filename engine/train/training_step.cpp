@@ -166,7 +166,7 @@ TrainingStep::RankStats TrainingStep::own_stats(const StepRequests& asked) {
     stats.exposed_by_axis.at(i) = Milliseconds(of_step).count();
   }
   waited_before_ = waited;
-  const std::chrono::nanoseconds for_disk = rank_.waited_for_disk();
+  const std::chrono::nanoseconds for_disk = rank_.waited_for_state();
   stats.exposed_disk_ms = Milliseconds(for_disk - waited_for_disk_).count();
   waited_for_disk_ = for_disk;
   stats.data_wait_ms = Milliseconds(std::exchange(waited_for_data_, {})).count();

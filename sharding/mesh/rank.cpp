@@ -1,6 +1,6 @@
 #include "sharding/mesh/rank.h"
 
-#include "core/disk_home.h"
+#include "core/offload_home.h"
 #include "core/error.h"
 #include "core/link_bytes.h"
 #include "sharding/mesh/process_groups.h"
@@ -33,8 +33,8 @@ Rank::~Rank() = default;
 
 Buffer Rank::acquire(const BufferSpec& spec) const {
   if (spec.home == Home::kDisk) {
-    SHERD_CHECK(disk, "{} is on disk, and this rank has none", spec.name);
-    return disk->acquire(spec);
+    SHERD_CHECK(offload_home, "{} is kept elsewhere, and this rank has no such place", spec.name);
+    return offload_home->acquire(spec);
   }
   return (spec.home == Home::kHost && host_memory ? *host_memory : *memory).acquire(spec);
 }
@@ -43,18 +43,18 @@ std::optional<LinkBytes> Rank::sent() const {
   return groups->sent();
 }
 
-std::chrono::nanoseconds Rank::waited_for_disk() const {
-  return disk ? disk->waited() : std::chrono::nanoseconds(0);
+std::chrono::nanoseconds Rank::waited_for_state() const {
+  return offload_home ? offload_home->waited() : std::chrono::nanoseconds(0);
 }
 
-void Rank::each_part(const Tensor& tensor, bool writes,
+void Rank::each_part(Stream& stream, const Tensor& tensor, bool writes,
                      const std::function<void(const Tensor& part, std::int64_t first)>& use) const {
-  if (!disk || !disk->has(tensor.data)) return use(tensor, 0);
+  if (!offload_home || !offload_home->has(tensor.data)) return use(tensor, 0);
   const auto size = static_cast<std::int64_t>(size_of(tensor.dtype));
-  disk->each_part(tensor.data, tensor.bytes(), writes,
-                  [&](void* memory, std::int64_t begin, std::int64_t bytes) {
-                    use({memory, tensor.dtype, bytes / size}, begin / size);
-                  });
+  offload_home->each_part(stream, tensor.data, tensor.bytes(), writes,
+                          [&](void* memory, std::int64_t begin, std::int64_t bytes) {
+                            use({memory, tensor.dtype, bytes / size}, begin / size);
+                          });
 }
 
 void Rank::guard(const std::function<void()>& work) const {

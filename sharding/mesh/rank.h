@@ -12,7 +12,7 @@
 #include "sharding/mesh/mesh.h"
 
 namespace sherd {
-class DiskHome;
+class OffloadHome;
 struct LinkBytes;
 }  // namespace sherd
 
@@ -45,8 +45,8 @@ struct Rank {
   std::unique_ptr<Allocator> memory;
   /// Host memory that the device can reach, if the device has its own memory; otherwise null.
   std::unique_ptr<Allocator> host_memory;
-  /// State that is on disk between uses; null if there is none.
-  std::shared_ptr<DiskHome> disk;
+  /// State that is on disk or, for a GPU, on the host between uses; null if there is none.
+  std::shared_ptr<OffloadHome> offload_home;
   std::vector<Buffer> staging;  ///< for reductions, if ranks are in several processes
   std::unique_ptr<ProcessGroups> groups;
 
@@ -57,8 +57,8 @@ struct Rank {
 
   /// Whether host code must not access `memory`.
   bool separate_memory() const { return host_memory != nullptr; }
-  /// Acquires a buffer at its home: kHost in `host_memory` if there is one, kDisk in `disk`, all
-  /// others in `memory`. (The twin of a kMirrored buffer is a separate buffer: MirroredBuffer.)
+  /// Acquires a buffer at its home: kHost in `host_memory` if there is one, kDisk in
+  /// `offload_home`, all others in `memory`. (The twin of a kMirrored buffer is a separate buffer: MirroredBuffer.)
   Buffer acquire(const BufferSpec& spec) const;
   /// The same for an optional buffer: an empty one if there is no spec.
   Buffer acquire(const std::optional<BufferSpec>& spec) const {
@@ -66,11 +66,12 @@ struct Rank {
   }
   /// What it has sent: ProcessGroups::sent.
   std::optional<LinkBytes> sent() const;
-  /// Total time that updates have waited for `disk`.
-  std::chrono::nanoseconds waited_for_disk() const;
+  /// Total time that computation has waited for `offload_home`.
+  std::chrono::nanoseconds waited_for_state() const;
   /// use(part, its first element) for the parts of a tensor, in order: one if it is in memory; if it
-  /// is on disk, several, which are brought into memory. With `writes`, changes are kept.
-  void each_part(const Tensor& tensor, bool writes,
+  /// is in `offload_home`, several, which are brought into memory. With `writes`, changes are kept.
+  /// `use` may enqueue work on `stream` (OffloadHome::each_part).
+  void each_part(Stream& stream, const Tensor& tensor, bool writes,
                  const std::function<void(const Tensor& part, std::int64_t first)>& use) const;
   /// Makes one more stream of this rank's device.
   std::function<std::unique_ptr<Stream>(StreamPurpose purpose, const std::string& name)>

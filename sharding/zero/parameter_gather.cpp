@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "core/disk_home.h"
+#include "core/offload_home.h"
 #include "kernels/nf4.h"
 #include "kernels/pointwise.h"
 #include "sharding/comm/communicator.h"
@@ -91,7 +91,7 @@ ParameterGather::ParameterGather(const Rank& rank, const std::vector<UnitState>&
     made.free = rank.make_event();
   }
   quantised_ = rank.acquire(quantised_gather_buffer(plans_of(units)));
-  if (!rank.disk) return;
+  if (!rank.offload_home || rank.separate_memory()) return;
   StreamOptions at_once;
   at_once.name = "read";
   at_once.rank = rank.rank;
@@ -155,12 +155,15 @@ void ParameterGather::prefetch() {
 
 // What is on disk is read by the stream, on its own thread, and cast there at once.
 void ParameterGather::cast_into(Stream& stream, const Tensor& from, const Tensor& to) {
-  if (!rank_->disk || !rank_->disk->has(from.data)) return kernels::cast(stream, from, to);
-  stream.run("read", [this, from, to] {
-    rank_->each_part(from, false, [&](const Tensor& part, std::int64_t first) {
-      kernels::cast(*at_once_, part, to.part(first, part.numel));
+  const auto read = [this, from, to, &stream](Stream& casts) {
+    rank_->each_part(stream, from, false, [&](const Tensor& part, std::int64_t first) {
+      kernels::cast(casts, part, to.part(first, part.numel));
     });
-  });
+  };
+  if (!rank_->offload_home || !rank_->offload_home->has(from.data) || rank_->separate_memory()) {
+    return read(stream);
+  }
+  stream.run("read", [this, read] { read(*at_once_); });
 }
 
 void ParameterGather::gather_into(Slot& slot, int unit) {

@@ -59,11 +59,12 @@ struct Precision {
   kernels::BlockFormat reduce_blocks = kernels::BlockFormat::kF32;
 };
 
-/// Which state is on disk between uses (core/disk_home.h), and how it is brought into memory.
+/// Which state is elsewhere between uses (core/offload_home.h), and how it is brought into memory.
 struct OffloadOptions {
   bool moments = false;     ///< the optimizer's
   bool master = false;      ///< FP32 parameters of 16-bit compute, where a rounded copy is resident
   bool parameters = false;  ///< at stage 3: the slices that ranks gather
+  bool on_host = false;     ///< where, for a GPU: in the host's memory instead of a file
   /// Staging memory of a rank: several blocks of all kinds of state.
   std::int64_t buffer_bytes = 0;
 
@@ -217,7 +218,7 @@ class UnitState {
   const std::vector<int>& updated_slices() const { return updated_slices_; }
   /// The FP32 parameters of slice `slice_index` (one of `updated_slices`).
   Tensor fp32_slice(int slice_index) const;
-  /// The FP32 slices, if they are on disk; otherwise empty.
+  /// The FP32 slices, if they are on disk or on the host; otherwise empty.
   Tensor on_disk() const {
     return plan_.fp32_disk_block > 0 && fp32_parameters_ ? fp32_parameters_.tensor() : Tensor{};
   }

@@ -12,6 +12,7 @@
 
 #include "checkpoint/format/manifest.h"
 #include "engine/inference/evaluate.h"
+#include "engine/train/units/kept_inputs.h"
 #include "sharding/comm/nccl.h"
 #include "tests/support/models/generated_text.h"
 #include "tests/support/models/model_forms.h"
@@ -86,6 +87,25 @@ TEST_F(CudaRun, EveryOptimizerAgreesBetweenStagesZeroAndThree) {
     options.optimizer.momentum = 0.9f;
     EXPECT_EQ(difference(train(options, on_gpu(2, 0), 3), train(options, on_gpu(2, 3), 3)), "")
         << static_cast<int>(type);
+  }
+}
+
+TEST_F(CudaRun, StateInTheHostsMemoryChangesNoBit) {
+  for (const DType dtype : kTypes) {
+    for (int stage = 0; stage <= 3; ++stage) {
+      auto options = training_in(dtype, true);
+      options.model.num_layers = 5;
+      options.model.recompute = model::Recompute::kFull;
+      const Outcome on_gpu_alone = train(options, on_gpu(2, stage), 3);
+      options.optimizer.offload = {.moments = true,
+                                   .master = dtype != DType::kF32 && stage < 3,
+                                   .parameters = stage == 3,
+                                   .on_host = true,
+                                   .buffer_bytes = 1};
+      options.model.residual_slots = engine::KeptInputs::slots(5);
+      EXPECT_EQ(difference(train(options, on_gpu(2, stage), 3), on_gpu_alone), "")
+          << name_of(dtype) << ", stage " << stage;
+    }
   }
 }
 

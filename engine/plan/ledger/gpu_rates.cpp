@@ -220,7 +220,7 @@ GpuRates a100_rates() {
           .multiprocessors = 108.0,
           .memory_bytes = std::int64_t{80} << 30,
           // nccl-tests' README and ml-engineering (PARALLELISM.md E.3); E.1 for the card
-          .links = {.all_reduce = 235e9, .one_way = 235e9, .pair = 270e9, .card = 25e9}};
+          .links = {.all_reduce = 235e9, .one_way = 235e9, .pair = 270e9, .host = 25e9, .card = 25e9}};
 }
 
 }  // namespace sherd::engine

@@ -51,7 +51,9 @@ void for_each_value(const Layout& layout, bool offload, Recipe& recipe, const Vi
     visit(key_of(SearchKey::kPrefetchDepth), zero.prefetch_depth, layout.prefetch_depth);
   }
   if (offload) {
-    visit(key_of(SearchKey::kOffloadOptimizer), zero.offload_optimizer, OffloadDevice::kNvme);
+    visit(key_of(SearchKey::kOffloadOptimizer), zero.offload_optimizer,
+          device_traits(recipe).kind == DeviceKind::kCpu ? OffloadDevice::kNvme
+                                                         : OffloadDevice::kCpu);
   }
   visit(key_of(SearchKey::kMicroBatch), recipe.training.micro_batch_size, layout.sequences);
   visit(kAccumulation, recipe.training.gradient_accumulation_steps, layout.micro_batches);

@@ -17,7 +17,7 @@ struct LayoutSettings {
 };
 
 /// The recipe in this layout, by all of its rules; keys whose value follows from others' aren't
-/// set. `offload`: the optimizer's state on disk. Nothing if a rule refuses it.
+/// set. `offload`: the optimizer's state on disk, or for GPUs on the host. Nothing if a rule refuses it.
 std::optional<LayoutSettings> settings_of(const ResolvedRecipe& recipe, const Layout& layout,
                                           bool offload);
 

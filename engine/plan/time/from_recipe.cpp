@@ -53,8 +53,8 @@ double update_bytes(const Recipe& recipe) {
 
 double disk_bytes(const Recipe& recipe) {
   const auto& zero = recipe.zero_optimization;
-  double bytes = zero.offload_optimizer == OffloadDevice::kNvme ? 16.0 : 0.0;
-  if (zero.offload_param == OffloadDevice::kNvme) bytes += 8.0;
+  double bytes = zero.offload_optimizer != OffloadDevice::kNone ? 16.0 : 0.0;
+  if (zero.offload_param != OffloadDevice::kNone) bytes += 8.0;
   return bytes;
 }
 
@@ -160,6 +160,7 @@ std::unique_ptr<StepRates> gpu_rates_of(const Cluster& cluster, bool allow_tf32)
   }
   if (between.bytes > 0.0) rates.links.card = between.bytes;
   if (between.latency > 0.0) rates.links.far_latency = between.latency;
+  if (cluster.host.bytes > 0.0) rates.links.host = cluster.host.bytes;
   auto made = std::make_unique<GpuStepRates>(rates, allow_tf32);
   made->assumed = std::move(assumed);
   return made;
@@ -204,10 +205,13 @@ std::unique_ptr<StepRates> rates_for(const Recipe& recipe, const std::optional<C
       cluster ? cluster->on_cpus() : device_traits(recipe).kind == DeviceKind::kCpu;
   if (on_cpus) return cpu_rates_of(cpus ? *cpus : cpu_rates(), recipe, cluster);
   const bool tf32 = recipe.mixed_precision.allow_tf32;
-  if (cluster) return gpu_rates_of(*cluster, tf32);
   const Cluster here{.machines = 1, .ranks_per_machine = recipe.world_size(), .device = "H100"};
-  auto rates = gpu_rates_of(here, tf32);
-  rates->assumed.emplace_back("the GPU: an H100; name another in a --cluster file");
+  auto rates = gpu_rates_of(cluster ? *cluster : here, tf32);
+  if (!cluster) rates->assumed.emplace_back("the GPU: an H100; name another in a --cluster file");
+  if (disk_bytes(recipe) > 0.0 && (!cluster || cluster->host.bytes == 0.0)) {
+    rates->assumed.push_back(
+        fmt::format("links to the host's memory: {:.0f} GB/s each way", rates->disk_bytes() / 2e9));
+  }
   return rates;
 }
 

@@ -27,7 +27,8 @@ class StepRates {
   virtual double host_seconds_of_a_call() const = 0;
   /// Share of its rate that computation loses during an exchange.
   virtual double taken_by_exchanges() const = 0;
-  virtual double disk_bytes() const { return 2e9; }  ///< per second and rank: an assumption
+  /// Of offloaded state, read and written together, per second and rank: an assumption.
+  virtual double disk_bytes() const { return 2e9; }
 
   std::string name;
   double stated_flops = 0.0;           ///< the reference for MFU; 0: unknown
@@ -44,6 +45,7 @@ class GpuStepRates final : public StepRates {
   double seconds(const ServerExchange& exchange) const override;
   double host_seconds_of_a_call() const override { return kHostSecondsOfACall; }
   double taken_by_exchanges() const override { return kTakenByExchanges; }
+  double disk_bytes() const override { return 2.0 * rates_.links.host; }
 
  private:
   GpuRates rates_;

@@ -27,7 +27,7 @@ void check_can_be_fed(const Recipe& recipe, const TrainingOptions& options) {
   if (options.separate_documents) refuse("documents that are kept apart (data.documents)");
   if (options.preference.active()) refuse("a loss on preferences (preference)");
   if (recipe.distillation.active()) refuse("a teacher (distillation)");
-  if (options.uses_disk()) refuse("state on disk (zero_optimization.offload_*)");
+  if (options.offloads()) refuse("offloaded state (zero_optimization.offload_*)");
   if (options.model.adapter.active()) refuse("adapters, whose base is a file (adapter)");
 }
 

@@ -70,7 +70,8 @@ struct TrainingOptions {
   /// Steps after which copies of the weights are compared (weight_check.h); 0: never.
   std::int64_t weight_hash_interval = 0;
 
-  bool uses_disk() const { return optimizer.offload.active() || model.residual_slots > 0; }
+  /// Whether state or kept inputs are elsewhere between uses (core/offload_home.h).
+  bool offloads() const { return optimizer.offload.active() || model.residual_slots > 0; }
 
   PartSharding sharding_of(const UnitId& unit) const {
     const auto own = parts.find(unit.part);

@@ -44,7 +44,7 @@ std::int64_t KeptInputs::bytes(const model::ModelShape& shape) {
 
 KeptInputs::KeptInputs(const sharding::Rank& rank, const model::ModelShape& shape,
                        const model::Transformer& transformer)
-    : home_(*rank.disk),
+    : home_(*rank.offload_home),
       transformer_(transformer),
       slots_(shape.residual_slots),
       first_(static_cast<int>(model::lowest_trained_block(shape))),
@@ -61,8 +61,8 @@ Tensor KeptInputs::slot_of(int block) const {
 }
 
 void KeptInputs::wait(int block) {
-  std::vector<DiskHome::Ticket>& tickets = asked_[static_cast<std::size_t>(block % slots_)];
-  for (const DiskHome::Ticket ticket : tickets) home_.wait(ticket);
+  std::vector<OffloadHome::Ticket>& tickets = asked_[static_cast<std::size_t>(block % slots_)];
+  for (const OffloadHome::Ticket ticket : tickets) home_.wait(ticket);
   tickets.clear();
 }
 
@@ -71,7 +71,7 @@ template <class Ask>
 void KeptInputs::each_block(int block, const Ask& ask) {
   const Tensor at_rest = on_disk_[static_cast<std::size_t>(block - first_)].tensor();
   const Tensor memory = slot_of(block);
-  std::vector<DiskHome::Ticket>& tickets = asked_[static_cast<std::size_t>(block % slots_)];
+  std::vector<OffloadHome::Ticket>& tickets = asked_[static_cast<std::size_t>(block % slots_)];
   for (std::int64_t first = 0; first < at_rest.numel; first += model::kResidualBlock) {
     const std::int64_t count = std::min(model::kResidualBlock, at_rest.numel - first);
     tickets.push_back(ask(at_rest.part(first, count).data, memory.part(first, count).data));

@@ -7,12 +7,12 @@
 ///
 /// Order   the rank's thread calls, for each block: `before_write`, then `read` in a forward; and
 ///         `before_read`, then `done` in a backward. Block L is what the head reads.
-/// Errors  as DiskHome
+/// Errors  as OffloadHome
 #pragma once
 
 #include <vector>
 
-#include "core/disk_home.h"
+#include "core/offload_home.h"
 #include "engine/model/shape.h"
 #include "sharding/mesh/rank.h"
 
@@ -52,11 +52,11 @@ class KeptInputs {
   template <class Ask>
   void each_block(int block, const Ask& ask);
 
-  DiskHome& home_;
+  OffloadHome& home_;
   const model::Transformer& transformer_;
   int slots_, first_;
   std::vector<Buffer> on_disk_;                       // of the blocks from first_ on
-  std::vector<std::vector<DiskHome::Ticket>> asked_;  // by slot: what last used it
+  std::vector<std::vector<OffloadHome::Ticket>> asked_;  // by slot: what last used it
 };
 
 }  // namespace sherd::engine

@@ -45,7 +45,7 @@ void fill_initial_values(const sharding::UnitState& unit, const sharding::Rank& 
       const std::vector<Box> held =
           parameter.cut ? parameter.cut->boxes() : model::whole_box(parameter);
       const std::int64_t columns = parameter.cut ? parameter.cut->columns() : held[0].num_columns;
-      rank.each_part(slice.part(piece.position, piece.count), true,
+      rank.each_part(rank.compute(), slice.part(piece.position, piece.count), true,
                      [&](const Tensor& part, std::int64_t first) {
                        model::fill_initial_values(rank.compute(), seed, parameter, held, columns,
                                                   piece.first_element + first, part);

@@ -44,7 +44,7 @@ class Fixture {
   }
   ~Fixture() { home_->drain(); }
 
-  DiskHome& home() { return *home_; }
+  OffloadHome& home() { return *home_; }
   const std::string& folder() const { return folder_.path(); }
   float* at(std::int64_t block) const {
     return static_cast<float*>(block < 3 ? first_.tensor().data : second_.tensor().data) +
@@ -56,7 +56,7 @@ class Fixture {
                                     i * disk_room(4 * kBlock));
   }
 
-  DiskHome::Ticket write(std::int64_t block, float value, std::int64_t in_slot = 0) {
+  OffloadHome::Ticket write(std::int64_t block, float value, std::int64_t in_slot = 0) {
     home_->wait(last_);  // the memory is its request's until then
     std::iota(slot(in_slot), slot(in_slot) + numel(block), value);
     return last_ = home_->write(at(block), slot(in_slot));
@@ -80,9 +80,9 @@ class Fixture {
  private:
   test::TempFolder folder_;
   HeapAllocator memory_source_;
-  std::shared_ptr<DiskHome> home_;
+  std::shared_ptr<OffloadHome> home_;
   Buffer first_, second_, memory_;
-  DiskHome::Ticket last_ = 0;
+  OffloadHome::Ticket last_ = 0;
 };
 
 // Flips a bit of what is read, once asked to.

@@ -9,10 +9,11 @@
 #include <numeric>
 #include <thread>
 
-#include "core/disk_home.h"
+#include "core/offload_home.h"
 #include "engine/data/batcher.h"
 #include "engine/model/parameters.h"
 #include "engine/offload/file_home.h"
+#include "engine/offload/host_home.h"
 #include "engine/plan/memory_plan.h"
 #include "engine/train/token_feed.h"
 #include "sharding/processes/environment.h"
@@ -222,9 +223,9 @@ void collect_parameters(const engine::ShardedModel& model,
     }
     Tensor slice = unit.fp32_slice(unit.own_slice());
     std::vector<float> from_disk;
-    if (rank.disk && rank.disk->has(slice.data)) {
+    if (rank.offload_home && rank.offload_home->has(slice.data)) {
       from_disk.resize(static_cast<std::size_t>(slice.numel));
-      rank.disk->copy(slice.data, from_disk.data(), slice.bytes());
+      rank.offload_home->copy(slice.data, from_disk.data(), slice.bytes());
       slice.data = from_disk.data();
     }
     for (const sharding::Piece& piece : unit.layout().pieces(unit.own_slice())) {
@@ -301,7 +302,10 @@ void place_training(engine::LaunchOptions& launch, const RunShape& setup,
                   .num_threads = threads,
                   .device = device,
                   .separate_memory = setup.place != RunShape::Place::kHost});
-    for (const BufferSpec& copy : DiskHome::copy_buffers(buffers, false)) buffers.push_back(copy);
+    for (const BufferSpec& copy :
+         OffloadHome::copy_buffers(buffers, false, setup.place != RunShape::Place::kHost)) {
+      buffers.push_back(copy);
+    }
     if (setup.place == RunShape::Place::kHost) return buffers;
     const auto batches = engine::batch_buffers(options);
     buffers.insert(buffers.end(), batches.begin(), batches.end());
@@ -340,9 +344,11 @@ Outcome train(engine::TrainingOptions options, const RunShape& setup, int num_st
   const bool apart = setup.place != RunShape::Place::kHost;
   place_training(launch, setup, options);
   const test::TempFolder state;
-  if (options.uses_disk()) {
-    launch.disk = [&](int r) {
-      const MemoryPlan plan = engine::plan_disk(options, {.mesh = mesh_of(setup), .rank = r});
+  if (options.offloads()) {
+    launch.offload_home = [&](const sharding::Rank& rank) {
+      const MemoryPlan plan =
+          engine::plan_offload(options, {.mesh = mesh_of(setup), .rank = rank.rank});
+      if (rank.separate_memory()) return engine::make_host_home(plan, rank);
       return engine::make_file_home(
           plan,
           {.folder = state.path(), .disk = setup.disk ? setup.disk : &checkpoint::posix_disk()});
@@ -365,10 +371,10 @@ Outcome train(engine::TrainingOptions options, const RunShape& setup, int num_st
     }
     rank.guard([&] {
       for (int step = 0; step < num_steps; ++step) {
-        const DiskTraffic before = rank.disk ? rank.disk->traffic() : DiskTraffic{};
+        const DiskTraffic before = rank.offload_home ? rank.offload_home->traffic() : DiskTraffic{};
         const engine::StepResult result = training_step.run(step, next_batch);
-        if (rank.disk && step > 0 && !result.skipped) {
-          const DiskTraffic after = rank.disk->traffic(),
+        if (rank.offload_home && step > 0 && !result.skipped) {
+          const DiskTraffic after = rank.offload_home->traffic(),
                             planned =
                                 engine::TrainingStep::disk_traffic(options, rank.mesh, rank.rank);
           EXPECT_EQ(after.read - before.read, planned.read) << name_of(setup);

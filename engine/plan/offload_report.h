@@ -1,5 +1,5 @@
-/// What a recipe keeps on disk between uses: how much, what a step moves, and how much the drive is
-/// written in a run.
+/// What a recipe keeps on disk, or for GPUs on the host, between uses: how much, what a step moves,
+/// and how much a drive is written in a run.
 #pragma once
 
 #include <optional>
@@ -14,9 +14,10 @@ struct DiskRates {
   double read = 0.0, write = 0.0;
 };
 
-struct DiskPlan {
+struct OffloadReport {
   int rank = 0;               ///< the one that needs the most memory
-  BytesByCategory at_rest{};  ///< its state on disk
+  bool on_host = false;       ///< in the host's memory; then there are no files
+  BytesByCategory at_rest{};  ///< its state there
   std::int64_t file_bytes = 0;
   bool has_second_places = false;   ///< for what saves still need
   std::int64_t all_file_bytes = 0;  ///< of all ranks
@@ -30,10 +31,10 @@ struct DiskPlan {
 };
 
 /// None if everything is in memory.
-std::optional<DiskPlan> disk_plan(const PlannedRecipe& planned, const WorldPlan& world,
+std::optional<OffloadReport> offload_report(const PlannedRecipe& planned, const WorldPlan& world,
                                   const std::optional<DiskRates>& rates);
-std::string disk_plan_text(const DiskPlan& plan);
-/// "on disk, each rank: optimizer 1.2 GiB"; of a rank's plan_disk.
-std::string on_disk_line(const MemoryPlan& disk);
+std::string offload_text(const OffloadReport& plan);
+/// "on disk, each rank: optimizer 1.2 GiB"; of a rank's plan_offload.
+std::string offloaded_line(const MemoryPlan& offloaded, bool on_host);
 
 }  // namespace sherd::engine

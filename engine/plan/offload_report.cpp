@@ -1,8 +1,8 @@
-#include "engine/plan/disk_plan.h"
+#include "engine/plan/offload_report.h"
 
 #include <fmt/format.h>
 
-#include "core/disk_home.h"
+#include "core/offload_home.h"
 #include "core/human_text.h"
 #include "engine/train/training_step.h"
 
@@ -27,26 +27,27 @@ std::string kinds_text(const BytesByCategory& bytes) {
 
 }  // namespace
 
-std::optional<double> DiskPlan::step_seconds() const {
+std::optional<double> OffloadReport::step_seconds() const {
   if (!rates) return std::nullopt;
   return static_cast<double>(all_step.read) / rates->read +
          static_cast<double>(all_step.written) / rates->write;
 }
 
-std::optional<DiskPlan> disk_plan(const PlannedRecipe& planned, const WorldPlan& world,
+std::optional<OffloadReport> offload_report(const PlannedRecipe& planned, const WorldPlan& world,
                                   const std::optional<DiskRates>& rates) {
-  if (!planned.options.uses_disk()) return std::nullopt;
-  DiskPlan plan;
+  if (!planned.options.offloads()) return std::nullopt;
+  OffloadReport plan;
   plan.rank = world.worst_rank();
-  plan.has_second_places = planned.recipe.checkpoint.saves();
+  plan.on_host = planned.device.separate_memory;
+  plan.has_second_places = !plan.on_host && planned.recipe.checkpoint.saves();
   plan.max_steps = planned.recipe.training.max_steps;
   plan.rates = rates;
-  const MemoryPlan& worst = world.disk_of(plan.rank);
+  const MemoryPlan& worst = world.offloaded_of(plan.rank);
   plan.at_rest = worst.at_rest();
   plan.file_bytes = file_bytes(worst, plan.has_second_places);
   plan.step = TrainingStep::disk_traffic(planned.options, planned.mesh, plan.rank);
   for (const WorldPlan::EqualRanks& group : world.equal_ranks()) {
-    plan.all_file_bytes += group.num_ranks * file_bytes(group.disk, plan.has_second_places);
+    plan.all_file_bytes += group.num_ranks * file_bytes(group.offloaded, plan.has_second_places);
     const DiskTraffic step =
         TrainingStep::disk_traffic(planned.options, planned.mesh, group.first_rank);
     plan.all_step.read += group.num_ranks * step.read;
@@ -55,11 +56,24 @@ std::optional<DiskPlan> disk_plan(const PlannedRecipe& planned, const WorldPlan&
   return plan;
 }
 
-std::string on_disk_line(const MemoryPlan& disk) {
-  return "on disk, each rank: " + kinds_text(disk.at_rest());
+std::string offloaded_line(const MemoryPlan& offloaded, bool on_host) {
+  return fmt::format("{}, each rank: {}", on_host ? "in the host's memory" : "on disk",
+                     kinds_text(offloaded.at_rest()));
 }
 
-std::string disk_plan_text(const DiskPlan& plan) {
+namespace {
+
+std::string host_text(const OffloadReport& plan) {
+  return fmt::format(
+      "in the host's memory, rank {}: {}\na step of all ranks copies {} to GPUs and {} back\n",
+      plan.rank, kinds_text(plan.at_rest), human_bytes(plan.all_step.read),
+      human_bytes(plan.all_step.written));
+}
+
+}  // namespace
+
+std::string offload_text(const OffloadReport& plan) {
+  if (plan.on_host) return host_text(plan);
   std::string text =
       fmt::format("on disk, rank {}: {}\nfile: {}{}; of all ranks {}\n", plan.rank,
                   kinds_text(plan.at_rest), human_bytes(plan.file_bytes),

@@ -1,4 +1,4 @@
-#include "core/disk_home.h"
+#include "core/offload_home.h"
 
 #include <algorithm>
 
@@ -20,16 +20,32 @@ std::int64_t disk_room_of(const BufferSpec& buffer, bool snapshots) {
   return snapshots && is_kept_for_saves(buffer) ? 2 * room : room;
 }
 
-std::vector<BufferSpec> DiskHome::copy_buffers(const std::vector<BufferSpec>& buffers, bool saves) {
-  std::int64_t bytes = 0;
+std::vector<BufferSpec> OffloadHome::copy_buffers(const std::vector<BufferSpec>& buffers,
+                                                  bool saves, bool separate_memory) {
+  std::int64_t bytes = 0, gathered = 0;
   for (const BufferSpec& buffer : buffers) {
-    if (buffer.home == Home::kDisk) bytes = std::max(bytes, disk_room(block_bytes(buffer)));
+    if (buffer.home != Home::kDisk) continue;
+    const std::int64_t room = disk_room(block_bytes(buffer));
+    bytes = std::max(bytes, room);
+    const bool has_weights =
+        buffer.category == Category::kParameters || buffer.category == Category::kMaster;
+    if (has_weights) gathered = std::max(gathered, room);
   }
   if (bytes == 0) return {};
   // Buffers of this category are placed on pages.
+  if (separate_memory) {
+    if (gathered == 0) return {};
+    return {{"offload.copy", Category::kCheckpoint, DType::kU8, gathered},
+            {"offload.gathered", Category::kCheckpoint, DType::kU8, gathered}};
+  }
   std::vector<BufferSpec> copies = {{"offload.copy", Category::kCheckpoint, DType::kU8, bytes}};
   if (saves) copies.push_back({"offload.snapshot", Category::kCheckpoint, DType::kU8, bytes});
   return copies;
+}
+
+BufferSpec OffloadHome::on_host(BufferSpec buffer) {
+  buffer.home = Home::kHost;
+  return buffer;
 }
 
 }  // namespace sherd
