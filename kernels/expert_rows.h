@@ -54,12 +54,13 @@ struct ExpertRankCounts {
 };
 void expert_rank_counts(Stream& stream, const ExpertRankCounts& args);
 
-/// out[r] = x[token of row r] for the rows of `ranges`.
+/// out[r] = x[token of row r] (times row r's weight) for the rows of `ranges`.
 struct ExpertPack {
   ExpertsShape shape;
   ConstTensor order, x;
   std::vector<RowRange> ranges;
-  Tensor out;  ///< [T k, D]
+  Tensor out;             ///< [T k, D]
+  ConstTensor weights{};  ///< f32 [T k], of home rows; empty: 1
 };
 void expert_pack(Stream& stream, const ExpertPack& args);
 

@@ -8,6 +8,11 @@
 ///   d_b_e    += d_up;   d_c_e += w_te dy_t
 ///   d_x_t     = sum over chosen e of up_e^T d_up (+ router_t) (+ shared_t)
 ///
+/// With `weighs_input`, a weight multiplies what its expert reads, rounded to the type (Llama 4):
+///
+///   z_te  = w_te x_t;   y_t = sum over chosen e of f_e(z_te);   d_z = up_e^T d_up
+///   d_w_te = <d_z, x_t>;   d_x_t = sum over chosen e of w_te d_z;   d_up_e += d_up z_te^T
+///
 /// Rounds    The rows of all tokens, sorted by expert, then by token, are cut into pieces of at
 ///           most kExpertPiece rows of one expert. A round takes as many whole pieces as the
 ///           buffers have rows for. So memory is the same for every routing; an uneven one takes no
@@ -47,6 +52,7 @@ struct ExpertsShape {
   std::int64_t experts = 0, ffn_width = 0;  ///< E, F
   int per_token = 1;                        ///< k
   ActivationKind activation = ActivationKind::kSwiGlu;
+  bool weighs_input = false;
   std::int64_t buffer_rows = 0;  ///< of a round; at least one piece
 
   std::int64_t up_width() const { return (is_gated(activation) ? 2 : 1) * ffn_width; }

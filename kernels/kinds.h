@@ -12,7 +12,7 @@ enum class NormKind { kLayerNorm, kRmsNorm };  ///< kernels/norm.h
 enum class ActivationKind { kGelu, kSwiGlu, kGeluErf, kRelu2, kGeGlu, kClampedSwiGlu };
 
 /// kernels/router.h
-enum class RouterScore { kSoftmax, kSoftmaxOfChosen, kSigmoid };
+enum class RouterScore { kSoftmax, kSoftmaxOfChosen, kSigmoid, kSparsemixer };
 /// What counts as one group of tokens in the balance loss of a router.
 enum class BalanceScope { kSequence, kMicroBatch, kPreviousStep };
 
@@ -47,6 +47,11 @@ struct RotaryFrequencies {
   bool truncate = true;                                  ///< yarn
   double attention_factor = 0.0;                         ///< on cos and sin; 0: use the rule above
   std::vector<double> short_factors{}, long_factors{};   ///< longrope, r / 2 each
+  /// Above 0: no rotation; queries are multiplied by 1 + growth ln(1 + floor((p + 1) / step)).
+  double query_growth = 0.0;
+  std::int64_t query_step = 1;
+
+  bool rotates() const { return query_growth == 0.0; }
 
   bool operator==(const RotaryFrequencies&) const = default;
 };

@@ -7,6 +7,14 @@
 ///   weight   s of the chosen ones (without the bias), times scale; with `normalise` divided by
 ///            their sum; or softmax over the chosen logits
 ///
+/// Without bias and groups, sigmoids are compared by their logits, which don't saturate.
+///
+/// sparsemixer (Phi-3.5-MoE; Liu et al., arXiv:2310.00811), evaluation only, k = 2:
+///
+///   first    the largest l, M; its weight is its softmax over the e with
+///            (M - l_e) / max(|l_e|, M) <= 2 jitter
+///   second   the same without the first expert
+///
 /// Losses, which keep experts in balance, for each balance group of n tokens (a sequence, or the
 /// micro-batch):
 ///
@@ -49,6 +57,7 @@ struct RouterShape {
   float scale = 1.0f;
   float least_sum = 0.0f;  ///< what weights are divided by is at least this
   float added_sum = 0.0f;  ///< or has this added to it
+  float jitter = 0.0f;     ///< of sparsemixer
   int groups = 1, kept_groups = 1;
   int group_scores = 1;  ///< 1: a group's largest; 2: the sum of its two largest
   BalanceScope scope = BalanceScope::kSequence;

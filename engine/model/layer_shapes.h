@@ -51,6 +51,8 @@ struct MoeShape {
   double scale = 1.0;
   double least_sum = 0.0, added_sum = 0.0;
   int groups = 1, kept_groups = 1, group_scores = 1;
+  bool weighs_input = false;      ///< a weight multiplies what its expert reads
+  double jitter = 0.0;            ///< sparsemixer's width of near ties
   bool biases = false;            ///< of the router's logits and of the experts' projections
   bool correction_bias = false;   ///< the router has a bias that only the choice of experts sees
   double bias_update_rate = 0.0;  ///< by which an update moves it towards balance

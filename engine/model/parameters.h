@@ -5,7 +5,7 @@
 ///                and, with a tied head, final_norm.weight, .bias [D]
 ///   block.i      block.i.SITE.weight, .bias for the layer's sites (engine/model/sites.h), in order
 ///   block.i.PART the same of the sites in one of ModelShape::layer_parts
-///   head         final_norm.*, head.weight [V, D]   (untied)
+///   head         final_norm.*, head.weight [V, D], head.bias [V]   (untied)
 ///
 /// With an adapter, a unit has the parameters of its sites' targets after its own. Their indices
 /// follow those of the whole model, so the model's initial values are the same with and without
@@ -52,6 +52,7 @@ struct HeadParameters {
   Affine final_norm;
   Tensor weight;      ///< [V, D]; the token embedding's if tied
   bool adds = false;  ///< for the weight's gradient: add to the existing values
+  Tensor bias{};      ///< [V], or empty; not trained
 };
 
 std::vector<UnitSpec> parameter_table(const ModelShape& shape);

@@ -24,6 +24,7 @@ kernels::QkRows rows_of(QkNorm norm) {
     case QkNorm::kNone:
     case QkNorm::kHead:
     case QkNorm::kHeadAfterRotary:
+    case QkNorm::kRotated:
       break;
   }
   return kernels::QkRows::kHeads;
@@ -114,6 +115,12 @@ std::int64_t ModelShape::ffn_width_of(std::int64_t block) const {
   return kind.ffn_width > 0 ? kind.ffn_width : ffn_width;
 }
 
+bool ModelShape::normalises_heads(std::int64_t block) const {
+  if (qk_norm != QkNorm::kRotated) return qk_norm != QkNorm::kNone;
+  const int table = layer(block).rotary;
+  return table >= 0 && rotary[static_cast<std::size_t>(table)].rotates();
+}
+
 kernels::TokenGroups ModelShape::token_groups() const {
   if (!part.has_canonical_sums()) return {};
   return {.groups = kSumGroups / context.degree,
@@ -178,6 +185,7 @@ kernels::QkNormShape ModelShape::qk_norm_shape() const {
           .head_width = head_width(),
           .eps = static_cast<float>(norm_eps),
           .weight_offset = static_cast<float>(norm_offset),
+          .weightless = qk_norm == QkNorm::kRotated,
           .all_query_heads = cuts_normalised_rows() ? all_query_heads() : 0,
           .all_kv_heads = cuts_normalised_rows() ? all_kv_heads() : 0,
           .groups = std::max(1, part.sum_groups),
@@ -227,6 +235,7 @@ kernels::RouterShape ModelShape::router() const {
           .scale = static_cast<float>(moe.scale),
           .least_sum = static_cast<float>(moe.least_sum),
           .added_sum = static_cast<float>(moe.added_sum),
+          .jitter = static_cast<float>(moe.jitter),
           .groups = moe.groups,
           .kept_groups = moe.kept_groups,
           .group_scores = moe.group_scores,
@@ -242,6 +251,7 @@ kernels::ExpertsShape ModelShape::experts() const {
                               .ffn_width = moe.ffn_width,
                               .per_token = moe.per_token,
                               .activation = activation,
+                              .weighs_input = moe.weighs_input,
                               .buffer_rows = moe.buffer_rows};
   if (moe.buffer_rows == 0) shape.buffer_rows = tokens();
   shape.buffer_rows = kernels::experts_buffer_rows(shape);

@@ -41,7 +41,7 @@ enum class NormPlacement { kPre, kPost, kSandwich };
 enum class BlockForm { kSequential, kParallel, kParallelOneNorm };
 
 /// Norms of queries and keys: kernels/qk_norm.h.
-enum class QkNorm { kNone, kHead, kHeadAfterRotary, kPerHead, kProjection };
+enum class QkNorm { kNone, kHead, kHeadAfterRotary, kPerHead, kProjection, kRotated };
 
 /// How a layer's queries, keys and values are made; all layers are of one kind.
 enum class AttentionKind {
@@ -78,7 +78,7 @@ struct LayerPart {
 };
 
 struct Biases {
-  bool norm = false, qkv = false, output = false, mlp = false;
+  bool norm = false, qkv = false, output = false, mlp = false, head = false;
 
   static constexpr Biases everywhere() { return {true, true, true, true}; }
 };
@@ -258,6 +258,7 @@ struct ModelShape {
     return activation == kernels::ActivationKind::kGelu && recompute != Recompute::kSelective &&
            !adapter.has_target("mlp.up");
   }
+  bool normalises_heads(std::int64_t block) const;  ///< kRotated: in layers that rotate
   bool has_mlp(std::int64_t block) const { return layer(block).mlp != MlpKind::kNone; }
   bool has_experts(std::int64_t block) const { return layer(block).mlp == MlpKind::kExperts; }
   /// F of a layer, 0 if it has no MLP; and U, the number of outputs of the up projection.

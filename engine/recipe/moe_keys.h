@@ -18,6 +18,8 @@ struct MoeKeys {
   RouterScore score = RouterScore::kSoftmax;
   bool normalize_weights = false;
   double weight_scale = 0;
+  bool weigh_input = false;
+  double jitter = 0;  ///< of sparsemixer
   std::int64_t num_groups = 0, kept_groups = 0;
   bool bias = false;
   bool correction_bias = false;

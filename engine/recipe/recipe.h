@@ -84,21 +84,21 @@ struct Recipe {
     NormPlacement norm_placement = NormPlacement::kPre;
     double norm_offset = 0;
     bool norm_bias = false;
-    bool qkv_bias = false, output_bias = false, mlp_bias = false;
+    bool qkv_bias = false, output_bias = false, mlp_bias = false, head_bias = false;
     QkNorm qk_norm = QkNorm::kNone;
     /// Latent attention (engine/model/layer_shapes.h); a rank of 0: none.
     std::int64_t kv_lora_rank = 0, q_lora_rank = 0;
     std::int64_t qk_nope_head_dim = 0, qk_rope_head_dim = 0, v_head_dim = 0;
     bool attention_sinks = false;
-    double attention_scale = 0;    ///< 0: 1 / sqrt(head_width)
-    double attention_softcap = 0;  ///< 0: none
-    double logits_scale = 0;
-    double logits_softcap = 0;  ///< 0: none
-    double embedding_scale = 0;
-    double residual_scale = 0;
-    std::int64_t window = 0;    ///< 0: full attention
-    std::string window_layers;  ///< '1' where a layer is windowed; repeated
-    std::string rope_layers;    ///< '1' where a layer rotates queries and keys; repeated
+    double attention_scale = 0;                   ///< 0: 1 / sqrt(head_width)
+    double attention_softcap = 0;                 ///< 0: none
+    double logits_scale = 0, logits_softcap = 0;  ///< softcap 0: none
+    double embedding_scale = 0, residual_scale = 0;
+    double query_growth = 0;      ///< 0: none
+    std::int64_t query_step = 0;  ///< positions
+    std::int64_t window = 0;      ///< 0: full attention
+    std::string window_layers;    ///< '1' where a layer is windowed; repeated
+    std::string rope_layers;      ///< '1' where a layer rotates queries and keys; repeated
     double rope_fraction = 0;
     RotaryScaling rope_scaling = RotaryScaling::kNone;
     double rope_factor = 0;

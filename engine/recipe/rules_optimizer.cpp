@@ -103,7 +103,7 @@ model::ModelShape shape_of(const Recipe& recipe) {
                                                             : model::Positions::kRope;
   shape.activation =
       is_gated(m.activation) ? kernels::ActivationKind::kSwiGlu : kernels::ActivationKind::kGelu;
-  shape.biases = {m.norm_bias, m.qkv_bias, m.output_bias, m.mlp_bias};
+  shape.biases = {m.norm_bias, m.qkv_bias, m.output_bias, m.mlp_bias, m.head_bias};
   shape.tied = m.tie_embeddings;
   if (recipe.adapter.type == AdapterChoice::kLora) {
     shape.adapter.rank = recipe.adapter.rank;

@@ -80,6 +80,8 @@ model::MoeShape experts_of(const MoeKeys& moe) {
           .groups = static_cast<int>(moe.num_groups),
           .kept_groups = static_cast<int>(moe.kept_groups),
           .group_scores = by_sigmoid ? 2 : 1,
+          .weighs_input = moe.weigh_input,
+          .jitter = moe.jitter,
           .biases = moe.bias,
           .correction_bias = moe.correction_bias,
           .bias_update_rate = moe.bias_update_rate,
@@ -175,7 +177,7 @@ model::ModelShape model_shape(const Recipe& recipe) {
   shape.positions = m.positions == PositionChoice::kLearned ? model::Positions::kLearned
                                                             : model::Positions::kRope;
   shape.activation = activation_of(m.activation);
-  shape.biases = {m.norm_bias, m.qkv_bias, m.output_bias, m.mlp_bias};
+  shape.biases = {m.norm_bias, m.qkv_bias, m.output_bias, m.mlp_bias, m.head_bias};
   shape.tied = m.tie_embeddings;
   shape.dropout = m.dropout;
   shape.norm_eps = m.norm_eps;
