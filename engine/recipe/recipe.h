@@ -26,6 +26,7 @@
 #include "engine/recipe/adapter_keys.h"
 #include "engine/recipe/bad_steps_keys.h"
 #include "engine/recipe/choices.h"
+#include "engine/recipe/compression_keys.h"
 #include "engine/recipe/diloco_keys.h"
 #include "engine/recipe/distillation_keys.h"
 #include "engine/recipe/hook_keys.h"
@@ -298,6 +299,8 @@ struct Recipe {
   PreferenceKeys preference;
   DistillationKeys distillation;
   DilocoKeys diloco;
+  PowerSgdKeys powersgd;
+  DgcKeys dgc;
 
   /// Parts into which ranks divide a batch. Ranks that hold parts of one model copy share a batch
   /// part.

@@ -68,6 +68,9 @@ sharding::ParameterGather& ShardedModel::parameters() {
 sharding::GradientReduction& ShardedModel::gradients() {
   return runner_->gradients();
 }
+optim::CompressedSum* ShardedModel::compressed_sum() const {
+  return runner_->compressed_sum();
+}
 void ShardedModel::plan(std::vector<int> uses) {
   runner_->parameters().plan(std::move(uses));
 }

@@ -21,6 +21,9 @@ struct ComputeDevice;
 namespace sherd::model {
 class Transformer;
 }
+namespace sherd::optim {
+class CompressedSum;
+}
 namespace sherd::sharding {
 class GradientReduction;
 class ParameterGather;
@@ -59,6 +62,8 @@ class ShardedModel {
   const std::vector<sharding::UnitState>& units() const;
   sharding::ParameterGather& parameters();
   sharding::GradientReduction& gradients();
+  /// Null without TrainingOptions::compression.
+  optim::CompressedSum* compressed_sum() const;
   model::Transformer& transformer();  ///< of a rank that computes
   /// Whether this rank computes; an owner (sharding/mesh/mesh.h) only updates.
   bool computes() const;

@@ -129,6 +129,9 @@ class TrainingStep {
   /// Of replicas that train apart: those of this rank's replica. If unset, its tokens.
   std::function<std::int64_t(std::int64_t step)> num_targets_of_replica;
 
+  /// For compression that is stronger from epoch to epoch: steps in one; 0: unknown.
+  std::int64_t steps_per_epoch = 0;
+
   /// With TrainingOptions::num_loss_sources, both: the source of a row of the step's batch, and the
   /// tokens of each source that have a target, over all ranks and micro-steps.
   std::function<int(std::int64_t step, std::int64_t row)> source_of_row;
@@ -214,6 +217,7 @@ class TrainingStep {
   void synchronise_replicas(std::int64_t steps_done);
   void exchange_published();
   std::chrono::nanoseconds exchange_cpu_time() const;
+  void begin_compression(std::int64_t step);
   void accumulate_gradients(std::int64_t step, const NextBatch& next_batch);
   RankStats own_stats(const StepRequests& asked);
   void begin_own_time();

@@ -17,11 +17,14 @@ constexpr int kAccumulator = -2;
 }  // namespace
 
 GradientReduction::GradientReduction(const Rank& rank, const std::vector<UnitState>& units,
-                                     int num_micro_steps)
+                                     int num_micro_steps, ReplicaSum* compressed)
     : rank_(&rank),
       units_(&units),
       num_micro_steps_(num_micro_steps),
       coded_(rank, units, num_micro_steps),
+      plain_sum_(rank, units),
+      coded_sum_(rank, units, coded_),
+      compressed_sum_(compressed),
       owners_(rank, units, num_micro_steps),
       reduced_(rank.make_event()),
       zero_waits_(wait_kind(rank.mesh, zero_axes())),
@@ -68,9 +71,16 @@ void GradientReduction::set_up(int at, const Rank& rank) {
               "{} groups of a batch of {} x {} micro-batches on {} replicas", groups, reductions,
               unit.plan().num_parts, unit.plan().num_replicas);
   communicators_.push_back(&rank.groups->get(unit.placement().group, Purpose::kReduce));
-  replicas_.push_back(unit.plan().num_replicas == 1
-                          ? nullptr
-                          : &rank.groups->get(replica_axes(unit.placement()), Purpose::kReduce));
+  SHERD_CHECK(!unit.plan().compressed_sum || compressed_sum_ != nullptr,
+              "no compressed sum of {} is given", unit.name());
+  if (unit.plan().compressed_sum && unit.trains()) {
+    replicas_.push_back(compressed_sum_);
+  } else if (unit.plan().num_replicas == 1) {
+    replicas_.push_back(nullptr);
+  } else {
+    replicas_.push_back(unit.plan().reduces_blocks() ? static_cast<ReplicaSum*>(&coded_sum_)
+                                                     : &plain_sum_);
+  }
 }
 
 int GradientReduction::place_of(int unit, UnitEnd end) const {
@@ -319,26 +329,11 @@ void GradientReduction::finish_unit(int at) {
   Stream& stream = rank_->reduce();
   if (replicas_[at]) {
     marks_->record(stream, zero_waits_);
-    add_replicas(at);
+    replicas_[at]->add(stream, unit_at(at), own_part_at(at));
     marks_->record(stream, wait_kind(kReplicateAxis));
   }
   if (!state.placement().optimizer_sharded()) {
     communicators_[at]->all_gather(stream, state.name(), gradients_at(at));
-  }
-}
-
-void GradientReduction::add_replicas(int at) {
-  const UnitState& state = state_at(at);
-  Stream& stream = rank_->reduce();
-  const Tensor part = own_part_at(at);
-  const bool divides = state.plan().divides_parts();
-  if (state.plan().reduces_blocks()) {
-    coded_.add_replicas(stream, *replicas_[at], unit_at(at), part);
-    if (!divides) replicas_[at]->all_gather(stream, state.name(), part);
-  } else if (divides) {
-    replicas_[at]->reduce_scatter(stream, state.name(), part, own_gradient_at(at));
-  } else {
-    replicas_[at]->all_reduce(stream, state.name(), part);
   }
 }
 

@@ -31,6 +31,8 @@
 /// sum of a replica, or of a group of the batch, is rounded again before it is added to others. Stage
 /// 0 then has no all_reduce: the sums are gathered as they are.
 ///
+/// Sums over replicas are replica_sum.h's, plain, in blocks or compressed.
+///
 /// With owners, a worker's reduction is a push to them (sharding/zero/owner_exchange.h), from its slot
 /// or its full accumulator. An owner only closes units, in the workers' order, and adds what comes.
 ///
@@ -51,6 +53,7 @@
 #include "sharding/mesh/traffic.h"
 #include "sharding/zero/coded_reduction.h"
 #include "sharding/zero/owner_exchange.h"
+#include "sharding/zero/replica_sum.h"
 #include "sharding/zero/unit.h"
 
 namespace sherd::sharding {
@@ -83,7 +86,9 @@ enum class UnitEnd { kUnit, kHead };
 
 class GradientReduction {
  public:
-  GradientReduction(const Rank& rank, const std::vector<UnitState>& units, int num_micro_steps);
+  /// `compressed`: the sum of units with UnitPlan::compressed_sum, on every rank alike.
+  GradientReduction(const Rank& rank, const std::vector<UnitState>& units, int num_micro_steps,
+                    ReplicaSum* compressed = nullptr);
   ~GradientReduction();
 
   void begin_micro_step(int micro_step);
@@ -132,7 +137,6 @@ class GradientReduction {
   void add_ranks(int at, const Tensor& full, const Tensor& sum, const Addends& addends);
   Addends onto_sum(int at) const;
   void add_group(int at, const Tensor& group, const Tensor& sum);
-  void add_replicas(int at);
   void reduce_in_place(int at);
   void finish_unit(int at);
   void add_both_ends(int unit);
@@ -151,13 +155,17 @@ class GradientReduction {
   const std::vector<UnitState>* units_;
   int num_micro_steps_;
   CodedReduction coded_;
+  PlainReplicaSum plain_sum_;
+  CodedReplicaSum coded_sum_;
+  ReplicaSum* compressed_sum_;
   OwnerPush owners_;
   int micro_step_ = 0;
   std::vector<Slot> slots_;
   int apart_ = -1;   // the unit whose ends are apart; -1: none
   Buffer head_end_;  // its head's accumulator
   // Indexed by place: the units, then that head's end.
-  std::vector<Communicator*> communicators_, replicas_;
+  std::vector<Communicator*> communicators_;
+  std::vector<ReplicaSum*> replicas_;                // null: one, whose sum it is
   std::vector<std::shared_ptr<Communicator>> ends_;  // by unit; null: no second end
   std::map<UnitClass, std::size_t> turns_;           // by slot class
   std::vector<int> open_slot_;  // by place: index of the slot, kAccumulator, or kClosed

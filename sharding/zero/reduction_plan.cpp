@@ -151,7 +151,7 @@ Traffic gradient_traffic(const std::vector<UnitPlan>& all_units, int num_micro_s
       traffic.add_silent("gradients", Collective::kReduceScatter, precision.reduce, unit.group(),
                          calls - reductions);
     }
-    if (unit.num_replicas > 1) {
+    if (unit.num_replicas > 1 && !unit.compressed_sum) {
       traffic.add("gradients",
                   unit.divides_parts() ? Collective::kReduceScatter : Collective::kAllReduce,
                   precision.accumulate, unit.part_numel(), unit.replicas());

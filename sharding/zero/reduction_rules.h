@@ -28,7 +28,7 @@ inline bool needs_slot(const UnitPlan& unit, int num_micro_steps) {
 // Whether one call can do everything: reduce, and give every rank the whole sum.
 inline bool all_at_once(const UnitPlan& unit, int num_micro_steps) {
   return !unit.placement.optimizer_sharded() && unit.num_replicas == 1 && !unit.reduces_blocks() &&
-         (at_boundary(unit) || !needs_slot(unit, num_micro_steps));
+         !unit.compressed_sum && (at_boundary(unit) || !needs_slot(unit, num_micro_steps));
 }
 
 }  // namespace sherd::sharding

@@ -105,6 +105,9 @@ struct UnitPlan {
   /// Per parameter: whether the backward may add its gradient to the accumulated one, if that is
   /// full (gradient_reduction.h). Empty: none.
   std::vector<bool> may_add{};
+  /// Whether the sum over replicas is a compressed one (replica_sum.h), which is given to
+  /// GradientReduction; also with one replica.
+  bool compressed_sum = false;
 
   UnitSpec spec;  ///< the trained parameters
   Placement placement;

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <vector>
 
 #include "engine/model/shape.h"
@@ -16,6 +17,10 @@
 #include "optim/lr_schedule.h"
 #include "optim/optimizer.h"
 #include "sharding/zero/unit.h"
+
+namespace sherd::optim {
+struct Compression;
+}
 
 namespace sherd::engine {
 
@@ -65,6 +70,8 @@ struct TrainingOptions {
   optim::AverageOptions average{};
   /// If active, placements have `replicas_apart`, and one group of the batch.
   optim::LocalUpdates local_updates{};
+  /// Of gradients that replicas add (optim/compression.h); null: none.
+  std::shared_ptr<const optim::Compression> compression{};
   /// W_q and W_k of a head whose largest logit exceeds the threshold are scaled after the update.
   double qk_clip_threshold = 0.0, qk_clip_alpha = 0.5;  ///< threshold 0: no clip
   /// Steps after which copies of the weights are compared (weight_check.h); 0: never.

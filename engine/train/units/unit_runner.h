@@ -42,6 +42,10 @@ template <class T>
 struct PerSite;
 }  // namespace sherd::model
 
+namespace sherd::optim {
+class CompressedSum;
+}
+
 namespace sherd::engine {
 
 class AnswerLosses;
@@ -69,6 +73,7 @@ class UnitRunner {
   const std::vector<sharding::UnitState>& units() const { return units_; }
   sharding::ParameterGather& parameters() { return parameters_; }
   sharding::GradientReduction& gradients() { return gradients_; }
+  optim::CompressedSum* compressed_sum() const { return compressed_sum_.get(); }  ///< null: none
   model::Transformer& transformer() { return *transformer_; }
   const model::Transformer& transformer() const { return *transformer_; }
   FrozenWeights& frozen() const { return *frozen_; }
@@ -172,6 +177,7 @@ class UnitRunner {
   std::map<UnitId, int> places_;
   std::unique_ptr<FrozenWeights> frozen_;
   sharding::ParameterGather parameters_;
+  std::unique_ptr<optim::CompressedSum> compressed_sum_;
   sharding::GradientReduction gradients_;
   std::unique_ptr<ModelCollectives> collectives_;
   Buffer logits_;

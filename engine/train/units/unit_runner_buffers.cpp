@@ -12,6 +12,7 @@
 #include "engine/train/units/kept_inputs.h"
 #include "engine/train/units/model_collectives.h"
 #include "engine/train/units/unit_runner.h"
+#include "optim/compressed_sum.h"
 
 namespace sherd::engine {
 namespace {
