@@ -21,7 +21,13 @@ const Case kCases[] = {
      "run.device: cpu."},
     {{"run.cuda_graphs=true", "parallelism.tensor_parallel_degree=2"},
      "run.cuda_graphs is true, but graphs can't contain exchanges of tensor or context ranks; use "
-     "cuda_graphs: false."}};
+     "cuda_graphs: false."},
+    {{"run.cuda_graphs=true", "zero_optimization.offload_optimizer=cpu"},
+     "run.cuda_graphs is true, but graphs can't contain copies to the host's memory; use "
+     "cuda_graphs: false, or zero_optimization.offload_optimizer: none."},
+    {{"zero_optimization.offload_optimizer=nvme"},
+     "zero_optimization.offload_optimizer is nvme, which only CPUs support; use cpu, the host's "
+     "memory, or set run.device: cpu."}};
 
 TEST(DeviceRules, ARecipeThatNamesAGpuIsRefusedWhereItIsRead) {
   for (const Case& each : kCases) {
@@ -34,11 +40,23 @@ TEST(DeviceRules, ARecipeThatNamesAGpuIsRefusedWhereItIsRead) {
 TEST(DeviceRules, OneThatLeavesTheDeviceOpenIsRefusedWhenItIsKnown) {
   for (const Case& each : kCases) {
     const ResolvedRecipe recipe = resolve(kTinyRecipe, each.sets);
-    EXPECT_NO_THROW(require_possible_on(DeviceKind::kCpu, recipe.values));
     EXPECT_EQ(test::error_text<UsageError>(
                   [&] { require_possible_on(DeviceKind::kCuda, recipe.values); }),
               each.sentence);
   }
+}
+
+TEST(DeviceRules, ACpuHasNoOtherMemoryToKeepStateIn) {
+  const std::string sentence =
+      "zero_optimization.offload_optimizer is cpu, but on a CPU all state is in its memory already; "
+      "use nvme for a disk, or none.";
+  const std::string set = "zero_optimization.offload_optimizer=cpu";
+  EXPECT_EQ(error_of(kTinyRecipe, {set, "run.device=cpu"}), "--set " + set + ": " + sentence);
+  const ResolvedRecipe open = resolve(kTinyRecipe, {set});
+  EXPECT_EQ(test::error_text<UsageError>(
+                [&] { require_possible_on(DeviceKind::kCpu, open.values); }),
+            sentence);
+  EXPECT_NO_THROW(require_possible_on(DeviceKind::kCuda, open.values));
 }
 
 TEST(DeviceRules, AllThatAGpuCantDoIsToldAtOnce) {

@@ -55,7 +55,7 @@ TEST(RecipeBlocks, WhatDoesntServeThemSaysSo) {
                 "blocks yet. Leave out one of the two.");
   EXPECT_EQ(error_with({kGather, "zero_optimization.offload_optimizer=nvme"}),
             where +
-                "parameters in blocks, which aren't made from a disk yet. Use gather_dtype: "
+                "parameters in blocks, which aren't made from offloaded ones yet. Use gather_dtype: "
                 "param_dtype, or zero_optimization.offload_optimizer: none.");
   EXPECT_EQ(error_with({kReduce, "zero_optimization.offload_optimizer=nvme"}), "no error");
   EXPECT_NE(error_with({kGather, "adapter.type=lora", "checkpoint.init_from=base"})

@@ -61,7 +61,7 @@ TEST(Tune, RefusesWhatItCantFeed) {
   EXPECT_EQ(usage_error_of([&] {
               tune(resolved(kTiny, {"zero_optimization.offload_optimizer=nvme"}), {}, rates());
             }),
-            "sherd tune makes up its tokens and can't measure state on disk "
+            "sherd tune makes up its tokens and can't measure offloaded state "
             "(zero_optimization.offload_*). Leave it out with --set.");
 }
 
