@@ -25,15 +25,16 @@ namespace {
 constexpr int kSignalled = 128;
 
 std::atomic<int> stop_signal{0};  // the first that asked for an end
-std::atomic<bool> interrupted{false}, save_asked{false};
+std::atomic<bool> interrupted{false}, interrupted_alone{false}, save_asked{false};
 
 extern "C" void ask_to_stop(int signal) {
   int none = 0;
   stop_signal.compare_exchange_strong(none, signal);
 }
-// Ctrl-C reaches mpirun from the terminal.
-extern "C" void note_interrupt(int) {
+// Ctrl-C reaches mpirun from the terminal; what a process sends comes here alone.
+extern "C" void note_interrupt(int, siginfo_t* from, void*) {
   interrupted = true;
+  if (from->si_code <= 0) interrupted_alone = true;
 }
 
 extern "C" void ask_to_save(int) {
@@ -46,15 +47,18 @@ std::string name_of_signal(int signal) {
 }
 
 // An ignored signal stays ignored, as nohup requires.
-void install(int signal, void (*handler)(int)) {
+void install(int signal, struct sigaction action) {
   struct sigaction before {};
   SHERD_CHECK(::sigaction(signal, nullptr, &before) == 0);
   if (before.sa_handler == SIG_IGN) return;
-  struct sigaction action {};
-  action.sa_handler = handler;
-  action.sa_flags = SA_RESTART;
+  action.sa_flags |= SA_RESTART;
   sigemptyset(&action.sa_mask);
   SHERD_CHECK(::sigaction(signal, &action, nullptr) == 0);
+}
+void install(int signal, void (*handler)(int)) {
+  struct sigaction action {};
+  action.sa_handler = handler;
+  install(signal, action);
 }
 
 struct Pipe {
@@ -111,6 +115,7 @@ class Mpirun {
       if (ended == process_) break;
       if (stop_signal != 0) ::kill(process_, SIGUSR1);
       if (save_asked.exchange(false)) ::kill(process_, SIGUSR2);
+      if (interrupted_alone.exchange(false)) ::kill(process_, SIGINT);
     }
     pass_errors_on();
     print(messages_.rest());
@@ -185,7 +190,10 @@ class Mpirun {
 
 void take_launch_signals() {
   for (const int signal : {SIGTERM, SIGUSR1, SIGHUP}) install(signal, ask_to_stop);
-  install(SIGINT, note_interrupt);
+  struct sigaction interrupt {};
+  interrupt.sa_sigaction = note_interrupt;
+  interrupt.sa_flags = SA_SIGINFO;
+  install(SIGINT, interrupt);
   install(SIGUSR2, ask_to_save);
 }
 

@@ -88,6 +88,14 @@ TEST_F(LaunchSignals, AKilledProcessThatNobodyCouldNameIsSaid) {
   EXPECT_EQ(outcome.err, "sherd: rank 1 on a ended without a word\n");
 }
 
+// The terminal's Ctrl-C reaches mpirun too, a process's signal only the launcher.
+TEST_F(LaunchSignals, AnInterruptOfTheLauncherAloneReachesMpirun) {
+  write_mpirun("$SIG{INT} = sub { exit 1 }; print \"begun\\n\"; sleep 1 while 1;\n");
+  const auto outcome = launch([](pid_t program, const std::string&) { ::kill(program, SIGINT); });
+  EXPECT_EQ(outcome.exit_code, 1);
+  EXPECT_EQ(outcome.err, "");
+}
+
 // The script holds the other end of the pipe that is read here: the test ends when it does.
 TEST_F(LaunchSignals, MpirunEndsWithItsLauncherHoweverThatEnds) {
   write_mpirun("print \"begun\\n\"; sleep 1 while 1;\n");
