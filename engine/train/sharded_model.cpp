@@ -220,7 +220,8 @@ std::chrono::nanoseconds ShardedModel::message_cpu_time() const {
 ShardedModel::Waits ShardedModel::waits() const {
   const Stream& compute = rank().compute();
   const ModelCollectives* collectives = runner_->collectives();
-  Waits waits{.all = compute.waited() - compute.waited_for(kWaitsForState)};
+  const std::chrono::nanoseconds for_state = compute.waited_for(kWaitsForState);
+  Waits waits{.all = compute.waited() - for_state};
   for (const std::string_view axis : sharding::kWaitAxes) {
     const bool is_zero_group =
         axis == sharding::kShardAxis && rank().mesh.degree(sharding::kExpertAxis) > 1;

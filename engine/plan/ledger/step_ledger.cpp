@@ -5,6 +5,7 @@
 
 #include "engine/launch/device.h"
 #include "engine/launch/ledger_machine.h"
+#include "engine/offload/host_home.h"
 #include "engine/plan/world_plan.h"
 #include "engine/train/batch_buffers.h"
 #include "engine/train/from_recipe.h"
@@ -112,6 +113,11 @@ StepLedger step_ledger(const LedgerRequest& request, const GpuRates& rates) {
                                  .separate_memory = true});
   launch.plan = [&](int r) { return plan.of(r); };
   launch.host_plan = [&](int r) { return plan.host_of(r); };
+  if (options.offloads()) {
+    launch.offload_home = [&](const sharding::Rank& own) {
+      return make_host_home(plan.offloaded_of(own.rank), own);
+    };
+  }
   StepLedger step;
   run_ranks(launch, [&](sharding::Rank& own) {
     ShardedModel model(options, own);
