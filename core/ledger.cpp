@@ -55,9 +55,15 @@ void LedgerStream::run(std::string_view, std::function<void()> work) {
   work();
 }
 
-void LedgerStream::copy(const void*, void*, std::int64_t bytes) {
+void LedgerStream::copy(const void* from, void* to, std::int64_t bytes) {
   if (bytes == 0) return;
-  add({{.kernel = "copy", .read = bytes, .written = bytes}});
+  const Launch launch{.kernel = "copy", .read = bytes, .written = bytes};
+  if (!ledger_.is_host || !(ledger_.is_host(from) || ledger_.is_host(to))) return add({launch});
+  // A copy engine's work: it takes nothing from kernels of other streams.
+  begin_call();
+  Launch over_link = launch;
+  over_link.kernel = kHostCopy;
+  now_ += ledger_.launch(over_link);
 }
 
 std::unique_ptr<Event> LedgerStream::make_event() const {

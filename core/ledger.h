@@ -8,6 +8,7 @@
 #pragma once
 
 #include <array>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -36,6 +37,9 @@ struct Launch {
 };
 using Launches = std::vector<Launch>;
 
+/// The name of a copy between a GPU and its host's memory. `read` and `written` are its bytes.
+inline constexpr std::string_view kHostCopy = "copy to or from the host";
+
 /// One collective of a group (sharding/comm/communicator.h).
 struct Exchange {
   std::string_view collective;  ///< "all_gather"
@@ -56,6 +60,8 @@ class Ledger {
   /// How much longer the computation took because kernels of streams other than kCompute used the
   /// GPU at the same time.
   double beside_compute = 0.0;
+  /// Which addresses are the host's; empty: none.
+  std::function<bool(const void* address)> is_host;
 };
 
 class LedgerStream final : public CudaStream {

@@ -50,7 +50,13 @@ class LedgerMachine final : public Machine {
     return std::make_unique<Arena>(std::move(plan), std::make_unique<ReservedMemory>(bytes));
   }
   std::unique_ptr<Allocator> make_host_memory(MemoryPlan plan) const override {
-    return make_memory(std::move(plan));
+    const std::int64_t bytes = plan.arena_bytes();
+    auto memory = std::make_unique<ReservedMemory>(bytes);
+    ledger_.is_host = [first = memory->data(), bytes](const void* address) {
+      const auto* const at = static_cast<const char*>(address);
+      return at >= first && at < first + bytes;
+    };
+    return std::make_unique<Arena>(std::move(plan), std::move(memory));
   }
   std::shared_ptr<sharding::Rendezvous> make_rendezvous(std::chrono::milliseconds) const override {
     return sharding::make_ledger_rendezvous();

@@ -261,5 +261,21 @@ TEST(Ledger, GoesWithoutAPipeline) {
   EXPECT_THROW(ledger_of({"parallelism.pipeline_parallel_degree=2"}), UsageError);
 }
 
+// Moments and masters of bf16: 12 bytes a weight each way, over links that are slow enough to decide.
+TEST(Ledger, StateOnTheHostTakesTheTimeOfItsLink) {
+  const Strings on_host = {"zero_optimization.offload_optimizer=cpu"};
+  const StepLedger fast = ledger_of(on_host), resident = ledger_of({});
+  std::int64_t copied = 0;
+  for (const LedgerRow& row : fast.rows) copied += row.name == kHostCopy ? row.read : 0;
+  const std::int64_t weights = 6 * (4 * 512 * 512 + 3 * 512 * 1024 + 2 * 512) + 2 * 1024 * 512 + 512;
+  EXPECT_EQ(copied, 2 * 12 * weights);
+  GpuRates slow = h100_rates();
+  slow.links.host = 1e9;
+  const double each_way = 12.0 * static_cast<double>(weights) / 1e9;
+  const double longer = ledger_of(on_host, slow).seconds - resident.seconds;
+  EXPECT_NEAR(longer / each_way, 1.0, 0.25);
+  EXPECT_LT(fast.seconds - resident.seconds, 0.25 * each_way);
+}
+
 }  // namespace
 }  // namespace sherd::engine
