@@ -179,7 +179,7 @@ PlanReport plan_report(const ResolvedRecipe& recipe, const DeviceLimit& limit,
       .sent_by_server = {},
       .experts = expert_plan(planned.options, planned.mesh, traffic.sent()),
       .exchanges = exchange_plan(planned.options, planned.mesh),
-      .disk = {},
+      .offloaded = {},
       .machines = {},
   };
   if (planned.mesh.num_owners() > 0) {
