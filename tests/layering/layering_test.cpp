@@ -118,7 +118,7 @@ const std::vector<Layer> kLayers = {
       "engine/train/layout", "engine/launch", "engine/plan", "engine/plan/ledger"}},
     {"engine/plan/search",
      {"core", "sharding/mesh", "engine/model", "engine/report", "engine/recipe", "engine/train",
-      "engine/train/layout", "engine/plan", "engine/plan/ledger", "engine/plan/time"}},
+      "engine/launch", "engine/train/layout", "engine/plan", "engine/plan/ledger", "engine/plan/time"}},
     {"engine/plan/tune",
      {"core", "sharding/mesh", "engine/model", "engine/recipe", "engine/train", "engine/launch",
       "engine/plan", "engine/plan/search", "engine/plan/time"}},

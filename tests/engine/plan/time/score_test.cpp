@@ -177,8 +177,9 @@ TEST(ScoredTables, HaveALowerErrorThanAConstantMfu) {
   EXPECT_LT(of_tables, constant_of_tables);
 }
 
-// Their routers were told to choose all experts equally often. Dropless routing was 5 to 20 % slower.
-TEST(ScoredTables, OfMixturesWithForcedBalanceAreWithinAFactorOfOneAndAHalf) {
+// Its router was told to choose all experts equally often. Dropless routing was 5 to 20 % slower. docs/planning.md says
+// why four steps of a larger mixture aren't here.
+TEST(ScoredTables, OfAMixtureWithForcedBalanceAreWithinAFactorOfOneAndAHalf) {
   int rows = 0;
   for (const MeasuredStep& step : all_scored()) {
     if (step.shape.model.experts == 0) continue;
@@ -190,7 +191,7 @@ TEST(ScoredTables, OfMixturesWithForcedBalanceAreWithinAFactorOfOneAndAHalf) {
     EXPECT_GT(factor, 1.0 / 1.5);
     ++rows;
   }
-  EXPECT_GE(rows, 5);
+  EXPECT_GE(rows, 1);
 }
 
 TEST(ScoredTables, OrderLayoutsAsMeasured) {
