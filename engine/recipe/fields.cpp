@@ -329,6 +329,11 @@ const std::vector<Field> kFields = {
     {MUST_MATCH(diloco.fragment_sync_delay), .fallback = value("0"), .range = between(0, 1e9), .help = "Steps during which an exchange may last. It begins as many steps earlier, and replicas train on meanwhile."},
     {MUST_MATCH(diloco.fragment_update_alpha), .fallback = value("0"), .range = {.min = 0, .max = 1}, .help = "How much of its own weights a replica keeps after an exchange. 0: it takes the global ones. 1: it never takes them."},
     {MUST_MATCH(diloco.quantize), .fallback = value("none"), .choices = {"none", "int8_block64", "int4_block64"}, .help = "Bits of each number that replicas exchange, in blocks of 64 with a common scale. none: FP32."},
+
+    {MUST_MATCH(powersgd.rank), .fallback = value("0"), .range = between(0, 1024), .help = "Replicas (parallelism.data_parallel_replicate_degree) add low-rank factors of their gradients, with this number of vectors for each matrix, and feed back what is left (PowerSGD, docs/power_sgd.md). 0: they add the gradients."},
+    {MUST_MATCH(powersgd.start_step), .fallback = value("10"), .range = between(0, 1e12), .help = "Steps before it add whole gradients. A tenth of the run is usual."},
+    {MUST_MATCH(powersgd.min_compression_rate), .fallback = value("2"), .range = {.min = 1, .max = 1e6}, .help = "A parameter is sent whole unless its factors have this many times fewer elements."},
+    {MUST_MATCH(powersgd.seed), .fallback = value("0"), .range = between(0, 4294967295.0), .help = "Of the random vectors with which factors begin."},
 };
 
 const std::vector<Block> kBlocks = {
@@ -355,6 +360,7 @@ const std::vector<Block> kBlocks = {
     {"preference", "Training on preferences between answers (docs/preferences.md)."},
     {"distillation", "Learning from another model's probabilities (docs/distillation.md)."},
     {"diloco", "Replicas that train apart (docs/local_updates.md)."},
+    {"powersgd", "Low-rank sums of gradients over replicas (docs/power_sgd.md)."},
 };
 // clang-format on
 

@@ -132,6 +132,13 @@ void refuse_updates(const Recipe& recipe, std::vector<Refusal>& refusals) {
                                       "only; use 0, or set run.device: cpu.",
                                       recipe.diloco.sync_every));
   }
+  for (const auto& [key, is_used] : {std::pair("powersgd.rank", recipe.powersgd.active()),
+                                     std::pair("dgc.compress_ratio", recipe.dgc.active())}) {
+    if (!is_used) continue;
+    refusals.emplace_back(key, fmt::format("{} isn't 0, but compressed sums over replicas are for "
+                                           "CPUs only; use 0, or set run.device: cpu.",
+                                           key));
+  }
 }
 
 std::vector<std::pair<std::string_view, OffloadDevice>> offload_devices(const Recipe& recipe) {

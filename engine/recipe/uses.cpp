@@ -341,6 +341,9 @@ const Use kUses[] = {
     {"diloco.fragment_update_alpha", "with sync_every", active<&Recipe::diloco>},
     {"diloco.quantize", "with sync_every and data_parallel_replicate_degree",
      [](R r) { return r.diloco.active() && r.parallelism.data_parallel_replicate_degree > 1; }},
+    {"powersgd.start_step", "with a rank", active<&Recipe::powersgd>},
+    {"powersgd.min_compression_rate", "with a rank", active<&Recipe::powersgd>},
+    {"powersgd.seed", "with a rank", active<&Recipe::powersgd>},
 
     {"distillation.top_k", "with a teacher", active<&Recipe::distillation>},
     {"distillation.weight", "with a teacher", active<&Recipe::distillation>},
