@@ -1,6 +1,7 @@
 #include "optim/compressed_sum.h"
 
 #include "optim/low_rank_sum.h"
+#include "optim/sparse_sum.h"
 #include "sharding/mesh/process_groups.h"
 
 namespace sherd::optim {
@@ -18,22 +19,33 @@ Phases phases_of_sums(int num_micro_steps) {
 std::vector<BufferSpec> CompressedSum::buffers(const Compression& options,
                                                const sharding::ShardingPlan& plan,
                                                int num_micro_steps) {
-  return low_rank_buffers(options, plan, num_micro_steps);
+  return options.sparse.active() ? sparse_buffers(options, plan, num_micro_steps)
+                                 : low_rank_buffers(options, plan, num_micro_steps);
 }
 
 sharding::Traffic CompressedSum::traffic(const Compression& options,
                                          const sharding::ShardingPlan& plan) {
-  return low_rank_traffic(options, plan);
+  return options.sparse.active() ? sparse_traffic(options, plan) : low_rank_traffic(options, plan);
 }
 
 std::vector<SumKind> CompressedSum::own_kinds(const Compression& options,
                                               const ParameterSpec& parameter) {
+  if (options.sparse.active()) {
+    if (!is_sparse(parameter)) return {};
+    std::vector<SumKind> kinds = {{kErrorKind, parameter.shape}};
+    if (has_velocity(options.sparse)) kinds.push_back({kVelocityKind, parameter.shape});
+    return kinds;
+  }
   if (!has_low_rank(options.low_rank, parameter)) return {};
   return {{kErrorKind, parameter.shape}};
 }
 
 std::vector<SumKind> CompressedSum::shared_kinds(const Compression& options,
                                                  const ParameterSpec& parameter) {
+  if (options.sparse.active()) {
+    if (is_sparse(parameter) || !has_velocity(options.sparse)) return {};
+    return {{kVelocityKind, parameter.shape}};
+  }
   if (!has_low_rank(options.low_rank, parameter)) return {};
   return {{kBasisKind, basis_shape(options.low_rank, parameter), true}};
 }
@@ -42,6 +54,7 @@ std::unique_ptr<CompressedSum> CompressedSum::make(const Compression& options,
                                                    const sharding::Rank& rank,
                                                    const std::vector<sharding::UnitState>& units,
                                                    int num_micro_steps) {
+  if (options.sparse.active()) return make_sparse_sum(options, rank, units, num_micro_steps);
   return make_low_rank_sum(options, rank, units, num_micro_steps);
 }
 

@@ -65,8 +65,23 @@ void check_compression(Resolution& recipe) {
   if (values.powersgd.active()) {
     check_one(recipe, kRank, fmt::format("{}", values.powersgd.rank));
   }
-  if (values.dgc.active()) {
-    check_one(recipe, kRatio, fmt::format("{}", values.dgc.compress_ratio));
+  if (!values.dgc.active()) return;
+  check_one(recipe, kRatio, fmt::format("{}", values.dgc.compress_ratio));
+  if (values.powersgd.active()) {
+    recipe.refuse({kRank, kRatio}, "{} and {} compress the same sums. Leave out one of the two.",
+                  kRank, kRatio);
+  }
+  if (values.optimizer.type != OptimizerType::kSgd) {
+    recipe.refuse({kRatio, "optimizer.type"},
+                  "{} is {}, and deep gradient compression is for SGD: others adapt to gradients "
+                  "that aren't sent. Use optimizer.type: sgd, or powersgd instead.",
+                  kRatio, values.dgc.compress_ratio);
+  }
+  if (values.dgc.warmup_epochs > 0 && !values.data.stages.empty()) {
+    recipe.refuse({"dgc.warmup_epochs", "data.stages"},
+                  "dgc.warmup_epochs is {}, but data.stages have no epochs in common. Leave out one "
+                  "of the two.",
+                  values.dgc.warmup_epochs);
   }
 }
 

@@ -131,7 +131,7 @@ bool updates_by(R r) {
 using enum OptimizerType;
 constexpr std::string_view kOnGpus = "on GPUs", kWithExperts = "with num_experts",
                            kWithLora = "with adapter.type: lora", kWithChat = "with format: chat",
-                           kWithSample = "with sample_tokens",
+                           kWithSample = "with sample_tokens", kCompresses = "with compress_ratio",
                            kWithPipeline = "with pipeline_parallel_degree",
                            kAtStage3 = "at stage 3",
                            kWithOffload = "with offload_optimizer or offload_param: nvme",
@@ -344,11 +344,20 @@ const Use kUses[] = {
     {"powersgd.start_step", "with a rank", active<&Recipe::powersgd>},
     {"powersgd.min_compression_rate", "with a rank", active<&Recipe::powersgd>},
     {"powersgd.seed", "with a rank", active<&Recipe::powersgd>},
-
+    {"dgc.sample_ratio", kCompresses, active<&Recipe::dgc>},
+    {"dgc.compress_lower_bound", kCompresses, active<&Recipe::dgc>},
+    {"dgc.compress_upper_bound", kCompresses, active<&Recipe::dgc>},
+    {"dgc.max_adaptation_iters", kCompresses, active<&Recipe::dgc>},
+    {"dgc.warmup_epochs", kCompresses, active<&Recipe::dgc>},
+    {"dgc.clip", kCompresses, active<&Recipe::dgc>},
+    {"dgc.momentum_correction", kCompresses, active<&Recipe::dgc>},
+    {"dgc.warmup_coeff", "with warmup_epochs", [](R r) { return r.dgc.warmup_epochs > 0; }},
+    {"dgc.clip_threshold", "with clip", [](R r) { return r.dgc.clip != optim::LocalClip::kNone; }},
+    {"dgc.momentum_masking", "with momentum and momentum_correction",
+     [](R r) { return r.dgc.momentum_correction && r.optimizer.momentum > 0.0; }},
     {"distillation.top_k", "with a teacher", active<&Recipe::distillation>},
     {"distillation.weight", "with a teacher", active<&Recipe::distillation>},
     {"distillation.temperature", "with a teacher", active<&Recipe::distillation>},
-
     {"bad_steps.window", "with sigma", [](R r) { return r.bad_steps.sigma > 0.0; }},
     {"bad_steps.max_in_a_row", "with another of these keys", judges_steps},
 

@@ -8,6 +8,7 @@
 #include "engine/train/from_recipe.h"
 #include "engine/train/model_shape.h"
 #include "optim/low_rank_sum.h"
+#include "optim/sparse_sum.h"
 
 namespace sherd::engine {
 namespace {
@@ -112,6 +113,16 @@ ModelSize model_size(const Recipe& recipe) {
 
 namespace {
 
+// Elements of an all-reduce with as many bytes. Entries have 8, and each replica gathers those of all.
+std::int64_t sent_numel(const optim::Compression& compression, const ParameterSpec& parameter) {
+  if (!compression.sparse.active()) {
+    return optim::low_rank_numel(compression.low_rank, parameter);
+  }
+  if (!optim::is_sparse(parameter)) return parameter.numel();
+  return optim::sparse_entries(compression.sparse.compress_ratio, parameter) *
+         compression.num_replicas;
+}
+
 // What replicas exchange of a compressed gradient, and its passes through memory.
 void add_compression(const Recipe& recipe, StepShape& step) {
   const TrainingOptions options = training_options(recipe);
@@ -121,7 +132,7 @@ void add_compression(const Recipe& recipe, StepShape& step) {
     for (const ParameterSpec& parameter : unit.parameters) {
       if (!model::is_trained(options.model, parameter.name)) continue;
       all += parameter.numel();
-      sent += optim::low_rank_numel(options.compression->low_rank, parameter);
+      sent += sent_numel(*options.compression, parameter);
     }
   }
   step.compressed_bytes = 4.0 * static_cast<double>(sent) / static_cast<double>(std::max<std::int64_t>(all, 1));
