@@ -76,8 +76,8 @@ std::int64_t ReplicaLinks::padded(const sharding::UnitPlan& unit, std::int64_t n
 
 void ReplicaLinks::add_gather_traffic(const sharding::UnitPlan& unit, sharding::Traffic& traffic) {
   if (unit.num_parts == 1) return;
-  traffic.add("whole gradients", sharding::Collective::kAllGather, DType::kF32,
-              unit.layout.numel(), unit.group());
+  traffic.add("whole gradients", sharding::Collective::kAllGather, DType::kF32, unit.layout.numel(),
+              unit.group());
 }
 
 void ReplicaLinks::add_sum_traffic(const sharding::UnitPlan& unit, std::int64_t padded,

@@ -42,8 +42,7 @@ class CompressedSum : public sharding::ReplicaSum {
   static std::vector<SumKind> shared_kinds(const Compression& options,
                                            const ParameterSpec& parameter);
   /// Null if nothing is compressed.
-  static std::unique_ptr<CompressedSum> make(const Compression& options,
-                                             const sharding::Rank& rank,
+  static std::unique_ptr<CompressedSum> make(const Compression& options, const sharding::Rank& rank,
                                              const std::vector<sharding::UnitState>& units,
                                              int num_micro_steps);
 

@@ -11,9 +11,9 @@ namespace sherd::optim {
 namespace {
 
 struct Matrix {
-  int parameter = 0;            // index in the unit
-  int number = 0;               // in the parameter
-  std::int64_t in_unit = 0;     // elements before it in the unit's flat buffer
+  int parameter = 0;                // index in the unit
+  int number = 0;                   // in the parameter
+  std::int64_t in_unit = 0;         // elements before it in the unit's flat buffer
   std::int64_t in_p = 0, in_q = 0;  // elements before its factors
   kernels::LowRankShape shape{};
 
@@ -37,8 +37,7 @@ std::vector<kernels::LowRankShape> shapes_of(const LowRankOptions& options,
                                              const ParameterSpec& parameter) {
   std::vector<kernels::LowRankShape> shapes;
   for (const MatrixPart& part : matrix_parts(parameter)) {
-    shapes.push_back({part.rows, part.columns,
-                      std::min({options.rank, part.rows, part.columns})});
+    shapes.push_back({part.rows, part.columns, std::min({options.rank, part.rows, part.columns})});
   }
   return shapes;
 }
@@ -51,8 +50,8 @@ UnitFactors factors_of(const LowRankOptions& options, const sharding::UnitPlan& 
     std::int64_t offset = unit.layout.offset(static_cast<int>(i));
     int number = 0;
     for (const kernels::LowRankShape& shape : shapes_of(options, parameter)) {
-      factors.matrices.push_back({static_cast<int>(i), number++, offset, factors.p_numel,
-                                  factors.q_numel, shape});
+      factors.matrices.push_back(
+          {static_cast<int>(i), number++, offset, factors.p_numel, factors.q_numel, shape});
       const Matrix& matrix = factors.matrices.back();
       offset += matrix.numel();
       factors.p_numel += matrix.p_numel();
@@ -320,8 +319,7 @@ std::vector<BufferSpec> low_rank_buffers(const Compression& options,
   return buffers;
 }
 
-sharding::Traffic low_rank_traffic(const Compression& options,
-                                   const sharding::ShardingPlan& plan) {
+sharding::Traffic low_rank_traffic(const Compression& options, const sharding::ShardingPlan& plan) {
   sharding::Traffic traffic;
   for (const sharding::UnitPlan& unit : plan.units) {
     if (!unit.trains()) continue;

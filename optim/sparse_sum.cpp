@@ -37,8 +37,7 @@ UnitRanges ranges_of(const sharding::UnitPlan& unit) {
   UnitRanges ranges;
   for (std::size_t i = 0; i < unit.spec.parameters.size(); ++i) {
     const ParameterSpec& parameter = unit.spec.parameters[i];
-    const std::int64_t offset = unit.layout.offset(static_cast<int>(i)),
-                       numel = parameter.numel();
+    const std::int64_t offset = unit.layout.offset(static_cast<int>(i)), numel = parameter.numel();
     if (!is_sparse(parameter)) {
       ranges.whole.push_back({offset, numel});
       ranges.whole_numel += numel;
@@ -193,8 +192,7 @@ class SparseSum final : public CompressedSum {
     const sharding::UnitState& state = (*units_)[static_cast<std::size_t>(unit)];
     const std::int64_t begin = state.own_part() * state.plan().part_numel();
     const std::int64_t from = std::max(range.first, begin);
-    const std::int64_t to =
-        std::min(range.first + range.count, begin + state.plan().part_numel());
+    const std::int64_t to = std::min(range.first + range.count, begin + state.plan().part_numel());
     if (from < to) use(from - range.first, to - from, from - begin);
   }
 
@@ -241,10 +239,10 @@ class SparseSum final : public CompressedSum {
     const auto i = static_cast<std::size_t>(unit);
     const sharding::UnitState& state = (*units_)[i];
     const UnitRanges& ranges = ranges_[i];
-    const kernels::SparseRules rules{
-        ratio_, options_.sample_ratio, static_cast<float>(options_.compress_lower_bound),
-        static_cast<float>(options_.compress_upper_bound),
-        static_cast<int>(options_.max_adaptation_iters)};
+    const kernels::SparseRules rules{ratio_, options_.sample_ratio,
+                                     static_cast<float>(options_.compress_lower_bound),
+                                     static_cast<float>(options_.compress_upper_bound),
+                                     static_cast<int>(options_.max_adaptation_iters)};
     const std::int64_t bytes =
         entry_bytes(ReplicaLinks::padded(state.plan(), ranges.entries(ratio_)));
     const Tensor entries = sent_.tensor().part(0, bytes);
@@ -346,9 +344,9 @@ class SparseSum final : public CompressedSum {
 
 double SparseOptions::ratio_in(std::int64_t epoch) const {
   if (epoch >= warmup_epochs) return compress_ratio;
-  const double coeff =
-      warmup_coeff > 0.0 ? warmup_coeff
-                         : std::pow(compress_ratio, 1.0 / static_cast<double>(warmup_epochs + 1));
+  const double coeff = warmup_coeff > 0.0
+                           ? warmup_coeff
+                           : std::pow(compress_ratio, 1.0 / static_cast<double>(warmup_epochs + 1));
   return std::max(compress_ratio, std::pow(coeff, static_cast<double>(epoch + 1)));
 }
 
@@ -400,9 +398,9 @@ sharding::Traffic sparse_traffic(const Compression& options, const sharding::Sha
       ReplicaLinks::add_sum_traffic(unit, ReplicaLinks::padded(unit, ranges.whole_numel), traffic);
     }
     if (unit.num_replicas == 1) continue;
-    const std::int64_t bytes = entry_bytes(ReplicaLinks::padded(
-                           unit, ranges.entries(options.sparse.compress_ratio))) *
-                       unit.num_replicas;
+    const std::int64_t bytes =
+        entry_bytes(ReplicaLinks::padded(unit, ranges.entries(options.sparse.compress_ratio))) *
+        unit.num_replicas;
     traffic.add("compressed gradients", Collective::kAllGather, DType::kU8, bytes / unit.num_parts,
                 unit.replicas());
     if (unit.num_parts > 1) {

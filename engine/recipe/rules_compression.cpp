@@ -19,8 +19,7 @@ std::vector<std::pair<std::string_view, bool>> others_of(const Recipe& values) {
   return {
       {"diloco.sync_every", values.diloco.active()},
       {"mixed_precision.reduce_dtype", in_blocks(values.mixed_precision.reduce_dtype)},
-      {"parallelism.batch_groups",
-       degrees.batch_groups != degrees.data_parallel_replicate_degree},
+      {"parallelism.batch_groups", degrees.batch_groups != degrees.data_parallel_replicate_degree},
       {"parallelism.sum_order", degrees.sum_order == SumOrderChoice::kCanonical},
       {"parallelism.tensor_parallel_degree", degrees.tensor_parallel_degree > 1},
       {"moe.num_experts", values.moe.num_experts > 0},
@@ -45,10 +44,11 @@ void check_one(Resolution& recipe, std::string_view key, const std::string& valu
                   key, value, other);
   }
   if (values.mixed_precision.grad_accum_dtype != FloatType::kF32) {
-    recipe.refuse({key, "mixed_precision.grad_accum_dtype"},
-                  "{} is {}, and compressed sums are for gradients that are accumulated in f32. Set "
-                  "mixed_precision.grad_accum_dtype: f32.",
-                  key, value);
+    recipe.refuse(
+        {key, "mixed_precision.grad_accum_dtype"},
+        "{} is {}, and compressed sums are for gradients that are accumulated in f32. Set "
+        "mixed_precision.grad_accum_dtype: f32.",
+        key, value);
   }
   if (values.model.tie_embeddings && values.parallelism.pipeline_parallel_degree > 1) {
     recipe.refuse({key, "model.tie_embeddings", "parallelism.pipeline_parallel_degree"},
@@ -78,10 +78,11 @@ void check_compression(Resolution& recipe) {
                   kRatio, values.dgc.compress_ratio);
   }
   if (values.dgc.warmup_epochs > 0 && !values.data.stages.empty()) {
-    recipe.refuse({"dgc.warmup_epochs", "data.stages"},
-                  "dgc.warmup_epochs is {}, but data.stages have no epochs in common. Leave out one "
-                  "of the two.",
-                  values.dgc.warmup_epochs);
+    recipe.refuse(
+        {"dgc.warmup_epochs", "data.stages"},
+        "dgc.warmup_epochs is {}, but data.stages have no epochs in common. Leave out one "
+        "of the two.",
+        values.dgc.warmup_epochs);
   }
 }
 

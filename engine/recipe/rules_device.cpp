@@ -151,9 +151,10 @@ void refuse_offload_and_graphs(const Recipe& recipe, std::vector<Refusal>& refus
   for (const auto& [key, device] : offload_devices(recipe)) {
     if (device == OffloadDevice::kNvme) {
       refusals.emplace_back(
-          key, fmt::format("{} is nvme, which only CPUs support; use cpu, the host's memory, or set "
-                           "run.device: cpu.",
-                           key));
+          key,
+          fmt::format("{} is nvme, which only CPUs support; use cpu, the host's memory, or set "
+                      "run.device: cpu.",
+                      key));
     } else if (device == OffloadDevice::kCpu && recipe.run.cuda_graphs) {
       refusals.emplace_back(
           "run.cuda_graphs",

@@ -94,9 +94,8 @@ std::vector<BufferSpec> checkpoint_buffers(const TrainingOptions& options, bool 
       sharding::Agreement<CheckpointWord>::buffer("checkpoint", plan.mesh.world_size()),
       checkpoint_reading_buffer()};
   if (saves) {
-    const sharding::OffloadOptions offload = options.optimizer.offload.on_host
-                                                 ? sharding::OffloadOptions()
-                                                 : options.optimizer.offload;
+    const sharding::OffloadOptions offload =
+        options.optimizer.offload.on_host ? sharding::OffloadOptions() : options.optimizer.offload;
     std::int64_t bytes = checkpoint::staging_bytes(bytes_by_kind(options, plan, offload));
     // What is on disk isn't waited for: it only passes through the ring.
     if (offload.active()) {

@@ -318,8 +318,8 @@ std::vector<sharding::StatePiece> error_pieces(const TrainingOptions& options,
   const Index own = index_of(options, tensors, replica);
   std::vector<sharding::StatePiece> pieces;
   for (const optim::MomentPiece& piece : model.compressed_sum()->own_pieces()) {
-    pieces.push_back({own.at({piece.parameter, piece.kind}), piece.first_element, piece.data.numel,
-                      piece.data});
+    pieces.push_back(
+        {own.at({piece.parameter, piece.kind}), piece.first_element, piece.data.numel, piece.data});
   }
   return pieces;
 }

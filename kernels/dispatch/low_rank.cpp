@@ -38,8 +38,7 @@ void orthonormalise(Stream& stream, std::int64_t count, std::int64_t length, Ten
                     std::optional<RandomAddress> redraw) {
   SHERD_CHECK(!is_cuda(stream), "low-rank products on a GPU");
   check_tensor("x", x, DType::kF32, count * length);
-  stream.run("orthonormalise",
-             [=] { cpu::orthonormalise(count, length, x.as<float>(), redraw); });
+  stream.run("orthonormalise", [=] { cpu::orthonormalise(count, length, x.as<float>(), redraw); });
 }
 
 void low_rank_restore(Stream& stream, const LowRankShape& shape, const LowRankParts& parts,
@@ -48,10 +47,10 @@ void low_rank_restore(Stream& stream, const LowRankShape& shape, const LowRankPa
   check_factors(shape, parts.p, parts.own_q);
   check_factors(shape, parts.p, parts.sum_q);
   check_tensor("error", error, DType::kF32, elements.numel);
-  SHERD_CHECK(first >= 0 && elements.numel > 0 &&
-                  first + elements.numel <= shape.rows * shape.columns,
-              "elements [{}, +{}) of a matrix of {} x {}", first, elements.numel, shape.rows,
-              shape.columns);
+  SHERD_CHECK(
+      first >= 0 && elements.numel > 0 && first + elements.numel <= shape.rows * shape.columns,
+      "elements [{}, +{}) of a matrix of {} x {}", first, elements.numel, shape.rows,
+      shape.columns);
   stream.run("low_rank_restore", [=, &stream] {
     cpu::low_rank_restore(stream.team(), shape, parts, first, elements, error);
   });

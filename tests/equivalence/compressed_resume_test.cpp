@@ -26,6 +26,15 @@ engine::TrainingOptions low_rank() {
   return options;
 }
 
+engine::TrainingOptions sparse() {
+  optim::Compression compression;
+  compression.sparse = {.compress_ratio = 0.05, .momentum = 0.9};
+  engine::TrainingOptions options = tiny_training(tiny_model(true));
+  options.optimizer.type = optim::OptimizerType::kSgd;
+  options.compression = std::make_shared<const optim::Compression>(compression);
+  return options;
+}
+
 RunShape of(int replicas, int shards, int stage) {
   return {.world_size = replicas * shards,
           .axes = {{"replicate", replicas}, {"shard", shards}},
@@ -48,8 +57,8 @@ TEST(CompressedResume, HoldsWhatWasSavedOnAsManyReplicas) {
     EXPECT_GT(largest(saved.at("embedding.token.weight/power_sgd_q")), 0.0);
     for (int other = 0; other <= 3; ++other) {
       for (const int shards : {1, 3}) {
-        EXPECT_TRUE(held_state(low_rank(), folder.path(), of(2, shards, other), kStepsDone,
-                               false) == saved)
+        EXPECT_TRUE(
+            held_state(low_rank(), folder.path(), of(2, shards, other), kStepsDone, false) == saved)
             << stage << " to " << other << " on " << shards;
       }
     }
@@ -65,6 +74,35 @@ std::vector<double> sum_of_errors(const Tensors& tensors, const std::string& nam
     for (std::size_t i = 0; i < errors.size(); ++i) sum[i] += static_cast<double>(errors[i]);
   }
   return sum;
+}
+
+TEST(CompressedResume, HoldsVelocitiesToo) {
+  const test::TempFolder folder;
+  const Tensors saved = held_state(sparse(), folder.path(), of(2, 2, 2), kStepsDone, true);
+  for (const char* kind : {"error", "velocity"}) {
+    const std::vector<float>& first = saved.at(fmt::format("embedding.token.weight/{}", kind));
+    EXPECT_GT(largest(first), 0.0);
+    EXPECT_NE(first, saved.at(fmt::format("replica.1.embedding.token.weight/{}", kind)));
+  }
+  for (int other = 0; other <= 3; ++other) {
+    EXPECT_TRUE(held_state(sparse(), folder.path(), of(2, 1 + other % 3, other), kStepsDone,
+                           false) == saved)
+        << other;
+  }
+  const Tensors alone = held_state(sparse(), folder.path(), of(1, 2, 2), kStepsDone, false);
+  int whole = 0;
+  for (const auto& [name, values] : alone) {
+    const auto second = saved.find("replica.1." + name);
+    if (second == saved.end()) {
+      EXPECT_EQ(values, saved.at(name)) << name;
+      if (name.ends_with("/velocity")) ++whole;
+      continue;
+    }
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      EXPECT_EQ(values[i], saved.at(name)[i] + second->second[i]) << name;
+    }
+  }
+  EXPECT_GT(whole, 3);  // norms' and biases', which all replicas have
 }
 
 TEST(CompressedResume, DealsOutTheSumOfErrorsToOtherNumbersOfReplicas) {
@@ -93,15 +131,15 @@ TEST(CompressedResume, DealsOutTheSumOfErrorsToOtherNumbersOfReplicas) {
   }
 }
 
-TEST(CompressedResume, AtAnotherStageAndNumberOfShardsIsTheRunThatNeverStopped) {
+void expect_resumes_as_one_run(const std::string& optimizer, const std::string& keys) {
   const test::TempFolder folder;
   write_data(folder);
   TrainingRun run{.stage = 2,
                   .world = 2,
                   .precision = "",
-                  .optimizer = "adamw",
+                  .optimizer = optimizer,
                   .accumulation = "micro_batch_size: 1",
-                  .more = "powersgd: {rank: 1, start_step: 2, min_compression_rate: 1}",
+                  .more = keys,
                   .mesh = "data_parallel_replicate_degree: 2"};
   train_in(folder, "whole", run);
   for (const int world : {2, 1}) {
@@ -119,6 +157,11 @@ TEST(CompressedResume, AtAnotherStageAndNumberOfShardsIsTheRunThatNeverStopped) 
           << "stage " << stage << " on " << world;
     }
   }
+}
+
+TEST(CompressedResume, AtAnotherStageAndNumberOfShardsIsTheRunThatNeverStopped) {
+  expect_resumes_as_one_run("adamw", "powersgd: {rank: 1, start_step: 2, min_compression_rate: 1}");
+  expect_resumes_as_one_run("sgd", "dgc: {compress_ratio: 0.05, clip: norm, warmup_epochs: 1}");
 }
 
 }  // namespace

@@ -71,8 +71,7 @@ inline std::vector<CompressedStep> run(const CompressedRun& how) {
        .stage = how.stage,
        .delay_seed = how.steps > 100 ? 0u : 3u},
       [&](sharding::Rank& rank) {
-        const auto units =
-            test::make_units(how.units, sharding::placement_of(how.stage), rank);
+        const auto units = test::make_units(how.units, sharding::placement_of(how.stage), rank);
         const auto sum = CompressedSum::make(how.options, rank, units, 1);
         how.prepare(*sum);
         const int replica = rank.mesh.coordinate(rank.rank, sharding::kReplicateAxis);
@@ -95,8 +94,8 @@ inline std::vector<CompressedStep> run(const CompressedRun& how) {
             rank.reduce().synchronize();
             if (step < how.kept_from) continue;
             const std::lock_guard lock(mutex);
-            auto& kept = of_replicas[static_cast<std::size_t>(
-                replica)][static_cast<std::size_t>(step - how.kept_from)];
+            auto& kept = of_replicas[static_cast<std::size_t>(replica)]
+                                    [static_cast<std::size_t>(step - how.kept_from)];
             for (const sharding::UnitState& unit : units) {
               for (const sharding::Piece& piece : unit.layout().pieces(unit.own_slice())) {
                 put(kept.sums[unit.spec().parameters[piece.parameter].index], piece.first_element,

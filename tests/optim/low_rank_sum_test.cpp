@@ -42,8 +42,8 @@ void write_first_bases(CompressedSum& sum) {
     const std::int64_t columns = piece.parameter == 1 ? 13 : 19;
     const int matrix = number[piece.parameter]++;
     for (std::int64_t i = 0; i < piece.data.numel; ++i) {
-      piece.data.as<float>()[i] = formula(9, static_cast<int>(i / columns), piece.parameter,
-                                          matrix * 100 + i % columns);
+      piece.data.as<float>()[i] =
+          formula(9, static_cast<int>(i / columns), piece.parameter, matrix * 100 + i % columns);
     }
   }
 }
@@ -110,8 +110,11 @@ TEST(LowRankSum, HasTheSameBitsAtEveryStageAndOnAnyNumberOfShards) {
 
 // Up to rounding: every element's gradients of all replicas were sent, or are errors.
 TEST(LowRankSum, WhatWasSentAndTheErrorsAreTheGradients) {
-  const CompressedRun how{
-      .options = low_rank(1), .units = one_block(), .gradient = formula, .replicas = 3, .steps = 40};
+  const CompressedRun how{.options = low_rank(1),
+                          .units = one_block(),
+                          .gradient = formula,
+                          .replicas = 3,
+                          .steps = 40};
   const auto steps = run(how);
   for (const auto& [parameter, last] : steps.back().sums) {
     for (std::size_t i = 0; i < last.size(); ++i) {
@@ -135,15 +138,13 @@ TEST(LowRankSum, WhatWasSentAndTheErrorsAreTheGradients) {
 TEST(LowRankSum, ErrorsStayBoundedOver3000Steps) {
   const CompressedRun how{
       .options = low_rank(1),
-      .units = {{"block.0",
-                 UnitClass::kBlock,
-                 {ParameterSpec{"block.0.weight", {8, 6}, {}, 0}}}},
+      .units = {{"block.0", UnitClass::kBlock, {ParameterSpec{"block.0.weight", {8, 6}, {}, 0}}}},
       .gradient =
           [](int replica, int step, std::uint32_t, std::int64_t i) {
             const auto element = static_cast<std::uint64_t>(i);
-            return test::number(1, element, 2) +
-                   test::number(static_cast<std::uint64_t>(replica), element,
-                                static_cast<std::uint64_t>(step), 9);
+            return test::number(1, element, 2) + test::number(static_cast<std::uint64_t>(replica),
+                                                              element,
+                                                              static_cast<std::uint64_t>(step), 9);
           },
       .replicas = 4,
       .steps = 3000};
@@ -178,10 +179,8 @@ TEST(LowRankSum, ZeroGradientsMoveNothingAndDontEndWhatFollows) {
   const auto gradient = [](int replica, int step, std::uint32_t parameter, std::int64_t i) {
     return step < 1000 ? 0.0f : formula(replica, step, parameter, i);
   };
-  const CompressedRun how{.options = low_rank(2),
-                          .units = one_block(),
-                          .gradient = gradient,
-                          .steps = 1001};
+  const CompressedRun how{
+      .options = low_rank(2), .units = one_block(), .gradient = gradient, .steps = 1001};
   const auto steps = run(how);
   for (int step = 0; step < 1000; ++step) {
     for (const auto& [parameter, sum] : steps[static_cast<std::size_t>(step)].sums) {

@@ -25,11 +25,11 @@ float formula(int replica, int step, std::uint32_t parameter, std::int64_t eleme
 }
 
 std::vector<UnitSpec> two_chunks() {
-  return {{"block.0",
-           UnitClass::kBlock,
-           {ParameterSpec{"block.0.norm", {13}, {}, 0},
-            ParameterSpec{"block.0.up", {270, 260}, {}, 1},
-            ParameterSpec{"block.0.down", {13, 19}, {}, 2}}}};
+  return {
+      {"block.0",
+       UnitClass::kBlock,
+       {ParameterSpec{"block.0.norm", {13}, {}, 0}, ParameterSpec{"block.0.up", {270, 260}, {}, 1},
+        ParameterSpec{"block.0.down", {13, 19}, {}, 2}}}};
 }
 std::vector<UnitSpec> small_block() {
   return {{"block.0",
@@ -188,12 +188,12 @@ TEST(SparseSum, SendsTheLargestElementsIfAllAreSamples) {
   options.sample_ratio = 1.0;
   options.compress_ratio = 0.05;
   options.momentum = 0.0;
-  const auto steps = run({.options = with(options),
-                          .units = small_block(),
-                          .gradient = [](int, int, std::uint32_t, std::int64_t i) {
-                            return static_cast<float>(i % 2 == 0 ? i : -i);
-                          },
-                          .replicas = 1});
+  const auto steps =
+      run({.options = with(options),
+           .units = small_block(),
+           .gradient = [](int, int, std::uint32_t,
+                          std::int64_t i) { return static_cast<float>(i % 2 == 0 ? i : -i); },
+           .replicas = 1});
   const std::vector<float>& sum = steps[0].sums.at(2);
   for (int i = 0; i < 247; ++i) {  // ceil(0.05 * 247) = 13
     EXPECT_EQ(sum[static_cast<std::size_t>(i)], i < 234 ? 0.0f
@@ -229,14 +229,14 @@ TEST(SparseSum, WhatIsntFiniteIsSentFirst) {
     for (const LocalClip clip : {LocalClip::kNone, LocalClip::kNorm, LocalClip::kValue}) {
       SparseOptions options = base();
       options.clip = clip;
-      const auto steps = run({.options = with(options),
-                              .units = small_block(),
-                              .gradient = [bad](int replica, int step, std::uint32_t parameter,
-                                                std::int64_t i) {
-                                return replica == 1 && parameter == 2 && i == 240
-                                           ? bad
-                                           : formula(replica, step, parameter, i);
-                              }});
+      const auto steps =
+          run({.options = with(options),
+               .units = small_block(),
+               .gradient = [bad](int replica, int step, std::uint32_t parameter, std::int64_t i) {
+                 return replica == 1 && parameter == 2 && i == 240
+                            ? bad
+                            : formula(replica, step, parameter, i);
+               }});
       EXPECT_FALSE(std::isfinite(steps[0].sums.at(2)[240])) << bad << static_cast<int>(clip);
     }
   }

@@ -135,7 +135,8 @@ void add_compression(const Recipe& recipe, StepShape& step) {
       sent += sent_numel(*options.compression, parameter);
     }
   }
-  step.compressed_bytes = 4.0 * static_cast<double>(sent) / static_cast<double>(std::max<std::int64_t>(all, 1));
+  step.compressed_bytes =
+      4.0 * static_cast<double>(sent) / static_cast<double>(std::max<std::int64_t>(all, 1));
   step.compression_passes = 9.0;  // error added, two products, what is left and the sum formed
 }
 

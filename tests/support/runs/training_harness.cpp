@@ -1,5 +1,5 @@
-#include "optim/compression.h"
 #include "tests/support/runs/training_harness.h"
+#include "optim/compression.h"
 
 #include <gtest/gtest.h>
 
