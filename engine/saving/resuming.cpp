@@ -12,7 +12,6 @@
 #include "engine/saving/run_state.h"
 #include "engine/train/units/frozen_weights.h"
 #include "kernels/isa.h"
-#include "optim/compression.h"
 #include "sharding/zero/unit.h"
 
 namespace sherd::engine {
@@ -42,6 +41,8 @@ class Resuming {
   ResumeCheck compare(const checkpoint::Checkpoint& checkpoint, bool weights_only) const;
   void note_changed_bits(const checkpoint::Manifest& manifest);
   void note_changed_replicas(int saved, std::int64_t step);
+  /// Replicas with state of their own.
+  int own_replicas() const { return replicas_of(state_tensors(options_)); }
   void resume_newest();
 
   Checkpointing& shared_;
@@ -243,8 +244,7 @@ int Resuming::load(const std::string& path, bool weights_only, std::string& prob
   try {
     if (weights_only) require_held(checkpoint);
     checkpoint::load(checkpoint, wanted, match, shared_.reading(), shared_.copy());
-    const optim::Compression* const compression = options_.compression.get();
-    if (!weights_only && compression != nullptr && compression->num_replicas != saved_replicas) {
+    if (!weights_only && options_.compression && own_replicas() != saved_replicas) {
       deal_out_errors(checkpoint, options_, model_, saved_replicas, shared_.reading());
     }
   } catch (const DataError& error) {
@@ -307,11 +307,10 @@ void Resuming::note_changed_bits(const checkpoint::Manifest& manifest) {
 void Resuming::note_changed_replicas(int saved, std::int64_t step) {
   const optim::LocalUpdates& local = options_.local_updates;
   changed_replicas_.clear();
-  if (const optim::Compression* const compression = options_.compression.get();
-      compression != nullptr && compression->num_replicas != saved) {
+  if (const int own = own_replicas(); options_.compression && own != saved) {
     changed_replicas_ = fmt::format(
-        "{} replica{} instead of {}: each takes an equal share of what the others hadn't sent yet",
-        compression->num_replicas, compression->num_replicas == 1 ? "" : "s", saved);
+        "{} replica{} instead of {}: each takes an equal share of what hadn't been sent yet", own,
+        own == 1 ? "" : "s", saved);
     return;
   }
   if (!local.active() || saved == local.num_replicas) return;

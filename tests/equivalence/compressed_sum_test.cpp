@@ -106,10 +106,12 @@ TEST(CompressedSums, SparseOnesThatSendAllAreMomentumSgd) {
 }
 
 TEST(CompressedSums, PipelinesHaveTheBitsOfNone) {
+  model::ModelShape shape = tiny_model(false);
+  shape.num_layers = 5;
   for (const bool low : {true, false}) {
     const auto options =
-        low ? with(low_rank(2), tiny_model(false))
-            : sgd_with({.compress_ratio = 0.05, .momentum = 0.9}, tiny_model(false));
+        low ? with(low_rank(2), shape)
+            : sgd_with({.compress_ratio = 0.05, .momentum = 0.9}, shape);
     const Case first{.replicas = 2, .micro_steps = 4};
     const Outcome expected = run(options, first, kFewSteps);
     for (const auto order :
