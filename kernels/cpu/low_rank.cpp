@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <vector>
 
 #include "kernels/cpu/blocks.h"
@@ -31,9 +32,13 @@ void subtract_others(float* x, const float* others, std::int64_t count, std::int
 bool normalise(float* x, std::int64_t c, std::int64_t length) {
   float* const own = x + c * length;
   const double before = std::sqrt(dot(own, own, length));
+  if (!std::isfinite(before)) {
+    std::fill_n(own, length, std::numeric_limits<float>::quiet_NaN());
+    return true;
+  }
   subtract_others(own, x, c, length);
   const double after = std::sqrt(dot(own, own, length));
-  if (after <= kDependent * before) return false;  // not if it is NaN
+  if (after <= kDependent * before) return false;
   for (std::int64_t k = 0; k < length; ++k) own[k] = static_cast<float>(own[k] / after);
   subtract_others(own, x, c, length);
   const double again = std::sqrt(dot(own, own, length));

@@ -127,6 +127,18 @@ TEST(CompressedSums, PipelinesHaveTheBitsOfNone) {
   }
 }
 
+TEST(CompressedSums, ContextRanksAgreeAcrossStages) {
+  engine::TrainingOptions options = with(low_rank(2), wide_model(false));
+  options.model.seq_length = 8;
+  const Case first{.context = 2, .shards = 2, .replicas = 2};
+  const Outcome expected = run(options, first, kFewSteps);
+  for (const int stage : {1, 3}) {
+    Case each = first;
+    each.stage = stage;
+    EXPECT_EQ(difference(run(options, each, kFewSteps), expected), "") << name_of(each);
+  }
+}
+
 TEST(CompressedSums, OptimizersAndAveragesAgreeAcrossStages) {
   using enum optim::OptimizerType;
   for (const optim::OptimizerType type : {kAdamW, kSgd, kLamb, kMuon, kAdafactor}) {

@@ -170,7 +170,7 @@ TEST(LowRankSum, OfMatricesOfThatRankIsExactUpToRounding) {
                           .steps = 2});
   for (std::size_t step = 0; step < steps.size(); ++step) {
     for (int replica = 0; replica < 3; ++replica) {
-      EXPECT_LT(norm_of(steps[step], replica, kErrorKind), 1e-5) << step << " " << replica;
+      EXPECT_LT(norm_of(steps[step], replica, kErrorKind), 5e-5) << step << " " << replica;
     }
   }
 }
@@ -233,7 +233,7 @@ TEST(LowRankSum, SendsParametersWholeThatGainTooLittle) {
   };
   EXPECT_FALSE(has({4096}));
   EXPECT_FALSE(has({16, 16}));  // 128 numbers instead of 256: half, not less
-  EXPECT_TRUE(has({16, 17}) || has({17, 17}));
+  EXPECT_TRUE(has({16, 17}));
   EXPECT_TRUE(has({64, 64}));
   EXPECT_FALSE(has({1, 4096}));  // a vector
   EXPECT_FALSE(has({48, 16}, {16, 16, 16}));
