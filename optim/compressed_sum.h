@@ -42,8 +42,7 @@ class CompressedSum : public sharding::ReplicaSum {
   static std::vector<SumKind> shared_kinds(const Compression& options,
                                            const ParameterSpec& parameter);
   /// Null if nothing is compressed.
-  static std::unique_ptr<CompressedSum> make(const Compression& options,
-                                             const sharding::Rank& rank,
+  static std::unique_ptr<CompressedSum> make(const Compression& options, const sharding::Rank& rank,
                                              const std::vector<sharding::UnitState>& units,
                                              int num_micro_steps);
 
@@ -58,5 +57,44 @@ class CompressedSum : public sharding::ReplicaSum {
   virtual std::vector<MomentPiece> own_pieces() const = 0;
   virtual std::vector<MomentPiece> shared_pieces() const = 0;
 };
+
+/// What the implementations exchange. The ranks of a replica form whole units, so that what is sent
+/// doesn't depend on where slices are cut. Each then exchanges an equal *share* of it with the other
+/// replicas, and they gather the shares.
+class ReplicaLinks {
+ public:
+  ReplicaLinks(const sharding::Rank& rank, const std::vector<sharding::UnitState>& units);
+
+  /// Elements that can be shared out: a multiple of the ranks of a replica, of the replicas, and of 16.
+  static std::int64_t padded(const sharding::UnitPlan& unit, std::int64_t numel);
+  static void add_gather_traffic(const sharding::UnitPlan& unit, sharding::Traffic& traffic);
+  static void add_sum_traffic(const sharding::UnitPlan& unit, std::int64_t padded,
+                              sharding::Traffic& traffic);
+  /// Of a unit that is sent whole.
+  static void add_plain_traffic(const sharding::UnitPlan& unit, sharding::Traffic& traffic);
+
+  /// The whole unit: `part` itself, or gathered into `full`.
+  Tensor gather(Stream& stream, int unit, const Tensor& part, const Tensor& full) const;
+  /// Adds a vector of `padded` elements, which all ranks of a replica have, over replicas.
+  void sum(Stream& stream, int unit, const Tensor& vector) const;
+  /// Adds the part itself.
+  void sum_plainly(Stream& stream, int unit, const Tensor& part) const;
+
+  sharding::Communicator* replicas(int unit) const {
+    return replicas_[static_cast<std::size_t>(unit)];
+  }
+  sharding::Communicator& group(int unit) const { return *groups_[static_cast<std::size_t>(unit)]; }
+  const sharding::UnitState& state(int unit) const {
+    return (*units_)[static_cast<std::size_t>(unit)];
+  }
+
+ private:
+  const std::vector<sharding::UnitState>* units_;
+  std::vector<sharding::Communicator*> replicas_;  // null: one replica
+  std::vector<sharding::Communicator*> groups_;
+};
+
+/// Phases in which a step's last reductions may run.
+Phases phases_of_sums(int num_micro_steps);
 
 }  // namespace sherd::optim

@@ -280,6 +280,7 @@ TrainedModel trained_model(const TrainedModelRequest& request) {
   model.handles_signals = request.handles_signals;
   model.checkpoint = checkpoint;
   if (!is_adapter) model.options = training_options(model.recipe);
+  model.options.compression = nullptr;  // of gradients
   model.options.placement.has_gradients = false;
   model.options.optimizer.offload = {};
   model.options.model.residual_slots = 0;

@@ -329,6 +329,23 @@ const std::vector<Field> kFields = {
     {MUST_MATCH(diloco.fragment_sync_delay), .fallback = value("0"), .range = between(0, 1e9), .help = "Steps during which an exchange may last. It begins as many steps earlier, and replicas train on meanwhile."},
     {MUST_MATCH(diloco.fragment_update_alpha), .fallback = value("0"), .range = {.min = 0, .max = 1}, .help = "How much of its own weights a replica keeps after an exchange. 0: it takes the global ones. 1: it never takes them."},
     {MUST_MATCH(diloco.quantize), .fallback = value("none"), .choices = {"none", "int8_block64", "int4_block64"}, .help = "Bits of each number that replicas exchange, in blocks of 64 with a common scale. none: FP32."},
+
+    {MUST_MATCH(powersgd.rank), .fallback = value("0"), .range = between(0, 1024), .help = "Replicas (parallelism.data_parallel_replicate_degree) add low-rank factors of their gradients, with this number of vectors for each matrix, and feed back what is left (PowerSGD, docs/power_sgd.md). 0: they add the gradients."},
+    {MUST_MATCH(powersgd.start_step), .fallback = value("10"), .range = between(0, 1e12), .help = "Steps before it add whole gradients. A tenth of the run is usual."},
+    {MUST_MATCH(powersgd.min_compression_rate), .fallback = value("2"), .range = {.min = 1, .max = 1e6}, .help = "A parameter is sent whole unless its factors have this many times fewer elements."},
+    {MUST_MATCH(powersgd.seed), .fallback = value("0"), .range = between(0, 4294967295.0), .help = "Of the random vectors with which factors begin."},
+
+    {MUST_MATCH(dgc.compress_ratio), .fallback = value("0"), .range = {.min = 0, .max = 1, .below_max = true}, .help = "Replicas (parallelism.data_parallel_replicate_degree) exchange this fraction of what their gradients add up to, the largest elements, and keep the rest (deep gradient compression, docs/dgc.md). SGD only; 0.001 is usual. 0: they add the gradients."},
+    {MUST_MATCH(dgc.sample_ratio), .fallback = value("0.01"), .range = {.min = 0, .max = 1, .above_min = true}, .help = "The fraction of elements by which the threshold of the largest ones is estimated. 1: it is exact."},
+    {MUST_MATCH(dgc.compress_lower_bound), .fallback = value("0.8"), .range = {.min = 0, .max = 1, .above_min = true, .as_float = true}, .help = "If fewer than this times the wanted elements reach the threshold, it is multiplied by it."},
+    {MUST_MATCH(dgc.compress_upper_bound), .fallback = value("1.3"), .range = {.min = 1, .max = 100, .as_float = true}, .help = "If more than this times the wanted elements reach the threshold, it is multiplied by it."},
+    {MUST_MATCH(dgc.max_adaptation_iters), .fallback = value("10"), .range = between(0, 1000), .help = "How often the threshold is corrected, at most."},
+    {MUST_MATCH(dgc.warmup_epochs), .fallback = value("0"), .range = between(0, 1e6), .help = "Epochs that send more: warmup_coeff^(epoch + 1), counted from 0."},
+    {MUST_MATCH(dgc.warmup_coeff), .fallback = value("0"), .range = {.min = 0, .max = 1, .below_max = true}, .help = "Of warmup_epochs. 0: compress_ratio^(1 / (warmup_epochs + 1))."},
+    {MUST_MATCH(dgc.clip), .fallback = value("none"), .choices = {"none", "norm", "value"}, .help = "Clip each replica's mean gradient before it is added up: the norm of each parameter, to clip_threshold / sqrt(replicas), or each element, to clip_threshold."},
+    {MUST_MATCH(dgc.clip_threshold), .fallback = value("1"), .range = kPositiveFloat, .help = "Of clip."},
+    {MUST_MATCH(dgc.momentum_correction), .fallback = value("true"), .help = "Add up what momentum makes of gradients, on each replica. The optimizer then has no momentum of its own. false: add up the gradients."},
+    {MUST_MATCH(dgc.momentum_masking), .fallback = value("true"), .help = "An element that was sent loses its momentum on that replica."},
 };
 
 const std::vector<Block> kBlocks = {
@@ -355,6 +372,8 @@ const std::vector<Block> kBlocks = {
     {"preference", "Training on preferences between answers (docs/preferences.md)."},
     {"distillation", "Learning from another model's probabilities (docs/distillation.md)."},
     {"diloco", "Replicas that train apart (docs/local_updates.md)."},
+    {"powersgd", "Low-rank sums of gradients over replicas (docs/power_sgd.md)."},
+    {"dgc", "Sparse sums of gradients over replicas (docs/dgc.md)."},
 };
 // clang-format on
 

@@ -132,6 +132,13 @@ void refuse_updates(const Recipe& recipe, std::vector<Refusal>& refusals) {
                                       "only; use 0, or set run.device: cpu.",
                                       recipe.diloco.sync_every));
   }
+  for (const auto& [key, is_used] : {std::pair("powersgd.rank", recipe.powersgd.active()),
+                                     std::pair("dgc.compress_ratio", recipe.dgc.active())}) {
+    if (!is_used) continue;
+    refusals.emplace_back(key, fmt::format("{} isn't 0, but compressed sums over replicas are for "
+                                           "CPUs only; use 0, or set run.device: cpu.",
+                                           key));
+  }
 }
 
 std::vector<std::pair<std::string_view, OffloadDevice>> offload_devices(const Recipe& recipe) {
@@ -144,9 +151,10 @@ void refuse_offload_and_graphs(const Recipe& recipe, std::vector<Refusal>& refus
   for (const auto& [key, device] : offload_devices(recipe)) {
     if (device == OffloadDevice::kNvme) {
       refusals.emplace_back(
-          key, fmt::format("{} is nvme, which only CPUs support; use cpu, the host's memory, or set "
-                           "run.device: cpu.",
-                           key));
+          key,
+          fmt::format("{} is nvme, which only CPUs support; use cpu, the host's memory, or set "
+                      "run.device: cpu.",
+                      key));
     } else if (device == OffloadDevice::kCpu && recipe.run.cuda_graphs) {
       refusals.emplace_back(
           "run.cuda_graphs",

@@ -36,7 +36,9 @@ void check_others(Resolution& recipe) {
       {"adapter.type", values.adapter.type != AdapterChoice::kNone},
       {"preference.loss", values.preference.active()},
       {"distillation.teacher", values.distillation.active()},
-      {"diloco.sync_every", values.diloco.active()}};
+      {"diloco.sync_every", values.diloco.active()},
+      {"powersgd.rank", values.powersgd.active()},
+      {"dgc.compress_ratio", values.dgc.active()}};
   for (const auto& [key, is_used] : others) {
     if (!is_used) continue;
     recipe.refuse({kServers, key},

@@ -5,6 +5,7 @@
 
 #include "core/byte_size.h"
 #include "core/error.h"
+#include "engine/recipe/compression_rules.h"
 #include "engine/recipe/resolution.h"
 #include "engine/recipe/uses.h"
 
@@ -270,6 +271,7 @@ void check_training(Resolution& recipe) {
   check_preference(recipe);
   check_distillation(recipe);
   check_diloco(recipe);
+  check_compression(recipe);
   check_servers(recipe);
   check_checkpoints(recipe);
   check_rewinds(recipe);

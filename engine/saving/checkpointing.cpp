@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <set>
 
 #include "checkpoint/writer.h"
@@ -9,10 +10,38 @@
 #include "engine/saving/run_state.h"
 #include "kernels/isa.h"
 #include "optim/adafactor.h"
+#include "optim/compressed_sum.h"
 #include "optim/eight_bits.h"
 
 namespace sherd::engine {
 namespace {
+
+// Errors, which each replica saves whole, and what all have.
+std::vector<std::int64_t> compressed_bytes(const TrainingOptions& options,
+                                           const sharding::ShardingPlan& plan) {
+  std::map<std::string, std::int64_t> bytes;  // by kind
+  for (const sharding::UnitPlan& unit : plan.units) {
+    std::set<std::string> kinds;
+    for (const ParameterSpec& parameter : unit.spec.parameters) {
+      for (const optim::SumKind& kind :
+           optim::CompressedSum::own_kinds(*options.compression, parameter)) {
+        kinds.insert(kind.kind);
+      }
+      for (const optim::SumKind& kind :
+           optim::CompressedSum::shared_kinds(*options.compression, parameter)) {
+        if (!kind.is_whole) {
+          kinds.insert(kind.kind);
+        } else {
+          bytes[kind.kind] += sharding::StateTensor{{}, {}, kind.shape}.numel() * 4;
+        }
+      }
+    }
+    for (const std::string& kind : kinds) bytes[kind] += unit.layout.slice_numel() * 4;
+  }
+  std::vector<std::int64_t> list;
+  for (const auto& [kind, count] : bytes) list.push_back(count);
+  return list;
+}
 
 // A rank's bytes of each kind that isn't on disk, at most: slices are padded, and some parameters
 // may lack some kinds.
@@ -44,6 +73,9 @@ std::vector<std::int64_t> bytes_by_kind(const TrainingOptions& options,
     bytes.push_back(slices / form.elements * static_cast<std::int64_t>(size_of(form.dtype)));
   }
   if (factors > 0) bytes.push_back(factors * 4);
+  if (options.compression) {
+    for (const std::int64_t each : compressed_bytes(options, plan)) bytes.push_back(each);
+  }
   if (options.average.active()) bytes.push_back((slices + frozen) * 4);
   if (published > 0) bytes.push_back(published);
   return bytes;
@@ -62,9 +94,8 @@ std::vector<BufferSpec> checkpoint_buffers(const TrainingOptions& options, bool 
       sharding::Agreement<CheckpointWord>::buffer("checkpoint", plan.mesh.world_size()),
       checkpoint_reading_buffer()};
   if (saves) {
-    const sharding::OffloadOptions offload = options.optimizer.offload.on_host
-                                                 ? sharding::OffloadOptions()
-                                                 : options.optimizer.offload;
+    const sharding::OffloadOptions offload =
+        options.optimizer.offload.on_host ? sharding::OffloadOptions() : options.optimizer.offload;
     std::int64_t bytes = checkpoint::staging_bytes(bytes_by_kind(options, plan, offload));
     // What is on disk isn't waited for: it only passes through the ring.
     if (offload.active()) {

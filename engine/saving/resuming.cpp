@@ -5,6 +5,7 @@
 
 #include "checkpoint/reader.h"
 #include "engine/saving/base_model.h"
+#include "engine/saving/dealt_errors.h"
 #include "engine/saving/initial_adapter.h"
 #include "engine/saving/initial_weights.h"
 #include "engine/saving/resume_check.h"
@@ -40,6 +41,8 @@ class Resuming {
   ResumeCheck compare(const checkpoint::Checkpoint& checkpoint, bool weights_only) const;
   void note_changed_bits(const checkpoint::Manifest& manifest);
   void note_changed_replicas(int saved, std::int64_t step);
+  /// Replicas with state of their own.
+  int own_replicas() const { return replicas_of(state_tensors(options_)); }
   void resume_newest();
 
   Checkpointing& shared_;
@@ -225,7 +228,7 @@ int Resuming::load(const std::string& path, bool weights_only, std::string& prob
   const sharding::State wanted =
       weights_only ? weights(options_, model_, Pieces::kHeld)
                    : run_state(options_, model_, shared_.training_step(), Pieces::kHeld,
-                               options_.local_updates.active() ? saved_replicas : 0);
+                               replicas_have_state(options_) ? saved_replicas : 0);
   const ResumeCheck check = compare(checkpoint, weights_only);
   if (weights_only) require_whole_model(checkpoint);
   if (has_base()) require_same_base(checkpoint, start_.base_digest, checkpoints_.init_from);
@@ -241,6 +244,9 @@ int Resuming::load(const std::string& path, bool weights_only, std::string& prob
   try {
     if (weights_only) require_held(checkpoint);
     checkpoint::load(checkpoint, wanted, match, shared_.reading(), shared_.copy());
+    if (!weights_only && options_.compression && own_replicas() != saved_replicas) {
+      deal_out_errors(checkpoint, options_, model_, saved_replicas, shared_.reading());
+    }
   } catch (const DataError& error) {
     problem = error.what();
   }
@@ -301,6 +307,12 @@ void Resuming::note_changed_bits(const checkpoint::Manifest& manifest) {
 void Resuming::note_changed_replicas(int saved, std::int64_t step) {
   const optim::LocalUpdates& local = options_.local_updates;
   changed_replicas_.clear();
+  if (const int own = own_replicas(); options_.compression && own != saved) {
+    changed_replicas_ = fmt::format(
+        "{} replica{} instead of {}: each takes an equal share of what hadn't been sent yet", own,
+        own == 1 ? "" : "s", saved);
+    return;
+  }
   if (!local.active() || saved == local.num_replicas) return;
   changed_replicas_ = fmt::format(
       "{} replica{} instead of {}: all continue from the global weights{}", local.num_replicas,

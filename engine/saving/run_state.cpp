@@ -1,6 +1,8 @@
 #include "engine/saving/run_state.h"
 
 #include <algorithm>
+#include <cstdlib>
+#include <iterator>
 #include <map>
 
 #include "engine/model/adapter.h"
@@ -8,7 +10,9 @@
 #include "engine/train/units/cut_pieces.h"
 #include "optim/adafactor.h"
 #include "optim/average.h"
+#include "optim/compressed_sum.h"
 #include "optim/eight_bits.h"
+#include "optim/low_rank_sum.h"
 #include "optim/outer_update.h"
 #include "optim/slices.h"
 
@@ -16,11 +20,12 @@ namespace sherd::engine {
 namespace {
 
 constexpr const char* kParam = "param";
+constexpr const char* kReplicaPrefix = "replica.";
 constexpr const char* kPublished = "published";  // by owners that publish late
 
 // What only replica `replica` has of a parameter; of replica 0 under the parameter's own name.
 std::string name_in_replica(const std::string& parameter, int replica) {
-  return replica == 0 ? parameter : fmt::format("replica.{}.{}", replica, parameter);
+  return replica == 0 ? parameter : fmt::format("{}{}.{}", kReplicaPrefix, replica, parameter);
 }
 
 // The tensors of replica `replica`, or of all: parameter, kind -> tensor.
@@ -163,6 +168,17 @@ void add_published(const ShardedModel& model, const Index& index,
 
 }  // namespace
 
+namespace {
+
+void add_kinds(const std::vector<optim::SumKind>& kinds, const std::string& name,
+               std::vector<sharding::StateTensor>& tensors) {
+  for (const optim::SumKind& kind : kinds) {
+    tensors.push_back({name, kind.kind, kind.shape, DType::kF32});
+  }
+}
+
+}  // namespace
+
 bool saves_frozen(const TrainingOptions& options) {
   return !options.model.frozen.empty();
 }
@@ -170,7 +186,10 @@ bool saves_frozen(const TrainingOptions& options) {
 std::vector<sharding::StateTensor> state_tensors(const TrainingOptions& options, int replicas) {
   const auto kinds_of = optim::descriptor_of(options.optimizer.type).moment_kinds;
   const bool apart = options.local_updates.active();
-  if (replicas == 0) replicas = apart ? options.local_updates.num_replicas : 1;
+  const optim::Compression* const compression = options.compression.get();
+  if (replicas == 0 && apart) replicas = options.local_updates.num_replicas;
+  if (replicas == 0 && compression != nullptr) replicas = compression->num_replicas;
+  replicas = std::max(replicas, 1);
   std::vector<sharding::StateTensor> tensors;
   for (const UnitSpec& unit : model::parameter_table(options.model)) {
     for (const ParameterSpec& parameter : unit.parameters) {
@@ -181,8 +200,16 @@ std::vector<sharding::StateTensor> state_tensors(const TrainingOptions& options,
         tensors.push_back(
             {parameter.name, optim::kOuterMomentumKind, parameter.shape, DType::kF32});
       }
+      if (trained && compression != nullptr) {
+        add_kinds(optim::CompressedSum::shared_kinds(*compression, parameter), parameter.name,
+                  tensors);
+      }
       for (int replica = 0; trained && replica < replicas; ++replica) {
         const std::string name = name_in_replica(parameter.name, replica);
+        if (compression != nullptr) {
+          add_kinds(optim::CompressedSum::own_kinds(*compression, parameter), name, tensors);
+          if (replica > 0) continue;
+        }
         if (apart) tensors.push_back({name, optim::kLocalKind, parameter.shape, DType::kF32});
         for (const std::string& kind : kinds_of(options.optimizer, unit, parameter)) {
           const optim::MomentType& type = options.optimizer.moment_type;
@@ -202,15 +229,19 @@ std::vector<sharding::StateTensor> state_tensors(const TrainingOptions& options,
   return tensors;
 }
 
-// Every replica has its own of the same parameters.
+// The last replica that has tensors under its number.
 int replicas_of(const std::vector<sharding::StateTensor>& tensors) {
-  std::int64_t all = 0, of_first = 0;
+  int replicas = 1;
   for (const sharding::StateTensor& tensor : tensors) {
-    if (tensor.kind != optim::kLocalKind) continue;
-    ++all;
-    if (!tensor.name.starts_with("replica.")) ++of_first;
+    if (!tensor.name.starts_with(kReplicaPrefix)) continue;
+    const std::string number = tensor.name.substr(std::string_view(kReplicaPrefix).size());
+    replicas = std::max(replicas, std::atoi(number.c_str()) + 1);
   }
-  return of_first == 0 ? 1 : static_cast<int>(all / of_first);
+  return replicas;
+}
+
+bool replicas_have_state(const TrainingOptions& options) {
+  return options.local_updates.active() || options.compression != nullptr;
 }
 
 namespace {
@@ -249,7 +280,49 @@ void add_moments(const TrainingOptions& options, const ShardedModel& model,
   }
 }
 
+// Each replica saves its own pieces whole. Of those that all have, numbers that every rank has are
+// saved by one, others as moments are.
+void add_compression(const TrainingOptions& options, const ShardedModel& model, Pieces which,
+                     sharding::State& state) {
+  const optim::CompressedSum* const sum = model.compressed_sum();
+  if (sum == nullptr) return;
+  if (replicas_of(state.tensors) == options.compression->num_replicas) {
+    const int replica = model.rank().mesh.coordinate(model.rank().rank, sharding::kReplicateAxis);
+    std::ranges::move(error_pieces(options, model, replica, state.tensors),
+                      std::back_inserter(state.pieces));
+  }
+  const Index shared = index_of(options, state.tensors);
+  std::vector<optim::MomentPiece> divided;
+  for (const optim::MomentPiece& piece : sum->shared_pieces()) {
+    if (piece.kind != optim::kBasisKind) {
+      divided.push_back(piece);
+      continue;
+    }
+    const auto unit = std::ranges::find_if(model.units(), [&](const sharding::UnitState& each) {
+      return std::ranges::any_of(each.spec().parameters, [&](const ParameterSpec& parameter) {
+        return parameter.index == piece.parameter;
+      });
+    });
+    if (which == Pieces::kOwned && !saves_factors(model.rank(), *unit)) continue;
+    state.pieces.push_back({shared.at({piece.parameter, piece.kind}), piece.first_element,
+                            piece.data.numel, piece.data});
+  }
+  add_moments(options, model, divided, shared, which, state.pieces);
+}
+
 }  // namespace
+
+std::vector<sharding::StatePiece> error_pieces(const TrainingOptions& options,
+                                               const ShardedModel& model, int replica,
+                                               const std::vector<sharding::StateTensor>& tensors) {
+  const Index own = index_of(options, tensors, replica);
+  std::vector<sharding::StatePiece> pieces;
+  for (const optim::MomentPiece& piece : model.compressed_sum()->own_pieces()) {
+    pieces.push_back(
+        {own.at({piece.parameter, piece.kind}), piece.first_element, piece.data.numel, piece.data});
+  }
+  return pieces;
+}
 
 sharding::State run_state(const TrainingOptions& options, const ShardedModel& model,
                           const TrainingStep& training_step, Pieces pieces, int saved_replicas) {
@@ -274,6 +347,7 @@ sharding::State run_state(const TrainingOptions& options, const ShardedModel& mo
   if (const optim::WeightAverage* const average = training_step.average()) {
     add_moments(options, model, average->pieces(), shared, pieces, state.pieces);
   }
+  add_compression(options, model, pieces, state);
   return state;
 }
 

@@ -15,8 +15,11 @@ namespace sherd::engine {
 ///
 /// If replicas train apart, "param" is the global weights, whose outer momentum is state, too. Each
 /// of the `replicas` (0: the options') has its own weights ("local") and moments: of replica 0
-/// under the parameter's name, of replica r under "replica.r.NAME".
+/// under the parameter's name, of replica r under "replica.r.NAME". If sums over replicas are
+/// compressed, errors are named so (optim/compressed_sum.h).
 std::vector<sharding::StateTensor> state_tensors(const TrainingOptions& options, int replicas = 0);
+/// Whether replicas have state of their own, whose number a checkpoint's reader must know.
+bool replicas_have_state(const TrainingOptions& options);
 /// The number of replicas that have tensors of their own; 1 if none has.
 int replicas_of(const std::vector<sharding::StateTensor>& tensors);
 
@@ -32,6 +35,11 @@ enum class Pieces {
 /// replica 0.
 sharding::State run_state(const TrainingOptions& options, const ShardedModel& model,
                           const TrainingStep& training_step, Pieces pieces, int saved_replicas = 0);
+/// With TrainingOptions::compression: where this rank holds its replica's errors, as the pieces of
+/// replica `replica` of `tensors`.
+std::vector<sharding::StatePiece> error_pieces(const TrainingOptions& options,
+                                               const ShardedModel& model, int replica,
+                                               const std::vector<sharding::StateTensor>& tensors);
 /// The parameters only.
 sharding::State weights(const TrainingOptions& options, const ShardedModel& model, Pieces pieces);
 

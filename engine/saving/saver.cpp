@@ -87,7 +87,7 @@ void Saver::clear_leftovers() {
   }
   const auto belongs = [this](const checkpoint::Checkpoint& checkpoint) {
     const int replicas =
-        shared_.options().local_updates.active() ? replicas_of(checkpoint.manifest().tensors) : 0;
+        replicas_have_state(shared_.options()) ? replicas_of(checkpoint.manifest().tensors) : 0;
     checkpoint::check_match(checkpoint, state_tensors(shared_.options(), replicas),
                             checkpoint::Match::kEverything);
   };

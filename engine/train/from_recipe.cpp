@@ -8,6 +8,7 @@
 #include "engine/train/parameter_groups.h"
 #include "engine/train/units/kept_inputs.h"
 #include "kernels/block_codec.h"
+#include "optim/compression.h"
 
 namespace sherd::engine {
 namespace {
@@ -62,9 +63,19 @@ optim::OptimizerOptions optimizer_options(const Recipe& recipe, const model::Mod
       .groups = parameter_groups(recipe, shape),
       .moment_type = {dtype_of(recipe.mixed_precision.optimizer_state_dtype),
                       recipe.mixed_precision.stochastic_rounding, recipe.run.seed}};
+  if (recipe.dgc.active() && recipe.dgc.momentum_correction) options.momentum = 0.0f;
   options.moment_type.in_8_bits = optimizer.eight_bit_states;
   options.offload = offload_of(recipe);
   return options;
+}
+
+// Null: gradients are sent whole.
+std::shared_ptr<const optim::Compression> compression_of(const Recipe& recipe) {
+  const optim::Compression compression{
+      recipe.powersgd.options(), recipe.dgc.options(recipe.optimizer.momentum),
+      static_cast<int>(recipe.parallelism.data_parallel_replicate_degree)};
+  if (!compression.active()) return nullptr;
+  return std::make_shared<const optim::Compression>(compression);
 }
 
 }  // namespace
@@ -92,6 +103,7 @@ TrainingOptions training_options(const Recipe& recipe) {
     options.placement.replicas_apart = true;
     options.placement.batch_groups = 1;
   }
+  options.compression = compression_of(recipe);
   const Recipe::Parallelism& degrees = recipe.parallelism;
   options.pipeline = {
       degrees.pipeline_schedule,

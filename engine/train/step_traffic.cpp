@@ -11,6 +11,7 @@
 #include "engine/train/training_step.h"
 #include "engine/train/units/kept_inputs.h"
 #include "engine/train/units/model_collectives.h"
+#include "optim/compressed_sum.h"
 #include "optim/outer_update.h"
 #include "sharding/zero/gradient_reduction.h"
 #include "sharding/zero/parameter_gather.h"
@@ -133,6 +134,9 @@ sharding::Traffic TrainingStep::traffic(const TrainingOptions& options, const sh
     traffic.add(sharding::push_traffic(plan.units, mesh, rank, options.num_micro_steps));
   } else {
     traffic.add(sharding::gradient_traffic(plan.units, options.num_micro_steps));
+    if (options.compression) {
+      traffic.add(optim::CompressedSum::traffic(*options.compression, plan));
+    }
   }
   if (mesh.num_owners() == 0 || mesh.is_owner(rank)) {
     traffic.add(

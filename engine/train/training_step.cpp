@@ -61,6 +61,7 @@ StepResult TrainingStep::run(std::int64_t step, const NextBatch& next_batch,
   if (source_sums_) {
     model_.set_source_of_row([this, step](std::int64_t row) { return source_of_row(step, row); });
   }
+  begin_compression(step);
   accumulate_gradients(step, next_batch);
   const std::int64_t interval = options_.weight_hash_interval;
   if (interval > 0 && (step + 1) % interval == 0) compare_weights(step);

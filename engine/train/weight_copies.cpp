@@ -9,6 +9,7 @@
 #include "engine/train/step_checks.h"
 #include "engine/train/training_step.h"
 #include "optim/average.h"
+#include "optim/compressed_sum.h"
 #include "optim/outer_update.h"
 #include "sharding/zero/parameter_gather.h"
 
@@ -101,6 +102,14 @@ bool TrainingStep::update_copies(int unit, std::int64_t step) {
   if (average_) average_->update(rank_.compute(), unit, num_updates_);
   const std::optional<int> applied = options_.local_updates.applied(step + 1);
   return applied && outer_->has(*applied, unit);
+}
+
+// Reductions change errors, which may be being saved.
+void TrainingStep::begin_compression(std::int64_t step) {
+  optim::CompressedSum* const sum = model_.compressed_sum();
+  if (sum == nullptr) return;
+  if (before_update) before_update();
+  sum->begin_step(step, steps_per_epoch > 0 ? step / steps_per_epoch : 0, targets_of(step) > 0);
 }
 
 std::chrono::nanoseconds TrainingStep::exchange_cpu_time() const {

@@ -43,6 +43,14 @@ std::uint64_t data_of(const data::Batcher& batches) {
   return hash;
 }
 
+// Of all sources; the last step may begin the next epoch.
+std::int64_t steps_per_epoch(const data::Batcher& batches) {
+  std::int64_t sequences = 0;
+  for (int i = 0; i < batches.num_sources(); ++i) sequences += batches.num_windows(i);
+  const std::int64_t rows = batches.shape().global_batch_size();
+  return std::max<std::int64_t>(1, (sequences + rows - 1) / rows);
+}
+
 }  // namespace
 
 Trainer::Trainer(const TrainerOptions& options, const sharding::Rank& rank)
@@ -71,6 +79,7 @@ Trainer::Trainer(const TrainerOptions& options, const sharding::Rank& rank)
     return options_.batches->num_targets(
         batch_of(step), rank_.mesh.coordinate(rank_.rank, sharding::kReplicateAxis), replicas);
   };
+  training_step_.steps_per_epoch = steps_per_epoch(*options_.batches);
   training_step_.source_of_row = [this](std::int64_t step, std::int64_t row) {
     const data::Batcher& batches = *options_.batches;
     return batches.place_of(batch_of(step) * batches.shape().global_batch_size() + row).source;

@@ -2,12 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include <map>
-#include <mutex>
-#include <nlohmann/json.hpp>
-
-#include "engine/saving/saver.h"
-#include "tests/support/runs/training_harness.h"
+#include "tests/equivalence/held_state.h"
 #include "tests/support/values/temp_folder.h"
 
 namespace sherd::testing {
@@ -21,50 +16,8 @@ engine::TrainingOptions two_fragments() {
   return options;
 }
 
-// Every tensor, put together from what all ranks hold. Trains three steps and saves, or loads.
-using Tensors = std::map<std::string, std::vector<float>>;
 Tensors held(const std::string& directory, const RunShape& setup, bool saves) {
-  const engine::TrainingOptions options = applied(two_fragments(), setup);
-  Tensors tensors;
-  for (const auto& tensor : engine::state_tensors(options)) {
-    tensors[tensor.name + "/" + tensor.kind].resize(static_cast<std::size_t>(tensor.numel()));
-  }
-  const engine::CheckpointOptions checkpoints{
-      .directory = directory,
-      .saves = saves,
-      .interval = saves ? kStepsDone : 0,
-      .init_from = {},
-      .adapter = {},
-      .max_steps = kStepsDone,
-      .fingerprint = std::make_shared<const nlohmann::json>(nlohmann::json::object()),
-      .recipe = {},
-      .folder = {}};
-  std::mutex mutex;
-  run_ranks(setup, [&](sharding::Rank& rank) {
-    engine::ShardedModel model(options, rank);
-    engine::TrainingStep training_step(options, model);
-    engine::Checkpointing checkpointing(options, checkpoints, model, training_step, {});
-    engine::Saver saver(checkpointing, {});
-    std::vector<std::int32_t> memory;
-    const engine::NextBatch next_batch = tokens_for(options, rank, memory);
-    rank.guard([&] {
-      saver.clear_leftovers();
-      saver.start(engine::resume(checkpointing));
-      for (int step = 0; saves && step < kStepsDone; ++step) {
-        training_step.run(step, next_batch);
-        saver.after_step(step, {});
-      }
-      saver.finish();
-      const auto state = engine::run_state(options, model, training_step, engine::Pieces::kHeld);
-      const std::lock_guard lock(mutex);
-      for (const sharding::StatePiece& piece : state.pieces) {
-        const auto& tensor = state.tensors[static_cast<std::size_t>(piece.tensor)];
-        std::copy_n(piece.data.as<float>(), piece.count,
-                    tensors.at(tensor.name + "/" + tensor.kind).begin() + piece.first_element);
-      }
-    });
-  });
-  return tensors;
+  return held_state(two_fragments(), directory, setup, kStepsDone, saves);
 }
 
 RunShape of(int replicas, int shards, int stage) {

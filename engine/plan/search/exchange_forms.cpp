@@ -21,7 +21,8 @@ constexpr std::string_view kShard = "parallelism.data_parallel_shard_degree",
                            kReplicate = "parallelism.data_parallel_replicate_degree",
                            kGather = "mixed_precision.gather_dtype",
                            kReduce = "mixed_precision.reduce_dtype",
-                           kSyncEvery = "diloco.sync_every", kQuantize = "diloco.quantize";
+                           kSyncEvery = "diloco.sync_every", kQuantize = "diloco.quantize",
+                           kLowRank = "powersgd.rank", kSparse = "dgc.compress_ratio";
 
 // A change of a recipe: keys, and what is written into their members.
 struct Change {
@@ -58,6 +59,30 @@ Change apart(const Change& base, std::int64_t steps, optim::Quantize quantize) {
   return change;
 }
 
+Change low_rank(const Change& base, std::int64_t rank) {
+  Change change = base;
+  change.name = fmt::format("low-rank sums over replicas, rank {}", rank);
+  change.results = "rounded to that rank in every step, with feedback";
+  change.keys.push_back(kLowRank);
+  change.write = [base, rank](Recipe& recipe) {
+    base.write(recipe);
+    recipe.powersgd.rank = rank;
+  };
+  return change;
+}
+
+Change sparse(const Change& base, double ratio) {
+  Change change = base;
+  change.name = fmt::format("sparse sums over replicas, {} %", 100.0 * ratio);
+  change.results = "the largest elements in every step, with feedback";
+  change.keys.push_back(kSparse);
+  change.write = [base, ratio](Recipe& recipe) {
+    base.write(recipe);
+    recipe.dgc.compress_ratio = ratio;
+  };
+  return change;
+}
+
 std::vector<Change> changes_of(const Recipe& recipe, const Cluster& cluster) {
   const auto& degrees = recipe.parallelism;
   const std::int64_t data =
@@ -78,6 +103,10 @@ std::vector<Change> changes_of(const Recipe& recipe, const Cluster& cluster) {
     changes.push_back(with_blocks(replicas, GatherType::kInt8Block64, ReduceType::kInt8Block64));
   }
   if (recipe.diloco.active()) return changes;
+  if (!recipe.powersgd.active() && !recipe.dgc.active()) {
+    changes.push_back(low_rank(replicas, 4));
+    if (recipe.optimizer.type == OptimizerType::kSgd) changes.push_back(sparse(replicas, 0.01));
+  }
   changes.push_back(apart(replicas, 50, optim::Quantize::kInt8));
   changes.push_back(apart(replicas, 500, optim::Quantize::kInt4));
   return changes;

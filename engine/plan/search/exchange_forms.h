@@ -4,6 +4,8 @@
 /// Forms, each a change of the recipe (docs/slow_links.md, docs/local_updates.md):
 ///
 ///   replicas      a replica on each machine: only slices of gradients leave it
+///   low rank      such replicas add factors of rank 4 (docs/power_sgd.md)
+///   sparse        such replicas add the largest elements, one in a hundred (docs/dgc.md); with SGD
 ///   blocks        gathers and reductions in int8 or int4 blocks; of replicas, too
 ///   local         a replica on each machine that trains apart for 50 or 500 steps
 ///

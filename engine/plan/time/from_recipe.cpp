@@ -3,8 +3,12 @@
 #include <algorithm>
 
 #include "engine/launch/device.h"
+#include "engine/model/adapter.h"
+#include "engine/model/parameters.h"
 #include "engine/train/from_recipe.h"
 #include "engine/train/model_shape.h"
+#include "optim/low_rank_sum.h"
+#include "optim/sparse_sum.h"
 
 namespace sherd::engine {
 namespace {
@@ -107,6 +111,37 @@ ModelSize model_size(const Recipe& recipe) {
           .shared_width = shape.moe.shared_width};
 }
 
+namespace {
+
+// Elements of an all-reduce with as many bytes. Entries have 8, and each replica gathers those of all.
+std::int64_t sent_numel(const optim::Compression& compression, const ParameterSpec& parameter) {
+  if (!compression.sparse.active()) {
+    return optim::low_rank_numel(compression.low_rank, parameter);
+  }
+  if (!optim::is_sparse(parameter)) return parameter.numel();
+  return optim::sparse_entries(compression.sparse.compress_ratio, parameter) *
+         compression.num_replicas;
+}
+
+// What replicas exchange of a compressed gradient, and its passes through memory.
+void add_compression(const Recipe& recipe, StepShape& step) {
+  if (!recipe.powersgd.active() && !recipe.dgc.active()) return;
+  const TrainingOptions options = training_options(recipe);
+  std::int64_t all = 0, sent = 0;
+  for (const UnitSpec& unit : model::parameter_table(options.model)) {
+    for (const ParameterSpec& parameter : unit.parameters) {
+      if (!model::is_trained(options.model, parameter.name)) continue;
+      all += parameter.numel();
+      sent += sent_numel(*options.compression, parameter);
+    }
+  }
+  step.compressed_bytes =
+      4.0 * static_cast<double>(sent) / static_cast<double>(std::max<std::int64_t>(all, 1));
+  step.compression_passes = 9.0;  // error added, two products, what is left and the sum formed
+}
+
+}  // namespace
+
 StepShape step_shape(const Recipe& recipe) {
   const auto& precision = recipe.mixed_precision;
   StepShape step{.model = model_size(recipe), .layout = layout_of(recipe)};
@@ -134,6 +169,7 @@ StepShape step_shape(const Recipe& recipe) {
   step.update_bytes = update_bytes(recipe);
   step.disk_bytes = disk_bytes(recipe);
   step.cuda_graphs = recipe.run.cuda_graphs;
+  add_compression(recipe, step);
   return step;
 }
 

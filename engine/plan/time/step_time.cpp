@@ -105,7 +105,15 @@ StepTimes::UnitExchanges StepTimes::unit_exchanges(const StepShape& step) const 
   UnitExchanges unit{
       .gather = over_shards("all_gather", step.gather_bytes),
       .reduce = over_shards(whole ? "all_reduce" : "reduce_scatter", step.reduce_bytes)};
-  if (layout.sync_every == 0) {
+  if (step.compression_passes > 0.0) {
+    // Each rank of a replica exchanges a share, after whole units have been gathered.
+    const double weights = dense + experts, passes = weights * 4.0 * step.compression_passes;
+    unit.replicas =
+        exchange("all_reduce", step.compressed_bytes * weights / static_cast<double>(n),
+                 layout.replicate, t * n) +
+        over_shards("all_gather", 4.0 + step.compressed_bytes) +
+        rates_.seconds(Launch{.kernel = "add", .read = static_cast<std::int64_t>(passes)});
+  } else if (layout.sync_every == 0) {
     unit.replicas = exchange("all_reduce", step.reduce_bytes * (dense + experts) / slices,
                              layout.replicate, t * n);
   }

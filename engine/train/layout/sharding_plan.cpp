@@ -192,6 +192,7 @@ sharding::ShardingPlan sharding_plan(const TrainingOptions& options, const shard
     if (options.model.part.has_canonical_sums()) {
       plan.units.back().tree_of_ranks = mesh.degree(sharding::kContextAxis);
     }
+    plan.units.back().compressed_sum = options.compression != nullptr;
     plan.units.back().fp32_disk_block = disk_block_of(options, plan.units.back(), id);
     plan.units.back().may_add = added_by_the_backward(options, mesh, plan.units.back());
     if (id.role == UnitRole::kEmbedding && options.model.tied) {

@@ -67,6 +67,10 @@ std::vector<BufferSpec> UnitRunner::buffers(const TrainingOptions& options,
   append(buffers, frozen_weight_buffers(plan.units, model::has_frozen(options.model),
                                         plan.mesh.world_size()));
   append(buffers, reduction_buffers(plan.units, options.num_micro_steps).list());
+  if (options.compression) {
+    append(buffers,
+           optim::CompressedSum::buffers(*options.compression, plan, options.num_micro_steps));
+  }
   if (auto pushed = pushed_buffer(plan.units, plan.mesh, options.num_micro_steps)) {
     buffers.push_back(std::move(*pushed));
   }
@@ -93,7 +97,11 @@ UnitRunner::UnitRunner(const TrainingOptions& options, const sharding::Rank& ran
       units_(make_units(options, rank)),
       frozen_(std::make_unique<FrozenWeights>(rank, units_, model::has_frozen(options.model))),
       parameters_(rank, units_, options.gather),
-      gradients_(rank, units_, options.num_micro_steps),
+      compressed_sum_(options.compression
+                          ? optim::CompressedSum::make(*options.compression, rank, units_,
+                                                       options.num_micro_steps)
+                          : nullptr),
+      gradients_(rank, units_, options.num_micro_steps, compressed_sum_.get()),
       loss_sums_(options, rank) {
   for (const sharding::UnitState& unit : units_) {
     places_.emplace(unit.spec().id, static_cast<int>(places_.size()));

@@ -274,6 +274,18 @@ class KeyValues {
       {"diloco.sync_every", {"3", "0"}},
       {"diloco.num_fragments", {"1"}},
       {"diloco.fragment_sync_delay", {"1"}},
+      {"powersgd.rank", {"2", "0"}},
+      {"powersgd.start_step", {"2"}},
+      {"powersgd.min_compression_rate", {"50"}},
+      {"powersgd.seed", {"5"}},
+      {"dgc.compress_ratio", {"0.02"}},
+      {"dgc.sample_ratio", {"1"}},
+      {"dgc.compress_lower_bound", {"0.5"}},
+      {"dgc.compress_upper_bound", {"2"}},
+      {"dgc.max_adaptation_iters", {"0"}},
+      {"dgc.warmup_epochs", {"1"}},
+      {"dgc.warmup_coeff", {"0.6"}},
+      {"dgc.clip_threshold", {"0.0001"}},
       {"memory.server_memory", {"1TiB"}},
   };
 };

@@ -5,6 +5,7 @@
 #include "engine/model/parameters.h"
 #include "engine/schedule/order.h"
 #include "kernels/block_codec.h"
+#include "optim/compression.h"
 #include "tests/support/models/model_forms.h"
 #include "tests/support/runs/counted_training.h"
 #include "tests/support/runs/training_harness.h"
@@ -94,6 +95,36 @@ TEST(Traffic, OfReplicasThatDivideTheOptimizerStateIsAnExchangeOfBlocks) {
                                       .axes = {{"replicate", 2}, {"shard", 2}},
                                       .stage = stage,
                                       .divides_optimizer = true});
+  }
+}
+
+// Whole units within a replica, shares of what is compressed between them.
+TEST(Traffic, OfCompressedSumsIsCountedAtEveryStage) {
+  int run = 0;
+  for (int stage = 0; stage <= 3; ++stage) {
+    for (const auto& [replicas, shards, pipeline] :
+         {std::tuple(1, 2, 1), std::tuple(2, 1, 1), std::tuple(3, 2, 1), std::tuple(2, 2, 2)}) {
+      engine::TrainingOptions options = tiny_training(tiny_model(pipeline == 1));
+      optim::Compression compression;
+      if (run % 2 == 0) {
+        compression.low_rank = {.rank = 1 + run % 3, .start_step = 0};
+      } else {
+        compression.sparse = {
+            .compress_ratio = 0.02,
+            .clip = run % 3 == 0 ? optim::LocalClip::kNone : optim::LocalClip::kNorm,
+            .momentum = 0.9};
+        options.optimizer.type = optim::OptimizerType::kSgd;
+      }
+      options.compression = std::make_shared<const optim::Compression>(compression);
+      expect_steps_as_planned(
+          options, {.world_size = replicas * shards * pipeline,
+                    .axes = {{"pipeline", pipeline}, {"replicate", replicas}, {"shard", shards}},
+                    .num_micro_steps = 1 + run % 2,
+                    .stage = stage,
+                    .grad_sync = run % 3 == 0 ? sharding::GradSync::kBoundary
+                                              : sharding::GradSync::kEveryMicroStep});
+      ++run;
+    }
   }
 }
 

@@ -209,4 +209,36 @@ void LegalRecipe::servers() {
   }
 }
 
+// Compressed sums over replicas, where no other key forbids them.
+void LegalRecipe::compress() {
+  const auto is = [&](const char* key, const char* usual) { return value_of(key, usual) == usual; };
+  bool refused =
+      !is("moe.num_experts", "0") || !is("parallelism.tensor_parallel_degree", "1") ||
+      !is("parallelism.sum_order", "rank") || !is("parallelism.parameter_servers", "0") ||
+      !is("mixed_precision.reduce_dtype", "f32") ||
+      !is("mixed_precision.grad_accum_dtype", "f32") || !is("loss_scaling.mode", "none") ||
+      is("mixed_precision.param_dtype", "f16") || settings_.contains("diloco.sync_every") ||
+      (!is("parallelism.pipeline_parallel_degree", "1") && !is("model.tie_embeddings", "false"));
+  for (const char* key : {"model.from", "zero_optimization.offload_optimizer",
+                          "zero_optimization.offload_param"}) {
+    refused |= settings_.contains(key);
+  }
+  if (refused || random_.chance(0.6)) return;
+  std::erase_if(settings_, [](const auto& each) { return each.first.starts_with("bad_steps."); });
+  leave("parallelism.batch_groups");
+  leave(kOverReplicas);
+  if (value_of("optimizer.type", "adamw") == "sgd" && random_.chance(0.7)) {
+    set("dgc.compress_ratio", random_.one_of({"0.01", "0.2"}));
+    maybe("dgc.sample_ratio", random_.one_of({"0.1", "1"}));
+    maybe("dgc.warmup_epochs", "1");
+    maybe("dgc.clip", random_.one_of({"norm", "value"}));
+    maybe("dgc.momentum_correction", "false");
+    if (settings_.contains("data.stages")) leave("dgc.warmup_epochs");
+    return;
+  }
+  set("powersgd.rank", random_.whole(1, 3));
+  maybe("powersgd.start_step", random_.whole(0, 2));
+  maybe("powersgd.min_compression_rate", "1");
+}
+
 }  // namespace sherd::testing

@@ -58,6 +58,7 @@ class LegalRecipe {
   void on_disk();
   void train_apart();
   void servers();
+  void compress();
 
   // legal_training.cpp
   void numbers();

@@ -11,7 +11,10 @@ Settings LegalRecipe::make(const std::string& output) {
   for (const engine::Field& field : engine::recipe_fields()) {
     if (random_.chance(0.5)) set(field.key, legal_value(field, random_));
   }
-  std::erase_if(settings_, [](const auto& each) { return each.first.starts_with("diloco."); });
+  std::erase_if(settings_, [](const auto& each) {
+    return each.first.starts_with("diloco.") || each.first.starts_with("powersgd.") ||
+           each.first.starts_with("dgc.");
+  });
   has_adapter_ = random_.chance(0.3);
   text();
   names(output);
@@ -33,6 +36,7 @@ Settings LegalRecipe::make(const std::string& output) {
   if (has_adapter_) adapter();
   train_apart();
   servers();
+  compress();
   return std::move(settings_);
 }
 

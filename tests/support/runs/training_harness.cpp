@@ -1,4 +1,5 @@
 #include "tests/support/runs/training_harness.h"
+#include "optim/compression.h"
 
 #include <gtest/gtest.h>
 
@@ -139,6 +140,11 @@ engine::TrainingOptions applied(engine::TrainingOptions options, const RunShape&
     options.placement.replicas_apart = true;
     options.placement.batch_groups = 1;
     options.local_updates.num_replicas = mesh_of(setup).degree(sharding::kReplicateAxis);
+  }
+  if (options.compression) {
+    optim::Compression compression = *options.compression;
+    compression.num_replicas = mesh_of(setup).degree(sharding::kReplicateAxis);
+    options.compression = std::make_shared<const optim::Compression>(compression);
   }
   options.placement.published_late = setup.publishes_late;
   options.gather = {setup.prefetch_depth, setup.reshard_after_forward};

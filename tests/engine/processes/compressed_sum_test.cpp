@@ -1,0 +1,66 @@
+// Replicas in processes of their own that add compressed gradients: as on threads, and after one was
+// killed.
+#include <signal.h>
+
+#include "tests/engine/processes/mpi_runs.h"
+#include "tests/where.h"
+
+namespace sherd::testing {
+namespace {
+
+using CompressedSumsInProcesses = ProcessesTest;
+
+TrainingRun replicas(const std::string& optimizer, const std::string& keys) {
+  return {.stage = 1,
+          .world = 1,
+          .precision = "",
+          .optimizer = optimizer,
+          .accumulation = "micro_batch_size: 1",
+          .interval = 1,
+          .checkpoint = "keep_last: 100",
+          .more = keys,
+          .mesh = "data_parallel_replicate_degree: 2"};
+}
+const std::string kLowRank = "powersgd: {rank: 2, start_step: 1, min_compression_rate: 1}";
+
+// Two processes are two replicas of one rank.
+const std::vector<std::string> kOneShard = {"--set", "parallelism.data_parallel_shard_degree=1"};
+
+TEST_F(CompressedSumsInProcesses, HaveTheBitsOfThreads) {
+  write_data(folder_);
+  for (const auto& [optimizer, keys] :
+       {std::pair("adamw", kLowRank),
+        std::pair("sgd", std::string("dgc: {compress_ratio: 0.05, clip: norm}"))}) {
+    const std::string threads = fmt::format("threads_{}", optimizer),
+                      processes = fmt::format("processes_{}", optimizer);
+    train_in(folder_, threads, replicas(optimizer, keys));
+    const auto outcome =
+        train_in_processes(folder_, processes, replicas(optimizer, keys), {2, 1}, kOneShard);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    EXPECT_EQ(numbers_of(folder_, processes), numbers_of(folder_, threads)) << keys;
+    EXPECT_EQ(final_state(folder_, processes), final_state(folder_, threads)) << keys;
+  }
+}
+
+TEST_F(CompressedSumsInProcesses, LoseNothingIfAReplicaIsKilled) {
+  write_data(folder_);
+  const TrainingRun run = replicas("adamw", kLowRank);
+  train_in(folder_, "whole", run);
+  std::vector<std::string> words = launch_words(folder_, "killed", run, {2, 1});
+  words.insert(words.end(), kOneShard.begin(), kOneShard.end());
+  words.insert(words.end(), {"--set", "metrics.log_interval=1", "--set", "run.peer_timeout=5"});
+  bool killed = false;
+  const auto outcome = test::run_program(SHERD_PROGRAM, words, [&](pid_t, const std::string& line) {
+    if (killed || !line.starts_with("step 3/")) return;
+    killed = true;
+    ::kill(process_of_world(1, folder_.file("killed.yaml")), SIGKILL);
+  });
+  EXPECT_TRUE(killed) << outcome.out << outcome.err;
+  EXPECT_NE(outcome.exit_code, 0);
+  const auto again = train_in_processes(folder_, "killed", run, {2, 1}, kOneShard);
+  EXPECT_EQ(again.exit_code, 0) << again.err;
+  EXPECT_EQ(final_state(folder_, "killed"), final_state(folder_, "whole"));
+}
+
+}  // namespace
+}  // namespace sherd::testing
