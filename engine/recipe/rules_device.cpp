@@ -73,6 +73,17 @@ void refuse_experts(const Recipe& recipe, std::vector<Refusal>& refusals) {
                           "moe.bias is true, but experts' biases are computed on CPUs only; set "
                           "run.device: cpu.");
   }
+  if (recipe.moe.weigh_input) {
+    refusals.emplace_back(
+        "moe.weigh_input",
+        "moe.weigh_input is true, but weights on inputs are computed on CPUs only; "
+        "set run.device: cpu.");
+  }
+  if (recipe.moe.score == RouterScore::kSparsemixer) {
+    refusals.emplace_back("moe.score",
+                          "moe.score is sparsemixer, which is computed on CPUs only; set "
+                          "run.device: cpu.");
+  }
   for (const auto& [key, ranks, degree] :
        {std::tuple("parallelism.tensor_parallel_degree", "tensor",
                    recipe.parallelism.tensor_parallel_degree),
@@ -112,6 +123,25 @@ void refuse_models(const Recipe& recipe, std::vector<Refusal>& refusals) {
   }
 }
 
+void refuse_growth(const Recipe& recipe, std::vector<Refusal>& refusals) {
+  if (recipe.model.qk_norm == QkNorm::kRotated) {
+    refusals.emplace_back("model.qk_norm",
+                          "model.qk_norm is rotated, which is computed on CPUs only; set "
+                          "run.device: cpu.");
+  }
+  if (recipe.model.query_growth > 0.0) {
+    refusals.emplace_back("model.query_growth",
+                          fmt::format("model.query_growth is {}, which is computed on CPUs only; "
+                                      "set run.device: cpu.",
+                                      recipe.model.query_growth));
+  }
+  if (recipe.model.head_bias) {
+    refusals.emplace_back("model.head_bias",
+                          "model.head_bias is true, which is computed on CPUs only; set "
+                          "run.device: cpu.");
+  }
+}
+
 void refuse_updates(const Recipe& recipe, std::vector<Refusal>& refusals) {
   const Recipe::Parallelism& degrees = recipe.parallelism;
   if (recipe.optimizer.type == OptimizerType::kAdafactor) {
@@ -144,9 +174,10 @@ void refuse_offload_and_graphs(const Recipe& recipe, std::vector<Refusal>& refus
   for (const auto& [key, device] : offload_devices(recipe)) {
     if (device == OffloadDevice::kNvme) {
       refusals.emplace_back(
-          key, fmt::format("{} is nvme, which only CPUs support; use cpu, the host's memory, or set "
-                           "run.device: cpu.",
-                           key));
+          key,
+          fmt::format("{} is nvme, which only CPUs support; use cpu, the host's memory, or set "
+                      "run.device: cpu.",
+                      key));
     } else if (device == OffloadDevice::kCpu && recipe.run.cuda_graphs) {
       refusals.emplace_back(
           "run.cuda_graphs",
@@ -171,6 +202,7 @@ std::vector<Refusal> refusals_of_gpus(const Recipe& recipe) {
   refuse_exchanges(recipe, refusals);
   refuse_experts(recipe, refusals);
   refuse_models(recipe, refusals);
+  refuse_growth(recipe, refusals);
   refuse_updates(recipe, refusals);
   refuse_offload_and_graphs(recipe, refusals);
   return refusals;

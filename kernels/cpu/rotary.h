@@ -8,6 +8,8 @@ namespace sherd::kernels::cpu {
 
 void rotary_table(ThreadTeam& team, Tensor table, std::int64_t positions,
                   const std::vector<double>& frequencies, double factor);
+void query_growth_table(ThreadTeam& team, Tensor table, std::int64_t positions,
+                        std::int64_t head_width, const RotaryFrequencies& growth);
 void rotary(ThreadTeam& team, const Rotary& args);
 
 }  // namespace sherd::kernels::cpu
