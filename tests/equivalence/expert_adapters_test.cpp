@@ -14,7 +14,7 @@ constexpr int kSteps = 3;
 
 // Forms whose experts four ranks can divide.
 std::vector<ModelForm> adapted_forms() {
-  std::vector<ModelForm> forms = expert_forms();
+  std::vector<ModelForm> forms = expert_forms_on_cpus();
   for (ModelForm& form : forms) {
     form.shape.moe.experts = 8;
     if (form.shape.moe.groups > 1) form.shape.moe.groups = 4;

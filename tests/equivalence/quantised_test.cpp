@@ -205,7 +205,7 @@ TEST(Quantised, FrozenMatricesOfBlocksAreThoseEncodedWholeAndAllElseIsAsItIs) {
 }
 
 TEST(Quantised, ExpertsAreEncodedAsOneMatrixAndRoutersAreNot) {
-  std::vector<ModelForm> forms = expert_forms();
+  std::vector<ModelForm> forms = expert_forms_on_cpus();
   forms.push_back({"latents_and_experts", shape_named(latent_forms(), "latents_and_experts")});
   for (const ModelForm& form : sink_forms()) {
     if (form.shape.moe.active()) forms.push_back(form);

@@ -58,7 +58,7 @@ INSTANTIATE_TEST_SUITE_P(All, FamiliesWithCache, ::testing::ValuesIn(family_name
 // Latent attention, sinks, experts.
 class FormsWithCache : public ::testing::TestWithParam<ModelForm> {};
 std::vector<ModelForm> forms_on_cpus_alone() {
-  std::vector<ModelForm> forms = expert_forms();
+  std::vector<ModelForm> forms = expert_forms_on_cpus();
   for (const auto& more : {latent_forms(), sink_forms()}) {
     forms.insert(forms.end(), more.begin(), more.end());
   }
