@@ -89,6 +89,14 @@ void check_sinks(Resolution& recipe) {
   }
 }
 
+void refuse_canonical(Resolution& recipe, std::string_view key) {
+  constexpr std::string_view kOrder = "parallelism.sum_order";
+  if (recipe.values().parallelism.sum_order != SumOrderChoice::kCanonical) return;
+  recipe.refuse({kOrder, key},
+                "{} is canonical, which isn't supported with this {}. Use sum_order: rank.", kOrder,
+                key);
+}
+
 // Without weights, heads are divided by their root mean square.
 void check_rotated_norm(Resolution& recipe) {
   const Recipe::Model& model = recipe.values().model;
@@ -104,6 +112,7 @@ void check_rotated_norm(Resolution& recipe) {
         "model.positions is learned, but model.qk_norm: rotated is of layers that rotate. "
         "Use positions: rope, or another qk_norm.");
   }
+  refuse_canonical(recipe, "model.qk_norm");
 }
 
 void check_query_growth(Resolution& recipe) {
@@ -120,6 +129,7 @@ void check_query_growth(Resolution& recipe) {
                   "model.query_growth is {}, which latent attention doesn't have. Leave it out.",
                   model.query_growth);
   }
+  refuse_canonical(recipe, "model.query_growth");
 }
 
 }  // namespace
