@@ -7,8 +7,7 @@
 ///   site              weight                output               statistics    in
 ///   norm1             [D]                   normed D, cheap      mean, rstd 1  pre, sandwich
 ///   attention.qkv     [(H + 2 G) K, D]      qkv                                all
-///   attention.query_norm, .key_norm         qk_raw (H + G) K     of its rows   qk_norm (rotated:
-///                                                                              no weights)
+///   attention.query_norm, .key_norm         qk_raw (H + G) K     of its rows   qk_norm
 ///   attention.sinks   [H]                                                      sinks
 ///   attention         none                  attended H K         lse H         all
 ///   attention.output  [D, H K]                                                 all
