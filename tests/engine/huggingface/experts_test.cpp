@@ -149,6 +149,43 @@ TEST_P(WithoutStacks, SaySoWhenTheyAreAskedFor) {
   EXPECT_NE(error.find("has no stacked names of experts"), std::string::npos) << error;
 }
 
+class MixtureFromScratch : public Folder {};
+
+TEST_F(MixtureFromScratch, WithWeighedInputsIsWrittenAsLlama4) {
+  write_tokens();
+  train(
+      "model: {num_layers: 4, hidden_size: 32, num_attention_heads: 4, num_kv_heads: 2, "
+      "head_width: "
+      "16, ffn_hidden_size: 44, vocab_size: 56, max_seq_length: 64, qk_norm: rotated, rope_layers: "
+      "\"1110\", query_growth: 0.3, query_step: 4, init_std: 0.3}\n"
+      "moe: {num_experts: 6, experts_per_token: 1, ffn_hidden_size: 20, shared_ffn_hidden_size: "
+      "20, "
+      "layers: \"01\", score: sigmoid, normalize_weights: false, weigh_input: true}\n"
+      "data: {path: " +
+          folder_.file("many.bin") +
+          ", format: bin, validation_fraction: 0}\n"
+          "training: {seq_length: 32, global_batch_size: 2, max_steps: 2}\n"
+          "optimizer: {lr: 0.05}\ncheckpoint: {interval: 2}\n",
+      "run", 1, 2);
+  const std::string run = folder_.file("run/checkpoints/step-0000000002"), to = folder_.file("hf");
+  export_checkpoint({run, to, {}});
+  const json config = json::parse(folder_.read("hf/config.json"));
+  EXPECT_EQ(config["model_type"], "llama4_text");
+  EXPECT_EQ(config["moe_layers"], json({1, 3}));
+  EXPECT_EQ(config["intermediate_size"], 20);
+  EXPECT_EQ(config["intermediate_size_mlp"], 44);
+  EXPECT_EQ(config["attention_chunk_size"], 64);
+  const auto loss_of = [&](const std::string& model) {
+    return evaluate_checkpoint({model,
+                                {"data.validation_path=" + folder_.file("tokens.bin"),
+                                 "data.format=bin", "training.seq_length=32"},
+                                1,
+                                {}})
+        .loss;
+  };
+  EXPECT_EQ(loss_of(to), loss_of(run));
+}
+
 // Published shapes, and what they count in all and for one token.
 struct Published {
   const char* config;
