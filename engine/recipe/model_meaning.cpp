@@ -102,8 +102,9 @@ Model settled(Model model) {
 MoeKeys settled(MoeKeys moe, const Model& model) {
   if (moe.num_experts == 0) return {};
   moe.layers = layer_by_layer(moe.layers, model.num_layers);
-  if (moe.score == RouterScore::kSoftmaxOfChosen) moe.normalize_weights = true;
-  if (moe.score != RouterScore::kSparsemixer) moe.jitter = 0;
+  const bool mixes = moe.score == RouterScore::kSparsemixer;
+  if (mixes || moe.score == RouterScore::kSoftmaxOfChosen) moe.normalize_weights = true;
+  if (!mixes) moe.jitter = 0;
   if (moe.num_groups == moe.kept_groups) moe.num_groups = moe.kept_groups = 1;
   return moe;
 }

@@ -204,7 +204,10 @@ const Use kUses[] = {
     {"moe.layers", kWithExperts, has_experts},
     {"moe.score", kWithExperts, has_experts},
     {"moe.normalize_weights", "with num_experts and score: softmax or sigmoid",
-     [](R r) { return has_experts(r) && r.moe.score != RouterScore::kSoftmaxOfChosen; }},
+     [](R r) {
+       return has_experts(r) &&
+              (r.moe.score == RouterScore::kSoftmax || r.moe.score == RouterScore::kSigmoid);
+     }},
     {"moe.weight_scale", kWithExperts, has_experts},
     {"moe.weigh_input", kWithExperts, has_experts},
     {"moe.jitter", "with score: sparsemixer",
