@@ -9,9 +9,6 @@
 ///
 /// The backward is the rotation by -angle.
 ///
-/// A table of frequencies that don't rotate (RotaryFrequencies::query_growth) has the factor by
-/// which queries grow as its cosines, and zeros as its sines; it is for `queries_only`. On CPUs.
-///
 /// Shapes   qkv [B * S, (H + 2 G) * K]: H query heads, G key heads, G value heads (unchanged), of
 ///          width K (even). table [S, K] f32: row p holds the cosines of the K/2 angles, then their
 ///          sines.

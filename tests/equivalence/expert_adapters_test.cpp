@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "engine/model/parameters.h"
-#include "tests/support/models/model_forms.h"
+#include "tests/support/models/weighed_forms.h"
 #include "tests/support/runs/training_harness.h"
 
 namespace sherd::testing {

@@ -6,7 +6,7 @@
 #include "engine/train/expert_statistics.h"
 #include "kernels/pointwise.h"
 #include "sharding/zero/parameter_gather.h"
-#include "tests/support/models/model_forms.h"
+#include "tests/support/models/weighed_forms.h"
 #include "tests/support/runs/training_harness.h"
 
 namespace sherd::testing {

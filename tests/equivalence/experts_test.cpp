@@ -7,7 +7,7 @@
 #include <numeric>
 
 #include "engine/train/expert_statistics.h"
-#include "tests/support/models/model_forms.h"
+#include "tests/support/models/weighed_forms.h"
 #include "tests/support/runs/training_harness.h"
 
 namespace sherd::testing {

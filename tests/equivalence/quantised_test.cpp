@@ -7,7 +7,7 @@
 #include "engine/train/units/frozen_weights.h"
 #include "kernels/nf4.h"
 #include "sharding/zero/parameter_gather.h"
-#include "tests/support/models/model_forms.h"
+#include "tests/support/models/weighed_forms.h"
 #include "tests/support/runs/training_harness.h"
 #include "tests/support/values/tensors.h"
 

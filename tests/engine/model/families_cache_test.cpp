@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/engine/model/family_case.h"
-#include "tests/support/models/model_forms.h"
+#include "tests/support/models/weighed_forms.h"
 
 namespace sherd::testing {
 namespace {

@@ -3,6 +3,7 @@
 #include <stdexcept>
 
 #include "engine/model/sites.h"
+#include "tests/support/models/weighed_forms.h"
 #include "tests/support/runs/training_harness.h"
 
 namespace sherd::testing {

@@ -18,10 +18,6 @@ struct ModelForm {
 std::vector<ModelForm> model_forms();
 /// Mixtures of experts, which canonical sums don't compute.
 std::vector<ModelForm> expert_forms();
-/// Experts whose input is weighted, with Llama 4's attention, which GPUs don't compute.
-std::vector<ModelForm> weighed_forms();
-/// Both.
-std::vector<ModelForm> expert_forms_on_cpus();
 /// Latent attention, which GPUs and tensor ranks don't compute.
 std::vector<ModelForm> latent_forms();
 /// Attention with sinks and experts with biases, which ranks don't divide yet.
