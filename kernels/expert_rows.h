@@ -74,6 +74,15 @@ struct ExpertChoices {
 void expert_choices_to_rows(Stream& stream, const ExpertChoices& args);
 void expert_rows_to_choices(Stream& stream, const ExpertChoices& args);
 
+/// d_weights[t, j] = <the home row of the choice, x[t]>, or 0 without a row: experts.h,
+/// `weighs_input`. On CPUs.
+struct ExpertInputWeights {
+  ExpertsShape shape;
+  ConstTensor order, rows, x;
+  Tensor d_weights;  ///< f32 [T, k]
+};
+void expert_input_weights(Stream& stream, const ExpertInputWeights& args);
+
 /// y = sum over a token's choices, in order, of weight times its home row (+ shared). Without y,
 /// the sum stays in `sums`. `weights` may be empty: 1.
 struct ExpertCombine {

@@ -164,14 +164,48 @@ SHERD_HOST_DEVICE inline std::int32_t unchosen_from(std::int32_t first, const st
   return first;
 }
 
+/// sparsemixer's weight of expert `best`: its softmax over near ties, among which `without` isn't.
+SHERD_HOST_DEVICE inline float weight_of_near_tie(const RouterShape& shape, const float* logits,
+                                                  std::int64_t best, std::int64_t without) {
+  const float most = logits[best];
+  float sum = 0.0f;
+  for (std::int64_t e = 0; e < shape.experts; ++e) {
+    if (e == without) continue;
+    const float own = logits[e], size = own < 0.0f ? -own : own;
+    const bool is_far = (most - own) / (size < most ? most : size) > 2.0f * shape.jitter;
+    if (!is_far) sum += device_common::fast_exp(own - most);
+  }
+  return 1.0f / sum;
+}
+
+template <class Values>
+SHERD_HOST_DEVICE void mix_sparsely(const RouterShape& shape, const float* logits,
+                                    const Values& value, std::int32_t* chosen, float* weights) {
+  for (std::int64_t e = 0; e < shape.experts; ++e) value[e] = logits[e];
+  const std::int64_t first = largest(value, 0, shape.experts);
+  value[first] = -device_common::kInfinity;
+  auto second = static_cast<std::int32_t>(largest(value, 0, shape.experts));
+  if (second == first) second = first == 0 ? 1 : 0;  // all the others are -inf
+  const int of_first = first < second ? 0 : 1;
+  chosen[of_first] = static_cast<std::int32_t>(first);
+  chosen[1 - of_first] = second;
+  weights[of_first] = weight_of_near_tie(shape, logits, first, -1);
+  weights[1 - of_first] = weight_of_near_tie(shape, logits, second, first);
+}
+
 /// The chosen of one token, ascending, and their weights. `value`: scratch_numel numbers.
 template <class Values>
 SHERD_HOST_DEVICE void choose(const RouterShape& shape, const float* logits, const float* bias,
                               const Values& value, std::int32_t* chosen, float* weights) {
+  if (shape.score == RouterScore::kSparsemixer) {
+    return mix_sparsely(shape, logits, value, chosen, weights);
+  }
   const int k = shape.per_token;
   const Scores scores = scores_of(shape, logits);
+  const bool by_logit =
+      shape.score == RouterScore::kSigmoid && bias == nullptr && shape.groups <= 1;
   for (std::int64_t e = 0; e < shape.experts; ++e) {
-    const float score = scores(logits[e]);
+    const float score = by_logit ? logits[e] : scores(logits[e]);
     value[e] = bias != nullptr ? score + bias[e] : score;
   }
   keep_groups(shape, value);

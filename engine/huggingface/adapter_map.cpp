@@ -275,6 +275,7 @@ std::string target_of(std::string_view ours, Part part, bool gated) {
       return "moe.experts.gate";
     case Part::kStackedGateUp:
     case Part::kPairedGateUp:
+    case Part::kTurnedGateUp:
       return "moe.experts.gate_up";
     default:
       return ours == "mlp.up" && gated ? "mlp.gate_up" : std::string(ours);

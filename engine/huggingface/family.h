@@ -31,7 +31,8 @@ enum class Part {
   kStackedGateUp,  ///< [experts, gate and up, width]: all experts in one tensor
   kStackedDown,    ///< [experts, width, expert width]
   kPairedGateUp,   ///< [experts, width, gate and up by turns]: gpt-oss; or, as codes, the transpose
-  kPairedDown,     ///< [experts, expert width, width]; or, as codes, the transpose
+  kTurnedGateUp,   ///< [experts, width, gate and up]
+  kTurnedExperts,  ///< [experts, columns, rows of one]; or, as codes, the transpose
   kHeads,          ///< all, row by row of each head (weights of QK-norms)
   kHeadMatrix,     ///< the same as [heads, head width]
   kEachHead,       ///< the same with one tensor per head: "q_layernorm.norms.3.weight"
@@ -130,5 +131,7 @@ std::span<const Lacking> lacking_families();
 /// nullptr: not known.
 const Family* find_family(std::string_view model_type);
 std::span<const Family* const> all_families();
+/// Whether files may have Module::stacked instead of a module for each expert.
+bool has_stacked_experts(const Family& family);
 
 }  // namespace sherd::huggingface

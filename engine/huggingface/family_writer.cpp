@@ -236,9 +236,17 @@ bool FamilyWriter::has_experts_everywhere() const {
 }
 
 void FamilyWriter::dense_layers(std::string_view theirs) {
+  set_numbers(theirs, false);
+}
+
+void FamilyWriter::layers_with_experts(std::string_view theirs) {
+  set_numbers(theirs, true);
+}
+
+void FamilyWriter::set_numbers(std::string_view theirs, bool with_experts) {
   ordered_json layers = ordered_json::array();
   for (std::int64_t layer = 0; layer < whole("model.num_layers"); ++layer) {
-    if (!has_experts(layer)) layers.push_back(layer);
+    if (has_experts(layer) == with_experts) layers.push_back(layer);
   }
   config_[std::string(theirs)] = std::move(layers);
 }

@@ -70,12 +70,14 @@ class FamilyWriter {
   bool has_experts_everywhere() const;
   /// A list of the layers without experts, by their numbers.
   void dense_layers(std::string_view theirs);
+  void layers_with_experts(std::string_view theirs);
   /// sliding_window of a class in which all layers have a window, or none has.
   void window();
   /// sliding_window and layer_types.
   void window_layers();
 
  private:
+  void set_numbers(std::string_view theirs, bool with_experts);
   bool is_one_at(std::string_view pattern, std::int64_t layer) const;
   nlohmann::ordered_json rotary_table() const;
   void add_longrope(nlohmann::ordered_json& table) const;

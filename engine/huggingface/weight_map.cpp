@@ -58,7 +58,7 @@ class ParameterLinks {
     if (kind == "bias" && !module.bias.empty()) {
       std::vector<std::int64_t> shape = {rows_};
       if (module.bias_in_row) shape.insert(shape.begin(), 1);
-      if (module.part == Part::kPairedDown) shape = {model_.experts, rows_ / model_.experts};
+      if (module.part == Part::kTurnedExperts) shape = {model_.experts, rows_ / model_.experts};
       add_theirs(other_name(module, name, stacks ? module.stacked_bias : module.bias),
                  std::move(shape));
       return plain(0, 0, rows_);
@@ -100,13 +100,15 @@ class ParameterLinks {
   }
 
   static bool is_of_experts(Part part) {
-    return part >= Part::kExpertGate && part <= Part::kPairedDown;
+    return part >= Part::kExpertGate && part <= Part::kTurnedExperts;
   }
 
   // Ours are all experts' rows one after another; of a gated expert first those of its gate.
   void add_experts(const Module& module, const std::string& name, const std::string& kind) {
     if (module.part == Part::kPairedGateUp) return add_paired(name);
-    if (module.part == Part::kPairedDown) return add_turned(name);
+    if (module.part == Part::kTurnedGateUp || module.part == Part::kTurnedExperts) {
+      return add_turned(name);
+    }
     if (module.part == Part::kStackedGateUp || module.part == Part::kStackedDown) {
       return add_stack(name + "." + kind);
     }

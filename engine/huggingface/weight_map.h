@@ -33,7 +33,7 @@ struct ModelWeights {
   std::int64_t rotary_width = 0;  ///< number of rotated elements in a head
   std::int64_t rotated_tail = 0;  ///< the same with latent attention, at the end of a head
   std::int64_t experts = 0;       ///< in a layer that has any
-  bool upright_experts = false;   ///< kPairedGateUp and kPairedDown are transposed: codes
+  bool upright_experts = false;   ///< kPairedGateUp and kTurnedExperts are transposed: codes
   bool stacks_experts = false;    ///< the folder has the tensors that Module::stacked names
   /// Embedding and head may have rows that the folder lacks, for tokens added by the run.
   bool adds_tokens = false;

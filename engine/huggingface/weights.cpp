@@ -70,7 +70,7 @@ bool is_buffer(const Family& family, std::string_view name) {
 bool stacks_experts(const SafetensorsFolder& folder, const Family& family) {
   for (const auto modules : family.modules) {
     for (const Module& module : modules) {
-      if (module.stacked.empty()) continue;
+      if (module.stacked.empty() || !is_of_one_expert(module.part)) continue;
       for (const auto& [name, place] : folder.places()) {
         const std::string_view pattern = module.stacked;
         if (name.ends_with(pattern.substr(pattern.find("{}") + 2))) return true;

@@ -186,6 +186,7 @@ class Export {
     const std::string difference = first_difference(written, trained_.recipe, config_.adds_biases);
     if (!difference.empty()) throw DataError("{}: {}", written.path, difference);
     folder_.family = written.family;
+    if (request_.stack_experts) stack_experts();
     if (config_.adds_biases) folder_.map = map_with_biases(written, folder_.model);
     if (!has_adapter() && !trained_.overlay) return;
     if (has_adapter() && !request_.merge) return add_adapter();
@@ -196,6 +197,19 @@ class Export {
       trained_.overlay->rounds_to_odd = folder_.dtype != DType::kF32;
       folder_.make_reader = elements_of(trained_, folder_.map->ours, folder_.num_ranks);
     }
+  }
+
+  void stack_experts() {
+    if (!huggingface::has_stacked_experts(*folder_.family) ||
+        trained_.recipe.moe.num_experts == 0) {
+      throw UsageError("{}: a model of type {} has no stacked names of experts",
+                       request_.checkpoint, folder_.family->model_type);
+    }
+    if (has_adapter() && !request_.merge) {
+      throw UsageError("{}: holds an adapter, whose files have no stacked names; add --merge",
+                       request_.checkpoint);
+    }
+    folder_.model.stacks_experts = true;
   }
 
   void add_adapter() {

@@ -25,8 +25,9 @@ struct ExportRequest {
   std::string to;
   std::optional<DType> dtype;  ///< none: the type in config.json, f32 if it names none
   std::int64_t shard_bytes = huggingface::kDefaultShardBytes;
-  bool average = false;  ///< the average of the weights
-  bool merge = false;    ///< export the base model with the adapter merged into it
+  bool average = false;        ///< the average of the weights
+  bool merge = false;          ///< export the base model with the adapter merged into it
+  bool stack_experts = false;  ///< names that transformers 5 has in memory (Module::stacked)
   std::optional<std::int64_t> ranks = {};  ///< writers; none: the machine's cores, up to 8
   bool handles_signals = true;             ///< Ctrl-C ends the export; false for a library
 };

@@ -166,7 +166,7 @@ class ExportCommand {
 
  private:
   std::string path_, to_, to_folder_, dtype_, shard_size_;
-  bool merge_ = false, average_ = false;
+  bool merge_ = false, average_ = false, stack_experts_ = false;
   std::optional<std::int64_t> ranks_;
 };
 
@@ -179,6 +179,10 @@ ExportCommand::ExportCommand(CLI::App& command) {
   command.add_flag(
       "--merge", merge_,
       "With --to-hf, for an adapter: write the whole model with it merged, not PEFT's files");
+  command.add_flag(
+      "--stack-experts", stack_experts_,
+      "With --to-hf: one tensor for all experts of a layer, as transformers 5 holds them, "
+      "instead of one for each");
   command
       .add_option(
           "--dtype", dtype_,
@@ -202,6 +206,7 @@ void ExportCommand::run() const {
   if (!to_folder_.empty()) {
     engine::ExportRequest request{path, to_folder_, dtype};
     request.merge = merge_;
+    request.stack_experts = stack_experts_;
     request.average = average_;
     request.ranks = ranks_;
     if (!shard_size_.empty()) request.shard_bytes = parse_bytes(shard_size_);
@@ -216,6 +221,7 @@ void ExportCommand::run() const {
     throw UsageError("--dtype f16 needs --to-hf; an HDF5 file supports f32 and bf16.");
   if (!shard_size_.empty()) throw UsageError("--shard-size needs --to-hf.");
   if (merge_) throw UsageError("--merge needs --to-hf.");
+  if (stack_experts_) throw UsageError("--stack-experts needs --to-hf.");
   if (ranks_) throw UsageError("--ranks needs --to-hf.");
   auto& disk = checkpoint::posix_disk();
   checkpoint::Checkpoint checkpoint(disk, path);

@@ -96,7 +96,7 @@ void Part::head_product(const HeadParameters& parameters, const Tensor& normed_C
   kernels::linear_forward(compute_, {.shape = {tokens, shape_.width, shape_.vocab_size},
                                      .x = normed_CD,
                                      .w = parameters.weight,
-                                     .bias = {},
+                                     .bias = parameters.bias,
                                      .y = logits_CV,
                                      .workspace = activations_.workspace,
                                      .interleaved = c_.interleaved});

@@ -41,6 +41,9 @@ class TableBuilder {
     add(units_.back().parameters, std::move(name), {rows, columns},
         {0.0f, static_cast<float>(stddev)});
   }
+  void vector(std::string name, std::int64_t rows) {
+    add(units_.back().parameters, std::move(name), {rows}, {0.0f, 0.0f});
+  }
   /// The parameters of a site, under `prefix`, in `unit`.
   void site(const std::string& prefix, const Site& site, std::vector<ParameterSpec>& unit) {
     using Weight = Site::Weight;
@@ -170,6 +173,7 @@ std::vector<UnitSpec> table_with(const ModelShape& shape, const std::vector<bool
     table.begin_unit("head", UnitClass::kEdge, {UnitRole::kHead});
     table.site(final_norm_site(shape));
     table.matrix("head.weight", shape.vocab_size, shape.width, shape.init_std);
+    if (shape.biases.head) table.vector("head.bias", shape.vocab_size);
   }
   for (std::int64_t i = 0; i < shape.num_layers; ++i) {
     if (!has[static_cast<std::size_t>(i)]) {
@@ -248,6 +252,7 @@ HeadParameters head_parameters(const ModelShape& shape, std::span<const Tensor> 
   } else {
     parameters.final_norm = reader.affine(shape.norm_bias());
     parameters.weight = reader.next();
+    if (shape.biases.head) parameters.bias = reader.next();
   }
   return parameters;
 }

@@ -78,7 +78,7 @@ void add_latent_heads(const ModelShape& shape, std::vector<Site>& sites) {
                    .cheap = !shape.context.is_cut()});
 }
 
-void add_heads(const ModelShape& shape, std::vector<Site>& sites) {
+void add_heads(const ModelShape& shape, std::int64_t layer, std::vector<Site>& sites) {
   const std::int64_t heads = shape.heads_width(), kv = shape.kv_heads * shape.head_width();
   sites.push_back({.id = SiteId::kQkv,
                    .name = "attention.qkv",
@@ -89,16 +89,17 @@ void add_heads(const ModelShape& shape, std::vector<Site>& sites) {
                    .bias = shape.biases.qkv,
                    .output = "qkv",
                    .output_width = shape.qkv_width()});
-  if (shape.qk_norm != QkNorm::kNone) {
+  if (shape.normalises_heads(layer)) {
     const kernels::QkNormShape qk = shape.qk_norm_shape();
     sites.push_back({.id = SiteId::kQueryNorm,
                      .name = "attention.query_norm",
-                     .weight = Weight::kNorm,
-                     .rows = qk.query_weights(),
+                     .weight = qk.weightless ? Weight::kNone : Weight::kNorm,
+                     .rows = qk.weightless ? 0 : qk.query_weights(),
                      .output = "raw",
                      .output_width = qk.raw_width(),
                      .statistic = "rstd",
                      .statistics = qk.rows_per_token()});
+    if (qk.weightless) return;
     sites.push_back({.id = SiteId::kKeyNorm,
                      .name = "attention.key_norm",
                      .weight = Weight::kNorm,
@@ -110,7 +111,7 @@ void add_attention(const ModelShape& shape, std::int64_t layer, std::vector<Site
   const std::int64_t attended = shape.attended_width();
   if (shape.norm_before()) sites.push_back(norm(shape, SiteId::kNorm1, "norm1"));
   const bool latent = shape.layer(layer).attention == AttentionKind::kLatent;
-  (latent ? add_latent_heads : add_heads)(shape, sites);
+  latent ? add_latent_heads(shape, sites) : add_heads(shape, layer, sites);
   if (shape.sinks) {
     sites.push_back({.id = SiteId::kSinks,
                      .name = "attention.sinks",

@@ -72,6 +72,10 @@ void settle_positions(Model& model) {
     model.rope_layers = "0";
   }
   model.rope_layers = layer_by_layer(model.rope_layers, model.num_layers);
+  if (model.query_growth == 0.0 || model.rope_layers.find('0') == std::string::npos) {
+    model.query_growth = 0;
+    model.query_step = 0;
+  }
   settle_scaling(model);
 }
 
@@ -86,9 +90,9 @@ Model settled(Model model) {
   if (model.attention_scale == 0.0) {
     model.attention_scale = 1.0 / std::sqrt(static_cast<double>(model.head_width));
   }
-  for (double* value :
-       {&model.attention_scale, &model.attention_softcap, &model.logits_scale,
-        &model.logits_softcap, &model.embedding_scale, &model.residual_scale, &model.norm_eps}) {
+  for (double* value : {&model.attention_scale, &model.attention_softcap, &model.logits_scale,
+                        &model.logits_softcap, &model.embedding_scale, &model.residual_scale,
+                        &model.query_growth, &model.norm_eps}) {
     *value = static_cast<double>(static_cast<float>(*value));
   }
   return model;
@@ -98,7 +102,9 @@ Model settled(Model model) {
 MoeKeys settled(MoeKeys moe, const Model& model) {
   if (moe.num_experts == 0) return {};
   moe.layers = layer_by_layer(moe.layers, model.num_layers);
-  if (moe.score == RouterScore::kSoftmaxOfChosen) moe.normalize_weights = true;
+  const bool mixes = moe.score == RouterScore::kSparsemixer;
+  if (mixes || moe.score == RouterScore::kSoftmaxOfChosen) moe.normalize_weights = true;
+  if (!mixes) moe.jitter = 0;
   if (moe.num_groups == moe.kept_groups) moe.num_groups = moe.kept_groups = 1;
   return moe;
 }

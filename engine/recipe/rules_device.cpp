@@ -73,6 +73,17 @@ void refuse_experts(const Recipe& recipe, std::vector<Refusal>& refusals) {
                           "moe.bias is true, but experts' biases are computed on CPUs only; set "
                           "run.device: cpu.");
   }
+  if (recipe.moe.weigh_input) {
+    refusals.emplace_back(
+        "moe.weigh_input",
+        "moe.weigh_input is true, but weights on inputs are computed on CPUs only; "
+        "set run.device: cpu.");
+  }
+  if (recipe.moe.score == RouterScore::kSparsemixer) {
+    refusals.emplace_back("moe.score",
+                          "moe.score is sparsemixer, which is computed on CPUs only; set "
+                          "run.device: cpu.");
+  }
   for (const auto& [key, ranks, degree] :
        {std::tuple("parallelism.tensor_parallel_degree", "tensor",
                    recipe.parallelism.tensor_parallel_degree),
@@ -109,6 +120,25 @@ void refuse_models(const Recipe& recipe, std::vector<Refusal>& refusals) {
                           fmt::format("model.kv_lora_rank is {}, but latent attention is computed "
                                       "on CPUs only; set run.device: cpu.",
                                       recipe.model.kv_lora_rank));
+  }
+}
+
+void refuse_growth(const Recipe& recipe, std::vector<Refusal>& refusals) {
+  if (recipe.model.qk_norm == QkNorm::kRotated) {
+    refusals.emplace_back("model.qk_norm",
+                          "model.qk_norm is rotated, which is computed on CPUs only; set "
+                          "run.device: cpu.");
+  }
+  if (recipe.model.query_growth > 0.0) {
+    refusals.emplace_back("model.query_growth",
+                          fmt::format("model.query_growth is {}, which is computed on CPUs only; "
+                                      "set run.device: cpu.",
+                                      recipe.model.query_growth));
+  }
+  if (recipe.model.head_bias) {
+    refusals.emplace_back("model.head_bias",
+                          "model.head_bias is true, which is computed on CPUs only; set "
+                          "run.device: cpu.");
   }
 }
 
@@ -179,6 +209,7 @@ std::vector<Refusal> refusals_of_gpus(const Recipe& recipe) {
   refuse_exchanges(recipe, refusals);
   refuse_experts(recipe, refusals);
   refuse_models(recipe, refusals);
+  refuse_growth(recipe, refusals);
   refuse_updates(recipe, refusals);
   refuse_offload_and_graphs(recipe, refusals);
   return refusals;

@@ -53,6 +53,21 @@ void check_numbers(Resolution& recipe) {
   }
 }
 
+// sparsemixer has two choices and weights of its own.
+void check_sparsemixer(Resolution& recipe) {
+  const MoeKeys& moe = recipe.values().moe;
+  if (moe.score != RouterScore::kSparsemixer) return;
+  const auto refuse = [&](bool is, std::string_view key, auto value, std::string_view needed) {
+    if (!is) return;
+    recipe.refuse({key, "moe.score"}, "{} is {}; with moe.score: sparsemixer it must be {}.", key,
+                  value, needed);
+  };
+  refuse(moe.experts_per_token != 2, "moe.experts_per_token", moe.experts_per_token, "2");
+  refuse(moe.num_groups != 1, "moe.num_groups", moe.num_groups, "1");
+  refuse(moe.weight_scale != 1.0, "moe.weight_scale", moe.weight_scale, "1");
+  refuse(moe.correction_bias, "moe.correction_bias", true, "false");
+}
+
 // What experts aren't combined with yet.
 void check_company(Resolution& recipe) {
   const Recipe& values = recipe.values();
@@ -67,6 +82,12 @@ void check_company(Resolution& recipe) {
         "moe.bias and moe.correction_bias are true, but a router has one bias: one that is "
         "added to its logits, or one that only the choice sees.");
   }
+  if (values.moe.bias && values.moe.weigh_input) {
+    recipe.refuse(
+        {"moe.bias", "moe.weigh_input"},
+        "moe.bias and moe.weigh_input are true, which aren't supported together. Use one.");
+  }
+  check_sparsemixer(recipe);
   for (const auto& [key, degree] :
        {std::pair<std::string_view, std::int64_t>("parallelism.expert_parallel_degree",
                                                   values.parallelism.expert_parallel_degree),

@@ -1,4 +1,4 @@
-// Rules about latent attention, and about attention sinks.
+// Rules about latent attention, attention sinks, and what Llama 4's attention has.
 #include "engine/recipe/resolution.h"
 
 namespace sherd::engine {
@@ -89,10 +89,55 @@ void check_sinks(Resolution& recipe) {
   }
 }
 
+void refuse_canonical(Resolution& recipe, std::string_view key) {
+  constexpr std::string_view kOrder = "parallelism.sum_order";
+  if (recipe.values().parallelism.sum_order != SumOrderChoice::kCanonical) return;
+  recipe.refuse({kOrder, key},
+                "{} is canonical, which isn't supported with this {}. Use sum_order: rank.", kOrder,
+                key);
+}
+
+// Without weights, heads are divided by their root mean square.
+void check_rotated_norm(Resolution& recipe) {
+  const Recipe::Model& model = recipe.values().model;
+  if (model.qk_norm != QkNorm::kRotated) return;
+  if (model.norm != NormChoice::kRmsNorm) {
+    recipe.refuse({"model.norm", "model.qk_norm"},
+                  "model.norm is layernorm, but model.qk_norm: rotated is an RMS norm. Use norm: "
+                  "rmsnorm, or another qk_norm.");
+  }
+  if (model.positions != PositionChoice::kRope) {
+    recipe.refuse(
+        {"model.positions", "model.qk_norm"},
+        "model.positions is learned, but model.qk_norm: rotated is of layers that rotate. "
+        "Use positions: rope, or another qk_norm.");
+  }
+  refuse_canonical(recipe, "model.qk_norm");
+}
+
+void check_query_growth(Resolution& recipe) {
+  const Recipe::Model& model = recipe.values().model;
+  if (model.query_growth == 0.0) return;
+  if (model.positions != PositionChoice::kRope) {
+    recipe.refuse({"model.query_growth", "model.positions"},
+                  "model.query_growth is {}, but it is for models with positions: rope. Leave it "
+                  "out.",
+                  model.query_growth);
+  }
+  if (model.kv_lora_rank > 0) {
+    recipe.refuse({"model.query_growth", kRank},
+                  "model.query_growth is {}, which latent attention doesn't have. Leave it out.",
+                  model.query_growth);
+  }
+  refuse_canonical(recipe, "model.query_growth");
+}
+
 }  // namespace
 
 void check_latent_attention(Resolution& recipe) {
   check_sinks(recipe);
+  check_rotated_norm(recipe);
+  check_query_growth(recipe);
   if (recipe.values().model.kv_lora_rank == 0) return;
   check_widths(recipe);
   check_company(recipe);

@@ -84,6 +84,21 @@ void check_first_weights(Resolution& recipe) {
                 kSmallest * model.init_std / narrowest, kLargest / kFarthestDraw);
 }
 
+void check_head_bias(Resolution& recipe) {
+  const Recipe& values = recipe.values();
+  if (!values.model.head_bias) return;
+  if (values.model.tie_embeddings) {
+    recipe.refuse({"model.head_bias", "model.tie_embeddings"},
+                  "model.head_bias is true, but a tied head has no bias. Use one of the two.");
+  }
+  if (const auto degree = values.parallelism.tensor_parallel_degree; degree > 1) {
+    recipe.refuse({"parallelism.tensor_parallel_degree", "model.head_bias"},
+                  "parallelism.tensor_parallel_degree is {}, but a head with a bias can't be "
+                  "divided yet. Use 1.",
+                  degree);
+  }
+}
+
 }  // namespace
 
 void check_model(Resolution& recipe) {
@@ -92,6 +107,7 @@ void check_model(Resolution& recipe) {
   check_layers(recipe);
   check_latent_attention(recipe);
   check_experts(recipe);
+  check_head_bias(recipe);
   check_sizes(recipe);
   check_first_weights(recipe);
 }

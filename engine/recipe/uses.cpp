@@ -158,6 +158,12 @@ const Use kUses[] = {
     {"model.window_layers", "with window", [](R r) { return r.model.window > 0; }},
     {"model.rope_layers", "with positions: rope",
      [](R r) { return r.model.positions == PositionChoice::kRope; }},
+    {"model.query_growth", "in layers that rope_layers leaves out",
+     [](R r) {
+       return r.model.query_growth == 0.0 ||
+              any_layer(r, [](bool turned, bool) { return !turned; });
+     }},
+    {"model.query_step", "with query_growth", [](R r) { return r.model.query_growth > 0.0; }},
     {"model.rope_fraction", kTurned, turns},
     {"model.rope_scaling",
      "with positions: rope, in layers selected by rope_layers; linear and llama3 with rope_factor "
@@ -198,8 +204,14 @@ const Use kUses[] = {
     {"moe.layers", kWithExperts, has_experts},
     {"moe.score", kWithExperts, has_experts},
     {"moe.normalize_weights", "with num_experts and score: softmax or sigmoid",
-     [](R r) { return has_experts(r) && r.moe.score != RouterScore::kSoftmaxOfChosen; }},
+     [](R r) {
+       return has_experts(r) &&
+              (r.moe.score == RouterScore::kSoftmax || r.moe.score == RouterScore::kSigmoid);
+     }},
     {"moe.weight_scale", kWithExperts, has_experts},
+    {"moe.weigh_input", kWithExperts, has_experts},
+    {"moe.jitter", "with score: sparsemixer",
+     [](R r) { return has_experts(r) && r.moe.score == RouterScore::kSparsemixer; }},
     {"moe.num_groups", kWithExperts, has_experts},
     {"moe.kept_groups", "with num_groups above 1",
      [](R r) { return has_experts(r) && r.moe.num_groups > 1; }},

@@ -71,6 +71,20 @@ std::string newest_checkpoint_below(checkpoint::Disk& disk, const std::string& f
   return "";
 }
 
+// Models that are only evaluated.
+void require_trainable(const Recipe& recipe) {
+  if (recipe.moe.num_experts > 0 && recipe.moe.score == RouterScore::kSparsemixer) {
+    throw UsageError(
+        "moe.score is sparsemixer, whose training draws experts with noise and has a gradient of "
+        "its own; that isn't supported. Such a model can be evaluated, merged and generated with.");
+  }
+  if (recipe.model.head_bias) {
+    throw UsageError(
+        "model.head_bias is true; the bias of a head can't be trained yet. Such a model can be "
+        "evaluated, merged and generated with.");
+  }
+}
+
 // Initial weights of another model are an error before anything is written.
 void check_first_weights(checkpoint::Disk& disk, const Recipe& recipe,
                          const TrainingOptions& options) {
@@ -140,6 +154,7 @@ PreparedRun prepare(const ResolvedRecipe& as_written, const Machine& machine,
                     checkpoint::Disk& disk) {
   const DeviceTraits device = machine.traits();
   require_possible_on(device.kind, as_written.values);
+  require_trainable(as_written.values);
   const ResolvedRecipe written = with_stage_steps(as_written);
   PreparedRun run;
   run.resolved = written;

@@ -91,6 +91,19 @@ model::MoeShape experts_of(const MoeKeys& moe) {
           .buffer_rows = moe.buffer_rows};
 }
 
+// One more table, of layers that don't rotate.
+void add_query_growth(const Model& m, model::ModelShape& shape) {
+  if (m.query_growth == 0.0) return;
+  bool is_used = false;
+  for (model::LayerKind& kind : shape.layer_kinds) {
+    if (kind.rotary >= 0) continue;
+    kind.rotary = static_cast<int>(shape.rotary.size());
+    is_used = true;
+  }
+  if (!is_used) return;
+  shape.rotary.push_back({.query_growth = m.query_growth, .query_step = m.query_step});
+}
+
 void set_layers(const Model& m, const MoeKeys& moe, model::ModelShape& shape) {
   const kernels::RotaryFrequencies full = rotary_of(m);
   kernels::RotaryFrequencies windowed = full;
@@ -111,6 +124,7 @@ void set_layers(const Model& m, const MoeKeys& moe, model::ModelShape& shape) {
   if (shape.rotary.size() > 1 && std::ranges::none_of(shape.layer_kinds, is_windowed)) {
     shape.rotary.pop_back();
   }
+  add_query_growth(m, shape);
   model::set_latent_attention(shape, m.latent());
   if (moe.num_experts == 0) return;
   shape.moe = experts_of(moe);

@@ -1,5 +1,6 @@
 #include "kernels/cpu/rotary.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "kernels/cpu/blocks.h"
@@ -34,8 +35,8 @@ void rotate_head(T* low, std::int64_t half, const float* cosine, const float* si
 template <class T>
 void rotate(ThreadTeam& team, const Rotary& args) {
   const std::int64_t width = args.head_width, half = width / 2;
-  const std::int64_t rotated_heads = args.query_heads + args.kv_heads;
-  const std::int64_t row_width = (rotated_heads + args.kv_heads) * width;
+  const std::int64_t rotated_heads = args.query_heads + (args.queries_only ? 0 : args.kv_heads);
+  const std::int64_t row_width = (args.query_heads + 2 * args.kv_heads) * width;
   const float sign = args.inverse ? -1.0f : 1.0f;
   T* qkv = args.qkv.as<T>();
   const auto* table = args.table.as<float>();
@@ -64,6 +65,18 @@ void rotary_table(ThreadTeam& team, Tensor table, std::int64_t positions,
       row[j] = static_cast<float>(length * std::cos(angle));
       row[half + j] = static_cast<float>(length * std::sin(angle));
     }
+  });
+}
+
+void query_growth_table(ThreadTeam& team, Tensor table, std::int64_t positions,
+                        std::int64_t head_width, const RotaryFrequencies& growth) {
+  auto* values = table.as<float>();
+  parallel_rows(team, positions, head_width, [&](std::int64_t position) {
+    const auto steps = static_cast<double>((position + 1) / growth.query_step);
+    float* row = values + position * head_width;
+    std::fill_n(row, head_width / 2,
+                static_cast<float>(1.0 + growth.query_growth * std::log1p(steps)));
+    std::fill_n(row + head_width / 2, head_width / 2, 0.0f);
   });
 }
 

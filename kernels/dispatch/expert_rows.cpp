@@ -89,8 +89,24 @@ void expert_pack(Stream& stream, const ExpertPack& args) {
   check_tensor("experts: x", args.x, args.x.dtype, args.shape.tokens * args.shape.width);
   check_tensor("experts: home rows", args.out, args.x.dtype,
                args.shape.tokens * args.shape.per_token * args.shape.width);
+  if (args.weights) {
+    SHERD_CHECK(!is_cuda(stream), "weighed inputs of experts on a GPU");
+    check_tensor("experts: weights", args.weights, DType::kF32,
+                 args.shape.tokens * args.shape.per_token);
+  }
   if (is_cuda(stream)) return on_gpu(stream, cuda::expert_pack, launches::expert_pack, args);
   stream.run("expert_pack", [=, &stream] { cpu::expert_pack(stream.team(), args); });
+}
+
+void expert_input_weights(Stream& stream, const ExpertInputWeights& args) {
+  const std::int64_t choices = args.shape.tokens * args.shape.per_token;
+  check_order(args.shape, args.order);
+  SHERD_CHECK(!is_cuda(stream), "weighed inputs of experts on a GPU");
+  check_tensor("experts: x", args.x, args.x.dtype, args.shape.tokens * args.shape.width);
+  check_tensor("experts: home rows", args.rows, args.x.dtype, choices * args.shape.width);
+  check_tensor("experts: d_weights", args.d_weights, DType::kF32, choices);
+  stream.run("expert_input_weights",
+             [=, &stream] { cpu::expert_input_weights(stream.team(), args); });
 }
 
 void expert_choices_to_rows(Stream& stream, const ExpertChoices& args) {

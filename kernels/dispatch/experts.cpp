@@ -24,10 +24,11 @@ void check_workspace(const ExpertsShape& shape, const ExpertsWorkspace& buffers,
 template <class Args>
 void check_operands(const Stream& stream, const Args& args) {
   const ExpertsShape& shape = args.shape;
-  SHERD_CHECK(!is_cuda(stream) ||
-                  (!args.biases && !args.adapters && std::ssize(args.rows) == shape.experts),
-              "experts on a GPU with biases, adapters, or with rows of {} experts",
+  SHERD_CHECK(!is_cuda(stream) || (!args.biases && !args.adapters && !shape.weighs_input &&
+                                   std::ssize(args.rows) == shape.experts),
+              "experts on a GPU with biases, adapters, weighed inputs, or with rows of {} experts",
               args.rows.size());
+  SHERD_CHECK(!shape.weighs_input || !args.biases, "weighed inputs of experts with biases");
   const std::int64_t T = shape.tokens, D = shape.width, E = shape.experts, k = shape.per_token;
   check_tensor("experts: x", args.x, args.x.dtype, T * D);
   check_tensor("experts: up", args.up, args.x.dtype, E * shape.up_width() * D);

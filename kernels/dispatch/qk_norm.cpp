@@ -32,10 +32,20 @@ void check_cut(const QkNormShape& shape) {
               shape.all_query_heads, shape.all_kv_heads);
 }
 
+void check_weights(const QkNormShape& shape, DType dtype, ConstTensor query, ConstTensor key) {
+  if (!shape.weightless) {
+    check(query, dtype, shape.query_weights());
+    return check(key, dtype, shape.key_weights());
+  }
+  SHERD_CHECK(shape.kind == NormKind::kRmsNorm && shape.rows == QkRows::kHeads && !query && !key,
+              "a norm of heads without weights");
+}
+
 // A model whose sums are canonical is refused there before.
 void check_device(const Stream& stream, const QkNormShape& shape) {
-  SHERD_CHECK(!is_cuda(stream) || (shape.groups == 1 && !shape.token_groups),
-              "a norm of queries and keys with sums in {} groups, on a GPU", shape.groups);
+  SHERD_CHECK(!is_cuda(stream) || (shape.groups == 1 && !shape.token_groups && !shape.weightless),
+              "a norm of queries and keys with sums in {} groups or without weights, on a GPU",
+              shape.groups);
 }
 
 }  // namespace
@@ -59,8 +69,7 @@ void qk_norm_forward(Stream& stream, const QkNormForward& args) {
   }
   const DType dtype = args.qkv.dtype;
   check(args.qkv, dtype, shape.tokens * shape.packed_width());
-  check(args.query_weight, dtype, shape.query_weights());
-  check(args.key_weight, dtype, shape.key_weights());
+  check_weights(shape, dtype, args.query_weight, args.key_weight);
   check_kept(shape, dtype, args.raw, args.mean, args.rstd);
   check_device(stream, args.shape);
   if (is_cuda(stream))
@@ -76,16 +85,16 @@ void check_backward(Stream& stream, const QkNormBackward& args) {
   if (shape.is_cut()) check(args.row_sums, DType::kF32, 4 * shape.tokens);
   const DType dtype = args.dqkv.dtype;
   check(args.dqkv, dtype, shape.tokens * shape.packed_width());
-  check(args.query_weight, dtype, shape.query_weights());
-  check(args.key_weight, dtype, shape.key_weights());
+  check_weights(shape, dtype, args.query_weight, args.key_weight);
   check_kept(shape, dtype, args.raw, args.mean, args.rstd);
   if (shape.token_groups) {
     check_token_groups(shape.token_groups, shape.tokens);
-    SHERD_CHECK(args.d_query_weight.dtype == DType::kF32, "gradients of a norm as trees, rounded");
+    SHERD_CHECK(shape.weightless || args.d_query_weight.dtype == DType::kF32,
+                "gradients of a norm as trees, rounded");
   }
   const int sums = args.of_each_group ? shape.token_groups.groups : 1;
-  SHERD_CHECK(args.d_query_weight.numel == sums * shape.query_weights() &&
-                  args.d_key_weight.numel == sums * shape.key_weights(),
+  SHERD_CHECK(shape.weightless || (args.d_query_weight.numel == sums * shape.query_weights() &&
+                                   args.d_key_weight.numel == sums * shape.key_weights()),
               "{} and {} elements of weight gradients", args.d_query_weight.numel,
               args.d_key_weight.numel);
   const std::int64_t needed = qk_norm_backward_workspace_bytes(shape, compute_device(stream));

@@ -28,6 +28,12 @@ void rotary_table(Stream& stream, Tensor table, std::int64_t positions, std::int
   SHERD_CHECK(table.dtype == DType::kF32 && table.numel == positions * head_width,
               "a table of {} {} for [{}, {}]", table.numel, name_of(table.dtype), positions,
               head_width);
+  if (!frequencies.rotates()) {
+    SHERD_CHECK(!is_cuda(stream), "queries that grow with their position, on a GPU");
+    return stream.run("query_growth_table", [=, &stream] {
+      cpu::query_growth_table(stream.team(), table, positions, head_width, frequencies);
+    });
+  }
   const double factor = rotary_factor(frequencies);
   std::vector<double> of_pairs = frequencies_of_pairs(frequencies, head_width, positions);
   if (is_cuda(stream)) {
@@ -53,6 +59,7 @@ void rotary(Stream& stream, const Rotary& args) {
       !args.token_positions || args.token_positions.numel == args.sequences * args.positions,
       "{} positions for {} x {} tokens", args.token_positions.numel, args.sequences,
       args.positions);
+  SHERD_CHECK(!args.queries_only || !is_cuda(stream), "queries without their keys, on a GPU");
   if (is_cuda(stream)) return on_gpu(stream, cuda::rotary, launches::rotary, args);
   stream.run("rotary", [=, &stream] { cpu::rotary(stream.team(), args); });
 }

@@ -14,6 +14,10 @@ void check_shape(const Stream& stream, const RouterShape& shape) {
               "{} experts in {} groups on a GPU", shape.experts, shape.groups);
   SHERD_CHECK(shape.per_token >= 1 && shape.per_token <= shape.experts, "{} of {} experts",
               shape.per_token, shape.experts);
+  SHERD_CHECK(shape.score != RouterScore::kSparsemixer ||
+                  (shape.per_token == 2 && shape.groups == 1 && !is_cuda(stream)),
+              "sparsemixer with {} of {} experts, in {} groups", shape.per_token, shape.experts,
+              shape.groups);
   SHERD_CHECK(shape.groups >= 1 && shape.experts % shape.groups == 0 && shape.kept_groups >= 1 &&
                   shape.kept_groups <= shape.groups &&
                   shape.kept_groups * (shape.experts / shape.groups) >= shape.per_token,

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "engine/model/parameters.h"
-#include "tests/support/models/model_forms.h"
+#include "tests/support/models/weighed_forms.h"
 #include "tests/support/runs/training_harness.h"
 
 namespace sherd::testing {
@@ -14,7 +14,7 @@ constexpr int kSteps = 3;
 
 // Forms whose experts four ranks can divide.
 std::vector<ModelForm> adapted_forms() {
-  std::vector<ModelForm> forms = expert_forms();
+  std::vector<ModelForm> forms = expert_forms_on_cpus();
   for (ModelForm& form : forms) {
     form.shape.moe.experts = 8;
     if (form.shape.moe.groups > 1) form.shape.moe.groups = 4;

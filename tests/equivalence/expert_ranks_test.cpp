@@ -6,7 +6,7 @@
 #include "engine/train/expert_statistics.h"
 #include "kernels/pointwise.h"
 #include "sharding/zero/parameter_gather.h"
-#include "tests/support/models/model_forms.h"
+#include "tests/support/models/weighed_forms.h"
 #include "tests/support/runs/training_harness.h"
 
 namespace sherd::testing {
@@ -14,7 +14,7 @@ namespace {
 
 // The forms with as many experts as eight ranks can divide.
 std::vector<ModelForm> divisible_forms() {
-  std::vector<ModelForm> forms = expert_forms();
+  std::vector<ModelForm> forms = expert_forms_on_cpus();
   forms.push_back({"latents_and_experts", shape_named(latent_forms(), "latents_and_experts")});
   for (ModelForm& form : forms) {
     form.shape.moe.experts = 8;

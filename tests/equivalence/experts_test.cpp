@@ -7,7 +7,7 @@
 #include <numeric>
 
 #include "engine/train/expert_statistics.h"
-#include "tests/support/models/model_forms.h"
+#include "tests/support/models/weighed_forms.h"
 #include "tests/support/runs/training_harness.h"
 
 namespace sherd::testing {
@@ -97,7 +97,7 @@ TEST(Experts, AreCountedOnceByRanksThatShareTheModel) {
 }
 
 TEST(Experts, AreCountedAlikeHoweverBatchesAreDealtAndWhateverIsRecomputed) {
-  for (const ModelForm& each : expert_forms()) {
+  for (const ModelForm& each : expert_forms_on_cpus()) {
     engine::TrainingOptions options = tiny_training(each.shape);
     const auto expected = reports(options, {.num_micro_steps = 4}, 2);
     for (const auto recompute :

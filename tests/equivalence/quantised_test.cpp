@@ -7,7 +7,7 @@
 #include "engine/train/units/frozen_weights.h"
 #include "kernels/nf4.h"
 #include "sharding/zero/parameter_gather.h"
-#include "tests/support/models/model_forms.h"
+#include "tests/support/models/weighed_forms.h"
 #include "tests/support/runs/training_harness.h"
 #include "tests/support/values/tensors.h"
 
@@ -205,7 +205,7 @@ TEST(Quantised, FrozenMatricesOfBlocksAreThoseEncodedWholeAndAllElseIsAsItIs) {
 }
 
 TEST(Quantised, ExpertsAreEncodedAsOneMatrixAndRoutersAreNot) {
-  std::vector<ModelForm> forms = expert_forms();
+  std::vector<ModelForm> forms = expert_forms_on_cpus();
   forms.push_back({"latents_and_experts", shape_named(latent_forms(), "latents_and_experts")});
   for (const ModelForm& form : sink_forms()) {
     if (form.shape.moe.active()) forms.push_back(form);

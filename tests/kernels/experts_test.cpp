@@ -128,6 +128,9 @@ Outputs in_steps(Stream& stream, const Case& c, const Tensors& in, int owners) {
               {DType::kF32, in.up.numel()},
               {DType::kF32, in.down.numel()}};
   const ConstTensor shared = c.shares ? ConstTensor(in.shared) : ConstTensor{};
+  const bool weighs = shape.weighs_input;
+  const ConstTensor on_input = weighs ? ConstTensor(numbers) : ConstTensor{};
+  const ConstTensor on_output = weighs ? ConstTensor{} : ConstTensor(in.weights);
   expert_order(stream, {shape, in.chosen, order, counts});
   stream.synchronize();
   const std::vector<Owner> all = owners_of(counts.tensor().as<std::int32_t>(), E, owners);
@@ -136,22 +139,22 @@ Outputs in_steps(Stream& stream, const Case& c, const Tensors& in, int owners) {
     const Tensor part = from.part(first, count);
     stream.copy(part.data, to.part(to_first, count).data, part.bytes());
   };
+  expert_choices_to_rows(stream, {shape, order, in.weights, numbers});
   for (std::size_t o = 0; o < all.size(); ++o) {
     const auto& [pieces, without_rows, range] = all[o];
     const auto first = static_cast<std::int64_t>(o) * held;
-    expert_pack(stream, {shape, order, in.x, {range}, home});
+    expert_pack(stream, {shape, order, in.x, {range}, home, on_input});
     copy(home, range.first * D, x_rows, 0, range.count * D);
     const ConstTensor up_o = in.up.tensor().part(first * U * D, held * U * D);
     const ConstTensor down_o = in.down.tensor().part(first * D * F, held * D * F);
     expert_rows_forward(stream, {owned, pieces, x_rows, up_o, down_o, buffers});
     copy(rows, 0, home, range.first * D, range.count * D);
   }
-  expert_combine(stream, {shape, order, home, in.weights, shared, sums, out[kY]});
-  expert_choices_to_rows(stream, {shape, order, in.weights, numbers});
+  expert_combine(stream, {shape, order, home, on_output, shared, sums, out[kY]});
   for (std::size_t o = 0; o < all.size(); ++o) {
     const auto& [pieces, without_rows, range] = all[o];
     const auto first = static_cast<std::int64_t>(o) * held;
-    expert_pack(stream, {shape, order, in.x, {range}, home});
+    expert_pack(stream, {shape, order, in.x, {range}, home, on_input});
     copy(home, range.first * D, x_rows, 0, range.count * D);
     expert_pack(stream, {shape, order, in.dy, {range}, home});
     copy(home, range.first * D, dy_rows, 0, range.count * D);
@@ -161,15 +164,20 @@ Outputs in_steps(Stream& stream, const Case& c, const Tensors& in, int owners) {
     expert_rows_activate(stream, {owned, pieces, x_rows, up_o, buffers});
     expert_rows_backward(
         stream, {owned, pieces, dy_rows, row_weights, up_o, down_o, row_d_weights, true, buffers});
-    copy(row_d_weights, 0, numbers, range.first, range.count);
+    if (!weighs) copy(row_d_weights, 0, numbers, range.first, range.count);
     copy(rows, 0, home, range.first * D, range.count * D);
     expert_rows_gradients(stream,
                           {owned, pieces, without_rows, x_rows, dy_rows,
                            out[kDUp].tensor().part(first * U * D, held * U * D),
                            out[kDDown].tensor().part(first * D * F, held * D * F), buffers});
   }
-  expert_rows_to_choices(stream, {shape, order, numbers, out[kDWeights]});
-  expert_combine(stream, {shape, order, home, {}, {}, d_sum, {}});
+  if (weighs) {
+    expert_input_weights(stream, {shape, order, home, in.x, out[kDWeights]});
+  } else {
+    expert_rows_to_choices(stream, {shape, order, numbers, out[kDWeights]});
+  }
+  const ConstTensor back = weighs ? ConstTensor(in.weights) : ConstTensor{};
+  expert_combine(stream, {shape, order, home, back, {}, d_sum, {}});
   experts_input_gradient(stream, {d_sum, {}, shared, out[kDX]});
   stream.synchronize();
   return out;
@@ -198,21 +206,23 @@ std::vector<Values> expected(const Case& c, const Tensors& in) {
     if (e < 0) continue;
     const double w = weights[static_cast<std::size_t>(i)];
     const Values x_t = part(x, t * D, D), dy_t = part(dy, t * D, D);
+    const double on_input = s.weighs_input ? w : 1.0, on_output = s.weighs_input ? 1.0 : w;
+    Values read = x_t;
+    for (double& value : read) value *= on_input;
     const Values up_e = part(up, e * U * D, U * D), down_e = part(down, e * D * F, D * F);
-    const Values up_row = oracle::linear_forward({1, D, U}, x_t, up_e, {});
+    const Values up_row = oracle::linear_forward({1, D, U}, read, up_e, {});
     const Values a = oracle::activation_forward(activation, up_row);
-    add(oracle::linear_forward({1, F, D}, a, down_e, {}), w, out[kY], t * D);
+    add(oracle::linear_forward({1, F, D}, a, down_e, {}), on_output, out[kY], t * D);
     const Values d_a = oracle::linear_backward_input({1, F, D}, dy_t, down_e);
-    for (std::int64_t f = 0; f < F; ++f) {
-      out[kDWeights][static_cast<std::size_t>(i)] +=
-          a[static_cast<std::size_t>(f)] * d_a[static_cast<std::size_t>(f)];
-    }
     Values weighted = d_a;
-    for (double& value : weighted) value *= w;
+    for (double& value : weighted) value *= on_output;
     const Values d_up = oracle::activation_backward(activation, up_row, weighted);
-    add(oracle::linear_backward_input({1, D, U}, d_up, up_e), 1.0, out[kDX], t * D);
-    add(oracle::linear_backward_weight({1, D, U}, d_up, x_t), 1.0, out[kDUp], e * U * D);
-    add(oracle::linear_backward_weight({1, F, D}, dy_t, a), w, out[kDDown], e * D * F);
+    const Values d_read = oracle::linear_backward_input({1, D, U}, d_up, up_e);
+    out[kDWeights][static_cast<std::size_t>(i)] =
+        s.weighs_input ? oracle::dot(d_read, x_t) : oracle::dot(a, d_a);
+    add(d_read, on_input, out[kDX], t * D);
+    add(oracle::linear_backward_weight({1, D, U}, d_up, read), 1.0, out[kDUp], e * U * D);
+    add(oracle::linear_backward_weight({1, F, D}, dy_t, a), on_output, out[kDDown], e * D * F);
   }
   if (c.shares) {
     add(shared, 1.0, out[kY], 0);
@@ -225,6 +235,8 @@ std::vector<Case> cases(DType dtype) {
   std::vector<Case> all;
   for (const Routed& each : routed_shapes()) {
     all.push_back({each.shape, dtype, each.chosen, each.number % 2 == 0});
+    all.push_back(all.back());
+    all.back().shape.weighs_input = true;
   }
   return all;
 }

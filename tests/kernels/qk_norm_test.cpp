@@ -87,6 +87,42 @@ TEST_P(QkNorm, BothDirectionsMatchTheOracleOnAnyNumberOfThreadsAndLeaveValuesAlo
   }
 }
 
+TEST_P(QkNorm, WithoutWeightsIsTheNormWithWeightsOfOne) {
+  QkNormShape shape{NormKind::kRmsNorm, QkRows::kHeads, 13, 6, 3, 77, 1e-5f};
+  const std::int64_t numel = shape.tokens * shape.packed_width();
+  const OwnedTensor qkv(GetParam(), test::random_values(numel, 1));
+  const OwnedTensor dy(GetParam(), test::random_values(numel, 2));
+  const OwnedTensor ones(GetParam(), Values(77, 1.0));
+  const auto stream = test::compute_stream(2);
+  const Outputs with = both_ways(*stream, shape, qkv, ones, ones, dy);
+  shape.weightless = true;
+  OwnedTensor y = qkv, d_qkv = dy;
+  OwnedTensor raw(GetParam(), shape.tokens * shape.raw_width());
+  OwnedTensor rstd(DType::kF32, shape.tokens * shape.rows_per_token());
+  qk_norm_forward(*stream, {.shape = shape,
+                            .qkv = y,
+                            .query_weight = {},
+                            .key_weight = {},
+                            .raw = raw,
+                            .mean = {},
+                            .rstd = rstd});
+  OwnedTensor workspace =
+      test::workspace(qk_norm_backward_workspace_bytes(shape, compute_device(*stream)));
+  qk_norm_backward(*stream, {.shape = shape,
+                             .raw = raw,
+                             .mean = {},
+                             .rstd = rstd,
+                             .query_weight = {},
+                             .key_weight = {},
+                             .dqkv = d_qkv,
+                             .d_query_weight = {},
+                             .d_key_weight = {},
+                             .workspace = workspace});
+  stream->synchronize();
+  EXPECT_TRUE(test::same_bits(y, with[kY]));
+  EXPECT_TRUE(test::same_bits(d_qkv, with[kDqkv]));
+}
+
 // What R ranks have of rows of projections: as many query heads each, and key/value heads.
 std::vector<std::int64_t> columns_of_rank(const QkNormShape& whole, int num_ranks, int rank) {
   const std::int64_t H = whole.query_heads / num_ranks, G = whole.kv_heads / num_ranks;

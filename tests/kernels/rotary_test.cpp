@@ -69,6 +69,39 @@ TEST_P(RotaryTest, BothDirectionsMatchTheOracleOnAnyNumberOfThreads) {
   }
 }
 
+// The factor of position p is 1 + growth ln(1 + floor((p + 1) / step)): with step 4 it is 1 up to position 2.
+TEST_P(RotaryTest, QueriesAloneGrowWithTheirPosition) {
+  const Case c{2, 13, 4, 2, 10};
+  const auto stream = test::compute_stream();
+  OwnedTensor table(DType::kF32, c.S * c.K);
+  rotary_table(*stream, table, c.S, c.K, {.query_growth = 0.3, .query_step = 4});
+  const OwnedTensor before(GetParam(), test::random_values(c.numel(), 1));
+  OwnedTensor forward = before, backward = before;
+  Rotary args = c.rotary(table, forward, false);
+  args.queries_only = true;
+  rotary(*stream, args);
+  args = c.rotary(table, backward, true);
+  args.queries_only = true;
+  rotary(*stream, args);
+  stream->synchronize();
+  EXPECT_TRUE(test::same_bits(forward, backward));
+  test::Values expected = before.values();
+  for (std::int64_t t = 0; t < c.B * c.S; ++t) {
+    const double steps = std::floor(static_cast<double>(t % c.S + 1) / 4.0);
+    for (std::int64_t i = 0; i < c.H * c.K; ++i) {
+      expected[static_cast<std::size_t>(t * c.packed_width() + i)] *=
+          1.0 + 0.3 * std::log(1.0 + steps);
+    }
+  }
+  EXPECT_TRUE(test::close(forward, expected, test::rounded_once(GetParam())));
+  const std::int64_t others = c.packed_width() - c.H * c.K;
+  for (std::int64_t t = 0; t < c.B * c.S; ++t) {
+    const std::int64_t at = t * c.packed_width() + c.H * c.K;
+    ASSERT_TRUE(test::same_bits(ConstTensor(forward).part(at, others),
+                                ConstTensor(before).part(at, others)));
+  }
+}
+
 TEST_P(RotaryTest, LeavesTheValueHeadsAlone) {
   for (const Case& c : kCases) {
     const auto stream = test::compute_stream();

@@ -60,6 +60,26 @@ TEST(Router, HasTheWeightsOfEachRule) {
   expect_routes({one, kGoldenLogits}, {2, 5, 4}, {.8807971, .9241418, .8519528});
 }
 
+// The numbers of transformers' function, in f64.
+TEST(Router, HasSparsemixersWeightsOfNearTies) {
+  RouterShape shape = golden(RouterScore::kSparsemixer, false);
+  shape.positions = 2;
+  shape.jitter = 0.01f;
+  // The second token's largest logit is below 0.
+  expect_routes({shape,
+                 {.5, -1, 2, 1.97, 1.95, .25, 1, -2,  //
+                  -3, -1, -1.01, -1.5, -2, -1.005, -4, -5}},
+                {2, 3, 1, 5}, {.5074994, .5049998, .3350014, .5012500});
+}
+
+// All of these sigmoids are 1 in f32.
+TEST(Router, ComparesSigmoidsByTheirLogits) {
+  RouterShape shape = golden(RouterScore::kSigmoid, false);
+  shape.positions = 1;
+  shape.per_token = 1;
+  expect_routes({shape, {20, 21, 40, 39, 0, 5, 30, -2}}, {2}, {1.0});
+}
+
 TEST(Router, HasGroupsAndABiasAsDeepSeekV3) {
   RouterShape shape = golden(RouterScore::kSigmoid, true);
   shape.scale = 2.5f;

@@ -15,7 +15,7 @@ std::span<const Family* const> all_families() {
          {gpt2_families, llama_families, phi_families, gemma_families, olmo_families, neox_families,
           stablelm_families, starcoder_families, cohere_families, glm_families, granite_families,
           relu_families, exaone_families, expert_families, deepseek_families,
-          shared_expert_families, gpt_oss_families}) {
+          shared_expert_families, gpt_oss_families, llama4_families}) {
       for (const Family& family : group()) families.push_back(&family);
     }
     return families;
@@ -28,6 +28,15 @@ const Family* find_family(std::string_view model_type) {
     if (family->model_type == model_type) return family;
   }
   return nullptr;
+}
+
+bool has_stacked_experts(const Family& family) {
+  for (const std::span<const Module> rows : family.modules) {
+    for (const Module& row : rows) {
+      if (row.part == Part::kExpertDown && !row.stacked.empty()) return true;
+    }
+  }
+  return false;
 }
 
 void kv_heads(ConfigReader& config, std::int64_t missing) {

@@ -7,6 +7,7 @@ namespace sherd::huggingface {
 
 std::span<const Family> gpt2_families();
 std::span<const Family> llama_families();
+std::span<const Family> llama4_families();
 std::span<const Family> phi_families();
 std::span<const Family> gemma_families();
 std::span<const Family> olmo_families();

@@ -17,7 +17,7 @@ constexpr Module kSinksAndExperts[] = {
      .bias = "layers.{}.mlp.experts.gate_up_proj_bias"},
     {.ours = "block.{}.moe.experts.down",
      .theirs = "layers.{}.mlp.experts.down_proj",
-     .part = Part::kPairedDown,
+     .part = Part::kTurnedExperts,
      .bias = "layers.{}.mlp.experts.down_proj_bias"},
 };
 constexpr std::span<const Module> kModules[] = {kSinksAndExperts, kAroundExperts, kSecondNorm};

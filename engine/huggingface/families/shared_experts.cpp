@@ -16,7 +16,9 @@ constexpr auto kBiasedExperts =
 constexpr auto kErnieExperts =
     projected_experts({.ours = "block.{}.moe.router",
                        .theirs = "layers.{}.mlp.gate",
+                       .stacked = "layers.{}.mlp.gate.weight",
                        .bias = "layers.{}.mlp.moe_statics.e_score_correction_bias",
+                       .stacked_bias = "layers.{}.mlp.gate.moe_statics.e_score_correction_bias",
                        .bias_in_row = true});
 constexpr auto kHunyuanExperts =
     projected_experts({"block.{}.moe.router", "layers.{}.mlp.gate.wg"});

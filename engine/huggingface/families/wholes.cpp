@@ -5,9 +5,11 @@ namespace sherd::huggingface {
 namespace {
 
 constexpr std::string_view kPictures[] = {"vision_tower.", "multi_modal_projector."};
+constexpr std::string_view kLlama4[] = {"vision_model.", "multi_modal_projector."};
 constexpr Whole kWholes[] = {
     {"gemma3", kPictures},    // Gemma 3 4B and larger
     {"mistral3", kPictures},  // Mistral Small 3.1 and later, Ministral 3
+    {"llama4", kLlama4},      // Scout, Maverick
 };
 
 }  // namespace

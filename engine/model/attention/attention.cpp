@@ -19,15 +19,26 @@ void Attention::rotate(std::int64_t block, const Tensor& qkv_TE, bool inverse, c
   for_each_run(pass, [&](std::int64_t token, std::int64_t position, std::int64_t count) {
     const std::int64_t first = first_table_row(pass) + position;
     const std::int64_t sequences = count == shape_.tokens() ? shape_.sequences : 1;
-    kernels::rotary(compute_,
-                    {sequences, count / sequences, shape_.query_heads, shape_.kv_heads, head_width,
-                     table_SK.part(first * head_width, table_SK.numel - first * head_width),
-                     qkv_TE.part(token * width, count * width), inverse, pass.documents.positions});
+    kernels::rotary(
+        compute_, {.sequences = sequences,
+                   .positions = count / sequences,
+                   .query_heads = shape_.query_heads,
+                   .kv_heads = shape_.kv_heads,
+                   .head_width = head_width,
+                   .table = table_SK.part(first * head_width, table_SK.numel - first * head_width),
+                   .qkv = qkv_TE.part(token * width, count * width),
+                   .inverse = inverse,
+                   .token_positions = pass.documents.positions,
+                   .queries_only = !shape_.rotary[static_cast<std::size_t>(table)].rotates()});
   });
 }
 
 const Tensor& Attention::input(const BlockTensors& kept) const {
   return shape_.norm_before() ? kept[SiteId::kNorm1].output : kept.x_TD;
+}
+
+bool Attention::norm_follows_rotation() const {
+  return shape_.qk_norm == QkNorm::kHeadAfterRotary || shape_.qk_norm == QkNorm::kRotated;
 }
 
 bool Attention::is_latent(std::int64_t block) const {
@@ -41,9 +52,9 @@ void Attention::project_heads(std::int64_t block, const BlockTensors& kept,
   project(parameters[SiteId::kQkv], x_TD, shape_.width, shape_.qkv_width(), qkv_TE);
 }
 
-void Attention::normalise_heads(const BlockTensors& kept, const BlockParameters& parameters,
-                                const Tensor& qkv_TE) {
-  if (shape_.qk_norm == QkNorm::kNone) return;
+void Attention::normalise_heads(std::int64_t block, const BlockTensors& kept,
+                                const BlockParameters& parameters, const Tensor& qkv_TE) {
+  if (!shape_.normalises_heads(block)) return;
   const SiteTensors& site = kept[SiteId::kQueryNorm];
   const RowSums whole = c_.shares->sums_of_normalised_rows(qkv_TE);
   kernels::qk_norm_forward(compute_, {.shape = shape_.qk_norm_shape(),
@@ -73,9 +84,9 @@ void Attention::forward(std::int64_t block, const BlockParameters& parameters, c
               kept[SiteId::kNorm1].output);
   }
   project_heads(block, kept, parameters, all_rows("what a branch reads", input(kept)), qkv_TE);
-  const bool after_rotary = shape_.qk_norm == QkNorm::kHeadAfterRotary;
+  const bool after_rotary = norm_follows_rotation();
   if (after_rotary) rotate(block, qkv_TE, false, pass);
-  normalise_heads(kept, parameters, qkv_TE);
+  normalise_heads(block, kept, parameters, qkv_TE);
   if (!after_rotary) rotate(block, qkv_TE, false, pass);
   attend(block, kept, pass, qkv_TE);
 }
@@ -141,9 +152,9 @@ void Attention::backward(std::int64_t block, const BlockParameters& parameters,
                    .d_sinks = norm_gradients(sinks, gradients[SiteId::kSinks]).weight});
   }
   if (activations_.d_kv) c_.shares->add_up_key_values(d_qkv_TE);
-  const bool after_rotary = shape_.qk_norm == QkNorm::kHeadAfterRotary;
+  const bool after_rotary = norm_follows_rotation();
   if (!after_rotary) rotate(block, d_qkv_TE, true, pass);
-  if (shape_.qk_norm != QkNorm::kNone) {
+  if (shape_.normalises_heads(block)) {
     c_.shares->qk_norm_backward(kept, parameters, gradients, d_qkv_TE);
   }
   if (after_rotary) rotate(block, d_qkv_TE, true, pass);

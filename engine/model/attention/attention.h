@@ -38,8 +38,9 @@ class Attention : protected Part {
   bool is_latent(std::int64_t block) const;
   void project_heads(std::int64_t block, const BlockTensors& kept,
                      const BlockParameters& parameters, const Tensor& x_TD, const Tensor& qkv_TE);
-  void normalise_heads(const BlockTensors& kept, const BlockParameters& parameters,
-                       const Tensor& qkv_TE);
+  void normalise_heads(std::int64_t block, const BlockTensors& kept,
+                       const BlockParameters& parameters, const Tensor& qkv_TE);
+  bool norm_follows_rotation() const;
   void attend(std::int64_t block, const BlockTensors& kept, const Pass& pass, const Tensor& qkv_TE);
   void attend_backward(std::int64_t block, const BlockTensors& kept, const Pass& pass,
                        const Tensor& d_attended_TD, const Tensor& d_qkv_TE);

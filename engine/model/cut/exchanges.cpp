@@ -206,9 +206,12 @@ void add_experts(const ModelShape& part, PassKind pass, const PassCounts& counts
   const std::int64_t backwards = mixtures + counts.mixtures_apart;
   add("rows for experts, again", part.dtype, part.width, backwards);
   add("gradients for experts", part.dtype, part.width, backwards);
-  add("weights for experts", DType::kF32, 1, backwards);
-  add("gradients of weights", DType::kF32, 1, backwards);
-  add("gradients from experts", part.dtype, part.width, mixtures);
+  if (!part.moe.weighs_input) {
+    add("weights for experts", DType::kF32, 1, backwards);
+    add("gradients of weights", DType::kF32, 1, backwards);
+  }
+  add("gradients from experts", part.dtype, part.width,
+      part.moe.weighs_input ? backwards : mixtures);
 }
 
 void add_head(const ModelShape& part, DeviceKind device, DType gradients, PassKind pass,

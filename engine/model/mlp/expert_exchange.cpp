@@ -128,6 +128,7 @@ void ExpertExchange::begin(const Routing& decided, const ConstTensor& x_TD,
                            std::span<std::int32_t> counts) {
   const std::int64_t E = shape_.moe.experts;
   sort(decided, decided.rank_counts.part(shape_.expert.rank * E, E));
+  if (shape_.moe.weighs_input) weights_to_rows(decided);
   collectives_.gather_counts("counts of experts", decided.rank_counts);
   collectives_.await_rows();
   kernels::expert_rank_counts(compute_, {shape_.experts(), decided.rank_counts, counts});
@@ -138,7 +139,7 @@ void ExpertExchange::begin(const Routing& decided, const ConstTensor& x_TD,
 void ExpertExchange::begin_round(const ConstTensor& x_TD, const ExpertRound& round) {
   const Tensor x_rows =
       rows(activations_.experts.x_rows, shape_.owned_experts().buffer_rows, shape_.width);
-  pack(x_TD, round);
+  pack(x_TD, round, shape_.moe.weighs_input);
   send("rows for experts", home_rows(), shape_.width, round, x_rows);
 }
 
@@ -147,12 +148,19 @@ std::vector<ExpertRound> ExpertExchange::rounds(std::span<const std::int32_t> co
                        shape_.owned_experts().buffer_rows);
 }
 
-void ExpertExchange::pack(const ConstTensor& from_TD, const ExpertRound& round) {
+void ExpertExchange::weights_to_rows(const Routing& decided) {
+  kernels::expert_choices_to_rows(
+      compute_,
+      {.shape = shape_.experts(), .order = order(), .from = decided.weights, .to = home_numbers()});
+}
+
+void ExpertExchange::pack(const ConstTensor& from_TD, const ExpertRound& round, bool weighs) {
   kernels::expert_pack(compute_, {.shape = shape_.experts(),
                                   .order = order(),
                                   .x = from_TD,
                                   .ranges = round.sends,
-                                  .out = home_rows()});
+                                  .out = home_rows(),
+                                  .weights = weighs ? home_numbers() : ConstTensor{}});
 }
 
 void ExpertExchange::send(const char* what, const Tensor& home, std::int64_t width,
@@ -171,7 +179,10 @@ void ExpertExchange::forward(const Forward& args) {
   const kernels::ExpertsShape owned = shape_.owned_experts();
   const std::int64_t D = shape_.width;
   const auto begun = std::exchange(begun_, std::nullopt);
-  if (!begun) sort(args.decided);  // a recompute comes after other layers
+  if (!begun) {  // a recompute comes after other layers
+    sort(args.decided);
+    if (shape_.moe.weighs_input) weights_to_rows(args.decided);
+  }
   const std::vector<ExpertRound> all =
       begun ? *begun : rounds(counts_of(args.decided, args.counts));
   for (const ExpertRound& round : all) {
@@ -188,13 +199,14 @@ void ExpertExchange::forward(const Forward& args) {
     bring_back("rows from experts", args.workspace.rows, D, round, home_rows());
   }
   collectives_.await_rows();
-  kernels::expert_combine(compute_, {.shape = shape_.experts(),
-                                     .order = order(),
-                                     .rows = home_rows(),
-                                     .weights = args.decided.weights,
-                                     .shared = args.shared,
-                                     .sums = args.workspace.sums,
-                                     .y = args.out_TD});
+  kernels::expert_combine(
+      compute_, {.shape = shape_.experts(),
+                 .order = order(),
+                 .rows = home_rows(),
+                 .weights = shape_.moe.weighs_input ? ConstTensor{} : args.decided.weights,
+                 .shared = args.shared,
+                 .sums = args.workspace.sums,
+                 .y = args.out_TD});
 }
 
 // All of a round but the gradients of matrices. When it returns, results are on their way home.
@@ -205,12 +217,14 @@ void ExpertExchange::backward_round(const Backward& args, const ExpertRound& rou
   const Tensor x_rows = rows(own.x_rows, C, D), dy_rows = rows(own.dy_rows, C, D);
   const Tensor row_weights = rows(own.row_weights, C, 1);
   const Tensor row_d_weights = rows(own.row_d_weights, C, 1);
-  pack(args.x_TD, round);
+  const bool weighs_input = shape_.moe.weighs_input;
+  const bool input = args.d_sum || weighs_input;
+  pack(args.x_TD, round, weighs_input);
   send("rows for experts, again", home_rows(), D, round, x_rows);
   collectives_.await_rows();
   pack(args.d_out_TD, round);
   send("gradients for experts", home_rows(), D, round, dy_rows);
-  send("weights for experts", home_numbers(), 1, round, row_weights);
+  if (!weighs_input) send("weights for experts", home_numbers(), 1, round, row_weights);
   kernels::expert_rows_activate(compute_, {.shape = owned,
                                            .pieces = round.pieces,
                                            .x = x_rows,
@@ -225,11 +239,13 @@ void ExpertExchange::backward_round(const Backward& args, const ExpertRound& rou
                                            .up = args.up,
                                            .down = args.down,
                                            .d_weights = row_d_weights,
-                                           .input = static_cast<bool>(args.d_sum),
+                                           .input = input,
                                            .workspace = args.workspace,
                                            .adapters = args.adapters});
-  bring_back("gradients of weights", row_d_weights, 1, round, home_numbers());
-  if (args.d_sum) {
+  if (!weighs_input) {
+    bring_back("gradients of weights", row_d_weights, 1, round, home_numbers());
+  }
+  if (input) {
     bring_back("gradients from experts", args.workspace.rows, D, round, home_rows());
   }
 }
@@ -248,9 +264,7 @@ void ExpertExchange::backward(const Backward& args) {
                                               .workspace = args.workspace,
                                               .adapters = args.adapters};
   sort(args.decided);
-  kernels::expert_choices_to_rows(
-      compute_,
-      {.shape = all, .order = order(), .from = args.decided.weights, .to = home_numbers()});
+  weights_to_rows(args.decided);
   const std::span<const std::int32_t> counts = counts_of(args.decided, args.counts);
   LinkWriter links(args, counts, shape_.expert);
   for (const ExpertRound& round : rounds(counts)) {
@@ -260,13 +274,22 @@ void ExpertExchange::backward(const Backward& args) {
   }
   links.finish(compute_, of_round);
   collectives_.await_rows();
-  kernels::expert_rows_to_choices(
-      compute_, {.shape = all, .order = order(), .from = home_numbers(), .to = args.d_weights});
+  const bool weighs_input = shape_.moe.weighs_input;
+  if (weighs_input) {
+    kernels::expert_input_weights(compute_, {.shape = all,
+                                             .order = order(),
+                                             .rows = home_rows(),
+                                             .x = args.x_TD,
+                                             .d_weights = args.d_weights});
+  } else {
+    kernels::expert_rows_to_choices(
+        compute_, {.shape = all, .order = order(), .from = home_numbers(), .to = args.d_weights});
+  }
   if (!args.d_sum) return;
   kernels::expert_combine(compute_, {.shape = all,
                                      .order = order(),
                                      .rows = home_rows(),
-                                     .weights = {},
+                                     .weights = weighs_input ? args.decided.weights : ConstTensor{},
                                      .shared = {},
                                      .sums = args.d_sum});
 }

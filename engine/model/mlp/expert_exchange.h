@@ -76,7 +76,9 @@ class ExpertExchange : protected Part {
             const Tensor& rows);
   void bring_back(const char* what, const Tensor& rows, std::int64_t width,
                   const ExpertRound& round, const Tensor& home);
-  void pack(const ConstTensor& from_TD, const ExpertRound& round);
+  /// `weighs`: each row times its weight, which home_numbers() has.
+  void pack(const ConstTensor& from_TD, const ExpertRound& round, bool weighs = false);
+  void weights_to_rows(const Routing& decided);
   void backward_round(const Backward& args, const ExpertRound& round);
   Tensor home_rows() const;
   Tensor home_numbers() const;

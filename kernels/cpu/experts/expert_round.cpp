@@ -69,6 +69,27 @@ void ExpertRound::multiply(const Product& product, const Rows& rows) const {
   matmul_list(team_, list, workspace_.matmuls);
 }
 
+ExpertRound::Rows ExpertRound::inputs(const ConstTensor& x) const {
+  const std::int64_t D = shape_.width;
+  if (shape_.weighs_input && tokens_ != nullptr) return {of(workspace_.rows, D), D};
+  return {x, D, true};
+}
+
+void ExpertRound::weigh_inputs(const ExpertRowOrder& order, const ConstTensor& x,
+                               const ConstTensor& weights) const {
+  if (!shape_.weighs_input) return;
+  const std::int64_t D = shape_.width, k = shape_.per_token;
+  dispatch_float(x.dtype, [&]<class T>(T) {
+    parallel_rows(team_, shape_.tokens, D, [&](std::int64_t t) {
+      for (std::int64_t i = t * k; i < (t + 1) * k; ++i) {
+        const std::int64_t row = order.row_of(i) - first_;
+        if (order.row_of(i) < 0 || row < 0 || row >= rows_) continue;
+        scale_row(x.as<T>() + t * D, D, weights.as<float>()[i], workspace_.rows.as<T>() + row * D);
+      }
+    });
+  });
+}
+
 void ExpertRound::add_gradients(const std::vector<ExpertPiece>& pieces,
                                 const Gradients& args) const {
   const std::int64_t D = shape_.width, F = shape_.ffn_width, U = shape_.up_width();
@@ -78,7 +99,7 @@ void ExpertRound::add_gradients(const std::vector<ExpertPiece>& pieces,
   }
   if (args.d_up) {
     add_gradient(pieces, {args.d_up, U, D, args.adds_up}, {of(workspace_.up, U), U},
-                 {args.x, D, true});
+                 inputs(args.x));
   }
 }
 

@@ -62,6 +62,12 @@ class ExpertRound {
     bool add = false;
   };
   void multiply(const Product& product, const Rows& rows) const;
+  /// The rows that experts read: those of x, or what `weigh_inputs` has made of them.
+  Rows inputs(const ConstTensor& x) const;
+  /// With `weighs_input`, where rows are read from tokens: each row times its weight, into the
+  /// buffer `rows`. Weights are of choices.
+  void weigh_inputs(const ExpertRowOrder& order, const ConstTensor& x,
+                    const ConstTensor& weights) const;
   /// gradient[e] [outputs, inputs] (+)= left^T right, over the rows of `pieces`, some of the round's.
   struct Gradient {
     Tensor gradient;
@@ -119,6 +125,33 @@ void combine_rows(ThreadTeam& team, const ExpertsShape& shape, const ExpertRowOr
 void clear_f32(ThreadTeam& team, const Tensor& sums);
 /// Zeros for one expert's gradient of `numel` elements.
 void clear_expert(const Tensor& gradient, std::int64_t expert, std::int64_t numel);
+
+/// <a, b> of two rows.
+template <class T>
+float dot_row(const T* a, const T* b, std::int64_t width) {
+  LaneSum dot;
+  for_each_block(0, width, [&](std::int64_t first, int count) {
+    alignas(64) float left[kBlock], right[kBlock];
+    widen(a + first, left, count);
+    widen(b + first, right, count);
+    dot.add(
+        count, [&](int j) { return load8(left + j) * load8(right + j); },
+        [&](int j) { return left[j] * right[j]; });
+  });
+  return dot.total();
+}
+
+/// to = from times the weight, rounded to the type.
+template <class T>
+void scale_row(const T* from, std::int64_t width, float weight, T* to) {
+  for_each_block(0, width, [&](std::int64_t first, int count) {
+    alignas(64) float value[kBlock];
+    widen(from + first, value, count);
+#pragma omp simd
+    for (int j = 0; j < count; ++j) value[j] *= weight;
+    narrow(value, to + first, count);
+  });
+}
 
 /// One row: multiplies a and d_a by the weight, and returns the weight's gradient <a, d_a>.
 template <class T>

@@ -32,6 +32,12 @@ void expert_pack(ThreadTeam& team, const ExpertPack& args) {
   for (const RowRange& range : args.ranges) {
     parallel_rows(team, range.count, D, [&](std::int64_t i) {
       const std::int64_t row = range.first + i;
+      if (args.weights) {
+        return dispatch_float(args.x.dtype, [&]<class T>(T) {
+          scale_row(args.x.as<T>() + order.tokens()[row] * D, D, args.weights.as<float>()[row],
+                    args.out.as<T>() + row * D);
+        });
+      }
       std::memcpy(static_cast<char*>(args.out.data) + static_cast<std::size_t>(row) * bytes,
                   element_of(args.x, order.tokens()[row] * D), bytes);
     });
@@ -50,6 +56,20 @@ void expert_rows_to_choices(ThreadTeam&, const ExpertChoices& args) {
   for (std::int64_t i = 0; i < args.to.numel; ++i) {
     args.to.as<float>()[i] = order.row_of(i) < 0 ? 0.0f : args.from.as<float>()[order.row_of(i)];
   }
+}
+
+void expert_input_weights(ThreadTeam& team, const ExpertInputWeights& args) {
+  const std::int64_t D = args.shape.width, k = args.shape.per_token;
+  const ExpertRowOrder order(args.shape, args.order);
+  dispatch_float(args.x.dtype, [&]<class T>(T) {
+    parallel_rows(team, args.shape.tokens, D, [&](std::int64_t t) {
+      for (std::int64_t i = t * k; i < (t + 1) * k; ++i) {
+        const std::int64_t row = order.row_of(i);
+        args.d_weights.as<float>()[i] =
+            row < 0 ? 0.0f : dot_row(args.rows.as<T>() + row * D, args.x.as<T>() + t * D, D);
+      }
+    });
+  });
 }
 
 void expert_combine(ThreadTeam& team, const ExpertCombine& args) {
@@ -91,13 +111,15 @@ void expert_rows_backward(ThreadTeam& team, const ExpertRowsBackward& args) {
   const Tensor d_activated = round.of(buffers.d_activated, F);
   const RoundMatrices matrices{.up = args.up, .down = args.down, .adapters = args.adapters};
   form_d_activated(round, matrices, args.dy);
-  dispatch_float(args.dy.dtype, [&]<class T>(T) {
-    parallel_rows(team, round.range().count, F, [&](std::int64_t row) {
-      args.d_weights.as<float>()[row] =
-          weigh_row(buffers.activated.as<T>() + row * F, buffers.d_activated.as<T>() + row * F, F,
-                    args.weights.as<float>()[row]);
+  if (!shape.weighs_input) {
+    dispatch_float(args.dy.dtype, [&]<class T>(T) {
+      parallel_rows(team, round.range().count, F, [&](std::int64_t row) {
+        args.d_weights.as<float>()[row] =
+            weigh_row(buffers.activated.as<T>() + row * F, buffers.d_activated.as<T>() + row * F, F,
+                      args.weights.as<float>()[row]);
+      });
     });
-  });
+  }
   activation_backward(team, {round.activation(), up, d_activated, up});
   if (args.input) form_d_inputs(round, matrices, round.of(buffers.rows, D));
 }

@@ -10,6 +10,7 @@ void expert_order(ThreadTeam& team, const ExpertOrder& args);
 void expert_pack(ThreadTeam& team, const ExpertPack& args);
 void expert_choices_to_rows(ThreadTeam& team, const ExpertChoices& args);
 void expert_rows_to_choices(ThreadTeam& team, const ExpertChoices& args);
+void expert_input_weights(ThreadTeam& team, const ExpertInputWeights& args);
 void expert_combine(ThreadTeam& team, const ExpertCombine& args);
 void expert_rows_forward(ThreadTeam& team, const ExpertRowsForward& args);
 void expert_rows_activate(ThreadTeam& team, const ExpertRowsActivate& args);

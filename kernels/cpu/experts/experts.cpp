@@ -15,18 +15,7 @@ template <class T>
 float of_bias(const ExpertsBackward& args, std::int64_t token, std::int64_t expert) {
   if (!args.biases) return 0.0f;
   const std::int64_t D = args.shape.width;
-  const T* dy = args.dy.as<T>() + token * D;
-  const T* bias = args.biases.down.as<T>() + expert * D;
-  LaneSum dot;
-  for_each_block(0, D, [&](std::int64_t first, int count) {
-    alignas(64) float a[kBlock], b[kBlock];
-    widen(dy + first, a, count);
-    widen(bias + first, b, count);
-    dot.add(
-        count, [&](int j) { return load8(a + j) * load8(b + j); },
-        [&](int j) { return a[j] * b[j]; });
-  });
-  return dot.total();
+  return dot_row(args.dy.as<T>() + token * D, args.biases.down.as<T>() + expert * D, D);
 }
 
 void add_bias_gradients(const ExpertsBackward& args, const ExpertRowOrder& order,
@@ -71,6 +60,22 @@ void weigh(ThreadTeam& team, const ExpertsBackward& args, const ExpertRowOrder& 
   });
 }
 
+// With weights on the inputs: the gradient of each row's weight, from what reached the row's input.
+void input_weight_gradients(ThreadTeam& team, const ExpertsBackward& args,
+                            const ExpertRowOrder& order, const ExpertRound& round) {
+  const std::int64_t D = args.shape.width, k = args.shape.per_token;
+  dispatch_float(args.x.dtype, [&]<class T>(T) {
+    parallel_rows(team, args.shape.tokens, D, [&](std::int64_t t) {
+      for (std::int64_t i = t * k; i < (t + 1) * k; ++i) {
+        const std::int64_t row = order.row_of(i) - round.range().first;
+        if (order.row_of(i) < 0 || row < 0 || row >= round.range().count) continue;
+        args.d_weights.as<float>()[i] =
+            dot_row(args.workspace.rows.as<T>() + row * D, args.x.as<T>() + t * D, D);
+      }
+    });
+  });
+}
+
 // Gradients of experts that no row reaches.
 void clear_gradients(ThreadTeam& team, const Tensor& gradient, std::int64_t numel, bool adds,
                      const ExpertsShape& shape, const ExpertRowOrder& order) {
@@ -101,10 +106,13 @@ void experts_forward(ThreadTeam& team, const ExpertsForward& args) {
   const std::int64_t D = shape.width;
   const RoundMatrices matrices{args.up, args.down, args.biases, args.adapters};
   const ExpertRowOrder order(shape, args.chosen, buffers.order);
-  const CombineRows combine{
-      .weights = args.weights, .sums = buffers.sums, .shared = args.shared, .y = args.y};
+  const CombineRows combine{.weights = shape.weighs_input ? ConstTensor{} : args.weights,
+                            .sums = buffers.sums,
+                            .shared = args.shared,
+                            .y = args.y};
   order.for_each_round([&](const std::vector<ExpertPiece>& pieces) {
     const ExpertRound round(team, shape, order.tokens(), range_of(pieces), pieces, buffers);
+    round.weigh_inputs(order, args.x, args.weights);
     form_activated(round, matrices, args.x);
     const Tensor out = round.of(buffers.rows, D);
     form_outputs(round, matrices, out);
@@ -131,9 +139,10 @@ void experts_backward(ThreadTeam& team, const ExpertsBackward& args) {
     const ExpertRound round(team, shape, order.tokens(), range_of(pieces), pieces, buffers);
     const Tensor up = round.of(buffers.up, U);
     const Tensor d_activated = round.of(buffers.d_activated, F);
+    round.weigh_inputs(order, args.x, args.weights);
     form_activated(round, matrices, args.x);
     form_d_activated(round, matrices, args.dy);
-    weigh(team, args, order, round);
+    if (!shape.weighs_input) weigh(team, args, order, round);
     activation_backward(team, {round.activation(), up, d_activated, up});
     add_bias_gradients(args, order, round, pieces);
     round.add_gradients(pieces, {.x = args.x,
@@ -143,10 +152,14 @@ void experts_backward(ThreadTeam& team, const ExpertsBackward& args) {
                                  .adds_up = args.adds_up,
                                  .adds_down = args.adds_down});
     add_adapter_gradients(round, pieces, args.adapters, args.x, args.dy);
-    if (!args.d_sum) return;
+    if (!args.d_sum && !shape.weighs_input) return;
     const Tensor d_rows = round.of(buffers.rows, D);
     form_d_inputs(round, matrices, d_rows);
-    combine_round(team, shape, order, {round.range(), d_rows}, {.sums = args.d_sum});
+    if (shape.weighs_input) input_weight_gradients(team, args, order, round);
+    if (!args.d_sum) return;
+    combine_round(
+        team, shape, order, {round.range(), d_rows},
+        {.weights = shape.weighs_input ? args.weights : ConstTensor{}, .sums = args.d_sum});
   });
   if (args.d_sum && order.num_rows() == 0) clear_f32(team, args.d_sum);
 }

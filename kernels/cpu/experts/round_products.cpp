@@ -100,7 +100,7 @@ void form_activated(const ExpertRound& round, const RoundMatrices& matrices, con
   const ExpertsShape& shape = round.shape();
   const MatrixSize size = up_size(shape);
   const Tensor up = round.of(round.buffers().up, size.outputs);
-  const Rows rows{x, size.inputs, true};
+  const Rows rows = round.inputs(x);
   round.multiply({.matrix = matrices.up,
                   .inputs = size.inputs,
                   .outputs = size.outputs,
@@ -168,7 +168,7 @@ void add_adapter_gradients(const ExpertRound& round, const std::vector<ExpertPie
   const std::int64_t F = shape.ffn_width, U = shape.up_width();
   add(adapters.down, down_size(shape), {round.of(round.buffers().activated, F), F},
       {dy, shape.width, true});
-  add(adapters.up, up_size(shape), {x, shape.width, true}, {round.of(round.buffers().up, U), U});
+  add(adapters.up, up_size(shape), round.inputs(x), {round.of(round.buffers().up, U), U});
 }
 
 void clear_adapter_gradients(const ExpertsShape& shape, const ExpertAdapters& adapters,

@@ -195,6 +195,7 @@ void router_backward(ThreadTeam& team, const RouterBackward& args) {
   const RouterShape& shape = args.shape;
   const std::int64_t T = shape.tokens(), E = shape.experts, k = shape.per_token;
   const bool per_sequence = shape.scope == BalanceScope::kSequence;
+  SHERD_CHECK(shape.score != RouterScore::kSparsemixer, "sparsemixer has no gradient here");
   // Tokens of each balance group, for the mean of z.
   std::vector<std::int64_t> choices(static_cast<std::size_t>(shape.balance_groups()));
   for (std::int64_t i = 0; i < shape.sequences * E; ++i) {

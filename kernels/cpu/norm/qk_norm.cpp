@@ -15,6 +15,8 @@
 namespace sherd::kernels::cpu {
 namespace {
 
+constexpr std::int64_t kMostWeightless = 1 << 16;  // the widest head of a recipe
+
 /// One of a token's rows.
 struct QkRow {
   std::int64_t at;   ///< its first element within the token, in qkv as in raw
@@ -25,7 +27,8 @@ struct QkRow {
 };
 
 NormShape row_shape(const QkNormShape& shape, bool is_query) {
-  return {shape.kind, 1, shape.row_width(is_query), shape.eps, shape.weight_offset};
+  return {shape.kind, 1, shape.row_width(is_query), shape.eps,
+          shape.weightless ? 1.0f : shape.weight_offset};
 }
 
 // Gradients of weights that heads share are added up in each group; weights of one head or column
@@ -106,8 +109,13 @@ float sum_of_part(const QkNormSums& args, std::int64_t token, const QkRow& row) 
   return sum_in_groups(sum_of, 0, row_shape(shape, row.is_query).width, shape.groups);
 }
 
+// Without weights, an offset of 1 and zeros.
 template <class T, class Arguments>
 const T* weight_of(const Arguments& args, const QkRow& row) {
+  if (args.shape.weightless) {
+    static const std::vector<T> kZeros(kMostWeightless, T{});
+    return kZeros.data();
+  }
   return (row.is_query ? args.query_weight : args.key_weight).template as<T>() + row.weights;
 }
 
@@ -266,6 +274,7 @@ void qk_norm_backward(ThreadTeam& team, const QkNormBackward& args) {
       sum_as_trees(sums.data(), token_groups, token_groups, gradient, false);
     }
   };
+  if (shape.weightless) return;
   sum_blocks(workspace, shape.query_weights(), args.d_query_weight);
   sum_blocks(workspace + groups * shape.query_weights(), shape.key_weights(), args.d_key_weight);
 }

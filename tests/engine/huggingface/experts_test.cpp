@@ -2,6 +2,7 @@
 // with transformers in float64, and a folder comes back byte for byte.
 
 #include "engine/huggingface/config.h"
+#include "engine/inference/merge.h"
 #include "engine/model/parameters.h"
 #include "tests/engine/huggingface/folder_support.h"
 
@@ -40,6 +41,15 @@ class ExpertFolder : public Folder, public ::testing::WithParamInterface<std::st
            "checkpoint: {init_from: " +
            model + ", interval: 1}\n";
   }
+  // Of a model that isn't trained.
+  bool is_only_evaluated() const { return GetParam().starts_with("phimoe"); }
+  void expect_same_tensors(const std::string& out, const std::string& what) const {
+    const json header = json::parse(experts().at(GetParam())["header"].get<std::string>());
+    for (const auto& [name, entry] : header.items()) {
+      if (name == "__metadata__") continue;
+      EXPECT_EQ(tensor(out, name), tensor(GetParam(), name)) << name << what;
+    }
+  }
   std::vector<float> tensor(const std::string& folder, const std::string& name) const {
     const std::string bytes = folder_.read(folder + "/model.safetensors");
     std::uint64_t length = 0;
@@ -71,14 +81,14 @@ TEST_P(ExpertFolder, HasTheLossThatTransformersComputesAtEveryStage) {
 }
 
 TEST_P(ExpertFolder, HasTheGradientOfEveryTensor) {
+  if (is_only_evaluated()) GTEST_SKIP() << "it is only evaluated";
   write_tokens();
   const std::string model = write(GetParam());
   train(one_step(model), "run", 0, 1);
-  export_checkpoint({checkpoint("run"), folder_.file("after"), {}});
-  const bool stacked = GetParam().ends_with("_stacked");
+  ExportRequest request{checkpoint("run"), folder_.file("after"), {}};
+  request.stack_experts = GetParam().ends_with("_stacked");
+  export_checkpoint(request);
   for (const auto& [name, samples] : experts().at(GetParam())["gradients"].items()) {
-    // Written under their other names.
-    if (stacked && name.find(".mlp.") != std::string::npos) continue;
     const std::vector<float> before = tensor(GetParam(), name), after = tensor("after", name);
     double largest = 0.0;
     for (const auto& sample : samples)
@@ -92,19 +102,88 @@ TEST_P(ExpertFolder, HasTheGradientOfEveryTensor) {
 }
 
 TEST_P(ExpertFolder, ComesBackByteForByte) {
-  if (GetParam().ends_with("_stacked")) return;
+  if (is_only_evaluated()) GTEST_SKIP() << "it is only evaluated";
   write_tokens();
   const std::string model = write(GetParam());
   for (const int stage : {0, 2, 3}) {
     const std::string run = fmt::format("run{}", stage), out = fmt::format("out{}", stage);
     train(recipe(model, "moe: {balance_loss: 0}\n"), run, stage, stage == 0 ? 1 : 2);
-    export_checkpoint({checkpoint(run), folder_.file(out), {}});
-    const json header = json::parse(experts().at(GetParam())["header"].get<std::string>());
-    for (const auto& [name, entry] : header.items()) {
-      if (name == "__metadata__") continue;
-      EXPECT_EQ(tensor(out, name), tensor(GetParam(), name)) << name << ", stage " << stage;
-    }
+    ExportRequest request{checkpoint(run), folder_.file(out), {}};
+    request.stack_experts = GetParam().ends_with("_stacked");
+    export_checkpoint(request);
+    expect_same_tensors(out, fmt::format(", stage {}", stage));
   }
+}
+
+// The mean of a folder and itself has its bytes. Experts that lie in one tensor are written apart.
+TEST_P(ExpertFolder, ComesBackFromAMerge) {
+  if (GetParam().ends_with("_stacked")) GTEST_SKIP() << "a merge writes each expert";
+  const std::string model = write(GetParam());
+  merge_models({{model, model}, {}, folder_.file("merged")});
+  expect_same_tensors("merged", "");
+}
+
+class OnlyEvaluated : public ExpertFolder {};
+INSTANTIATE_TEST_SUITE_P(Phimoe, OnlyEvaluated, ::testing::Values("phimoe"));
+
+TEST_P(OnlyEvaluated, IsntTrained) {
+  write_tokens();
+  const std::string model = write(GetParam());
+  const std::string error =
+      test::error_text<UsageError>([&] { train(one_step(model), "run", 0, 1); });
+  EXPECT_NE(error.find("moe.score is sparsemixer, whose training draws experts with noise"),
+            std::string::npos)
+      << error;
+  EXPECT_EQ(std::count(error.begin(), error.end(), '\n'), 0) << error;
+}
+
+class WithoutStacks : public ExpertFolder {};
+INSTANTIATE_TEST_SUITE_P(Families, WithoutStacks, ::testing::Values("llama4_text", "gpt_oss"));
+
+TEST_P(WithoutStacks, SaySoWhenTheyAreAskedFor) {
+  write_tokens();
+  train(recipe(write(GetParam()), "moe: {balance_loss: 0}\n"), "run", 0, 1);
+  ExportRequest request{checkpoint("run"), folder_.file("out"), {}};
+  request.stack_experts = true;
+  const std::string error = test::error_text<UsageError>([&] { export_checkpoint(request); });
+  EXPECT_NE(error.find("has no stacked names of experts"), std::string::npos) << error;
+}
+
+class MixtureFromScratch : public Folder {};
+
+TEST_F(MixtureFromScratch, WithWeighedInputsIsWrittenAsLlama4) {
+  write_tokens();
+  train(
+      "model: {num_layers: 4, hidden_size: 32, num_attention_heads: 4, num_kv_heads: 2, "
+      "head_width: "
+      "16, ffn_hidden_size: 44, vocab_size: 56, max_seq_length: 64, qk_norm: rotated, rope_layers: "
+      "\"1110\", query_growth: 0.3, query_step: 4, init_std: 0.3}\n"
+      "moe: {num_experts: 6, experts_per_token: 1, ffn_hidden_size: 20, shared_ffn_hidden_size: "
+      "20, "
+      "layers: \"01\", score: sigmoid, normalize_weights: false, weigh_input: true}\n"
+      "data: {path: " +
+          folder_.file("many.bin") +
+          ", format: bin, validation_fraction: 0}\n"
+          "training: {seq_length: 32, global_batch_size: 2, max_steps: 2}\n"
+          "optimizer: {lr: 0.05}\ncheckpoint: {interval: 2}\n",
+      "run", 1, 2);
+  const std::string run = folder_.file("run/checkpoints/step-0000000002"), to = folder_.file("hf");
+  export_checkpoint({run, to, {}});
+  const json config = json::parse(folder_.read("hf/config.json"));
+  EXPECT_EQ(config["model_type"], "llama4_text");
+  EXPECT_EQ(config["moe_layers"], json({1, 3}));
+  EXPECT_EQ(config["intermediate_size"], 20);
+  EXPECT_EQ(config["intermediate_size_mlp"], 44);
+  EXPECT_EQ(config["attention_chunk_size"], 64);
+  const auto loss_of = [&](const std::string& model) {
+    return evaluate_checkpoint({model,
+                                {"data.validation_path=" + folder_.file("tokens.bin"),
+                                 "data.format=bin", "training.seq_length=32"},
+                                1,
+                                {}})
+        .loss;
+  };
+  EXPECT_EQ(loss_of(to), loss_of(run));
 }
 
 // Published shapes, and what they count in all and for one token.
@@ -226,6 +305,21 @@ const Published kPublished[] = {
         "num_attention_heads":64,"num_key_value_heads":8,"head_dim":64,"intermediate_size":2880,
         "num_local_experts":128,"num_experts_per_tok":4,"max_position_embeddings":131072})",
      116'829'156'672, 5'711'982'912},
+    {R"({"model_type":"llama4_text","vocab_size":202048,"hidden_size":5120,"num_hidden_layers":48,
+        "num_attention_heads":40,"num_key_value_heads":8,"head_dim":128,"intermediate_size":8192,
+        "intermediate_size_mlp":16384,"num_local_experts":16,"num_experts_per_tok":1,
+        "max_position_embeddings":10485760})",
+     107'769'861'120, 17'172'894'720},
+    {R"({"model_type":"llama4_text","vocab_size":202048,"hidden_size":5120,"num_hidden_layers":48,
+        "num_attention_heads":40,"num_key_value_heads":8,"head_dim":128,"intermediate_size":8192,
+        "intermediate_size_mlp":16384,"num_local_experts":128,"num_experts_per_tok":1,
+        "interleave_moe_layer_step":2,"use_qk_norm":false,"max_position_embeddings":1048576})",
+     400'711'848'960, 17'184'691'200},
+    {R"({"model_type":"phimoe","vocab_size":32064,"hidden_size":4096,"num_hidden_layers":32,
+        "num_attention_heads":32,"num_key_value_heads":8,"intermediate_size":6400,
+        "num_local_experts":16,"attention_bias":true,"lm_head_bias":true,
+        "max_position_embeddings":131072})",
+     41'873'153'344, 6'640'999'744},
 };
 
 TEST(ExpertCounts, AreThoseOfThePublishedModels) {

@@ -113,6 +113,7 @@ TEST_F(Export, OfAModelOfSeveralPartsTheTextPartIsReadAndWritten) {
         header = replaced(header, "\"language_model.model.", "\"model.language_model.");
         header = replaced(header, "\"language_model.lm_head.", "\"lm_head.");
         header = replaced(header, "\"vision_tower.", "\"model.vision_tower.");
+        header = replaced(header, "\"vision_model.", "\"model.vision_model.");
         header = replaced(header, "\"multi_modal", "\"model.multi_modal");
         folder_.write(name + "/model.safetensors",
                       bytes_of_length(header.size()) + header + file.substr(8 + length));
@@ -125,6 +126,7 @@ TEST_F(Export, OfAModelOfSeveralPartsTheTextPartIsReadAndWritten) {
       std::size_t num_text = 0;
       for (const auto& [tensor, bytes] : read) {
         if (tensor.find("vision_tower.") != std::string::npos ||
+            tensor.find("vision_model.") != std::string::npos ||
             tensor.find("multi_modal_projector.") != std::string::npos) {
           continue;
         }

@@ -73,6 +73,91 @@ TEST(MixtureConfig, OfGptOssHasItsClasssYarnWhereTheFileHasNoTable) {
   EXPECT_EQ(value(plain, "model.rope_scaling"), "");
 }
 
+TEST(MixtureConfig, OfLlama4HasItsClasssDefaults) {
+  const json config = config_of("llama4_text", {{"num_hidden_layers", 5}, {"head_dim", 8}});
+  EXPECT_EQ(value(config, "moe.num_experts"), "16");
+  EXPECT_EQ(value(config, "moe.ffn_hidden_size"), "44");
+  EXPECT_EQ(value(config, "moe.shared_ffn_hidden_size"), "44");
+  EXPECT_EQ(value(config, "model.ffn_hidden_size"), "16384");
+  EXPECT_EQ(value(config, "model.rope_layers"), "\"11101\"");
+  EXPECT_EQ(value(config, "model.qk_norm"), "rotated");
+  EXPECT_EQ(std::stod(value(config, "model.query_growth")), 0.1);
+  EXPECT_EQ(std::stod(value(config, "model.query_step")), 8192.0);
+  EXPECT_EQ(value(config, "moe.layers"), "");
+  json other = config;
+  other["interleave_moe_layer_step"] = 2;
+  other["use_qk_norm"] = false;
+  other["attn_temperature_tuning"] = 4;
+  other["no_rope_layers"] = {0, 1, 1, 1, 1, 0, 0};
+  EXPECT_EQ(value(other, "moe.layers"), "\"01010\"");
+  EXPECT_EQ(value(other, "model.qk_norm"), "");
+  EXPECT_EQ(value(other, "model.rope_layers"), "\"01111\"");
+  EXPECT_EQ(std::stod(value(other, "model.query_growth")), 0.1);
+  other["moe_layers"] = {0, 4};
+  other["attn_temperature_tuning"] = false;
+  EXPECT_EQ(value(other, "moe.layers"), "\"10001\"");
+  EXPECT_EQ(value(other, "model.query_growth"), "");
+}
+
+TEST(MixtureConfig, OfLlama4AttendsInChunksOnlyUpToOne) {
+  const auto with = [](const char* key, const json& changed) {
+    json config = config_of("llama4_text", {{"head_dim", 8}, {"attention_chunk_size", 48}});
+    config[key] = changed;
+    return config;
+  };
+  const auto most = [&](const char* key, const json& changed) {
+    return parse_config(with(key, changed).dump(), "config.json").most_positions;
+  };
+  const auto refused = [&](const char* key, const json& changed) {
+    return refusal(with(key, changed));
+  };
+  EXPECT_EQ(most("head_dim", 8), 48);
+  EXPECT_EQ(value(with("head_dim", 8), "model.max_seq_length"), "48");
+  const json full = {"full_attention", "full_attention", "full_attention"};
+  const json one = {"full_attention", "chunked_attention", "full_attention"};
+  const json windowed = {"full_attention", "sliding_attention", "full_attention"};
+  EXPECT_FALSE(most("layer_types", full));
+  EXPECT_FALSE(most("no_rope_layers", {0, 0, 0}));
+  EXPECT_EQ(most("layer_types", one), 48);
+  EXPECT_EQ(refused("attention_chunk_size", nullptr),
+            "config.json: attention_chunk_size is null, but layers attend in chunks");
+  EXPECT_EQ(
+      refused("layer_types", windowed),
+      "config.json: layer_types holds another type than chunked_attention and full_attention");
+  EXPECT_EQ(refused("layer_types", json::array({"full_attention"})),
+            "config.json: layer_types isn't a list of 3 layers");
+  EXPECT_EQ(refused("no_rope_layers", {1, 0}),
+            "config.json: no_rope_layers isn't a list of 3 or more layers");
+  EXPECT_EQ(refused("moe_layers", 2), "config.json: moe_layers isn't a list");
+}
+
+TEST(MixtureConfig, OfPhimoeReadsTextsOfTheOriginalLengthOnly) {
+  const json list = {1.0, 1.25, 1.5, 2.0};
+  json scaling;
+  scaling["type"] = "longrope";
+  scaling["short_factor"] = list;
+  scaling["long_factor"] = list;
+  scaling["short_mscale"] = 1.25;
+  scaling["long_mscale"] = 1.5;
+  json config = config_of("phimoe", {{"num_key_value_heads", 2}, {"rope_theta", 10000.0}});
+  config["original_max_position_embeddings"] = 48;
+  config["rope_scaling"] = scaling;
+  EXPECT_EQ(parse_config(config.dump(), "config.json").most_positions, 48);
+  EXPECT_EQ(std::stod(value(config, "model.rope_attention_factor")), 1.25);
+  EXPECT_EQ(value(config, "moe.score"), "sparsemixer");
+  EXPECT_EQ(std::stod(value(config, "moe.jitter")), 0.01);
+  json three = config;
+  three["num_experts_per_tok"] = 3;
+  EXPECT_NE(refusal(three).find("num_experts_per_tok is 3"), std::string::npos) << refusal(three);
+  json without = config;
+  without["rope_scaling"].erase("short_mscale");
+  EXPECT_EQ(refusal(without),
+            "config.json: rope_parameters isn't longrope with short_mscale and long_mscale");
+  json linear = config;
+  linear["rope_scaling"] = {{"type", "linear"}, {"factor", 4.0}, {"short_mscale", 1.0}};
+  EXPECT_NE(refusal(linear).find("isn't longrope"), std::string::npos) << refusal(linear);
+}
+
 TEST(MixtureConfig, OfHunyuanRaisesThetaByAFixedAlpha) {
   const json scaling = {{"type", "dynamic"}, {"alpha", 1000.0}, {"factor", 1.0}};
   const json config = config_of("hunyuan_v1_moe", {{"rope_scaling", scaling}, {"head_dim", 16}});

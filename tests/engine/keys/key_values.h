@@ -236,6 +236,8 @@ class KeyValues {
       {"model.qk_nope_head_dim", {"2"}},
       {"model.qk_rope_head_dim", {"4"}},
       {"model.v_head_dim", {"2"}},
+      {"model.query_growth", {"0.5"}},
+      {"model.query_step", {"3"}},
       {"model.mup_base_hidden_size", {"8"}},
       {"moe.num_experts", {"2", "0"}},
       {"moe.experts_per_token", {"1", "3"}},

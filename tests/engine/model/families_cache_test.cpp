@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/engine/model/family_case.h"
-#include "tests/support/models/model_forms.h"
+#include "tests/support/models/weighed_forms.h"
 
 namespace sherd::testing {
 namespace {
@@ -55,13 +55,24 @@ TEST_P(FamiliesWithCache, HaveTheSameLogitsWhenKeysAndValuesAreKept) {
 INSTANTIATE_TEST_SUITE_P(All, FamiliesWithCache, ::testing::ValuesIn(family_names()),
                          [](const auto& info) { return info.param; });
 
-// Latent attention, sinks, experts.
+// Latent attention, sinks, experts, sparsemixer.
 class FormsWithCache : public ::testing::TestWithParam<ModelForm> {};
 std::vector<ModelForm> forms_on_cpus_alone() {
-  std::vector<ModelForm> forms = expert_forms();
+  std::vector<ModelForm> forms = expert_forms_on_cpus();
   for (const auto& more : {latent_forms(), sink_forms()}) {
     forms.insert(forms.end(), more.begin(), more.end());
   }
+  // As Phi-3.5-MoE.
+  model::ModelShape mixes = shape_named(expert_forms(), "experts");
+  mixes.norm = kernels::NormKind::kLayerNorm;
+  mixes.biases = {.norm = true, .qkv = true, .output = true, .mlp = false, .head = true};
+  mixes.tied = false;
+  mixes.moe = {.experts = 5,
+               .per_token = 2,
+               .ffn_width = 13,
+               .score = kernels::RouterScore::kSparsemixer,
+               .jitter = 0.4};
+  forms.push_back({"sparsemixer_and_a_heads_bias", mixes});
   return forms;
 }
 INSTANTIATE_TEST_SUITE_P(Forms, FormsWithCache, ::testing::ValuesIn(forms_on_cpus_alone()),

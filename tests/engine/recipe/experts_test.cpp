@@ -39,6 +39,27 @@ TEST(RecipeExperts, AreKeptInBalanceByALossUnlessABiasOrAFoldersTrainingDoesIt) 
   EXPECT_EQ(rate(folder), 0.0);
 }
 
+TEST(RecipeExperts, OfPhimoeAreTwoWithoutScaleAndGroups) {
+  const auto error = [](const std::string& keys) {
+    return error_of(with_experts("  score: sparsemixer\n" + keys));
+  };
+  EXPECT_EQ(resolve(with_experts("  score: sparsemixer\n")).values.moe.jitter, 0.01);
+  EXPECT_NE(error("  experts_per_token: 1\n")
+                .find("moe.experts_per_token is 1; with moe.score: sparsemixer it must be 2."),
+            std::string::npos);
+  EXPECT_NE(error("  weight_scale: 2\n").find("moe.weight_scale is 2"), std::string::npos);
+  EXPECT_NE(error("  num_groups: 2\n  kept_groups: 2\n").find("moe.num_groups is 2"),
+            std::string::npos);
+  EXPECT_NE(error("  correction_bias: true\n").find("moe.correction_bias is true"),
+            std::string::npos);
+}
+
+TEST(RecipeExperts, WithBiasesReadInputsAsTheyAre) {
+  EXPECT_NE(error_of(with_experts("  bias: true\n  weigh_input: true\n"))
+                .find("moe.bias and moe.weigh_input are true"),
+            std::string::npos);
+}
+
 TEST(RecipeExperts, ThatDontFitAreRefused) {
   EXPECT_EQ(error_of(with_experts("  experts_per_token: 5\n")),
             "recipes/tiny.yaml:14: moe.experts_per_token is 5, more than the 4 experts there are.");

@@ -66,6 +66,43 @@ TEST(RecipeSinks, AreRefusedOnRanksThatDivideAttention) {
   }
 }
 
+TEST(RecipeRotatedNorm, IsAnRmsNormOfLayersThatRotate) {
+  const Sets rotated = {"model.qk_norm=rotated", "model.rope_layers=10", "model.query_growth=0.5",
+                        "model.query_step=4"};
+  const model::ModelShape shape = training_options(resolve(kTinyRecipe, rotated).values).model;
+  EXPECT_TRUE(shape.normalises_heads(0));
+  EXPECT_FALSE(shape.normalises_heads(1));
+  ASSERT_EQ(shape.rotary.size(), 2u);
+  EXPECT_EQ(shape.layer(1).rotary, 1);
+  EXPECT_TRUE(shape.rotary[0].rotates());
+  EXPECT_FALSE(shape.rotary[1].rotates());
+  const auto with = [&](const std::string& set) {
+    Sets sets = rotated;
+    sets.push_back(set);
+    return sets;
+  };
+  expect_refused(with("model.norm=layernorm"), "model.qk_norm: rotated is an RMS norm");
+  expect_refused(with("model.positions=learned"),
+                 "model.qk_norm: rotated is of layers that rotate");
+  expect_refused(with("parallelism.sum_order=canonical"),
+                 "canonical, which isn't supported with this model.qk_norm");
+}
+
+TEST(RecipeQueryGrowth, NeedsRotaryPositionsWithoutLatents) {
+  expect_refused({"model.query_growth=0.5", "model.positions=learned"},
+                 "model.query_growth is 0.5, but it is for models with positions: rope");
+  expect_refused(latent({"model.query_growth=0.5", "model.rope_layers=10"}),
+                 "model.query_growth is 0.5, which latent attention doesn't have");
+}
+
+TEST(RecipeHeadBias, IsOfWholeUntiedHeads) {
+  EXPECT_TRUE(
+      training_options(resolve(kTinyRecipe, {"model.head_bias=true"}).values).model.biases.head);
+  expect_refused({"model.head_bias=true", "model.tie_embeddings=true"}, "a tied head has no bias");
+  expect_refused({"model.head_bias=true", "parallelism.tensor_parallel_degree=2"},
+                 "a head with a bias can't be divided yet");
+}
+
 TEST(RecipeExpertBiases, AreRefusedNextToACorrectionBiasAndOnExpertRanks) {
   const Sets biases = {"moe.num_experts=4", "moe.bias=true"};
   EXPECT_TRUE(training_options(resolve(kTinyRecipe, biases).values).model.moe.biases);

@@ -5,7 +5,8 @@ model.safetensors, the experts that each token of each layer goes to, the loss o
 loss's gradient some elements of every tensor. Weights are the formula of folders.py, by the names in the file. Sizes
 are pairwise different, so that no two dimensions can be confused. All is computed in float64.
 
-Two more models have the form of tensors that transformers 5 holds in memory (`stacked`).
+Some models are there once more in the form of tensors that transformers 5 holds in memory (`stacked`). Phi-3.5-MoE has
+no gradients: it is trained with another router than it is evaluated with.
 
 Needs `./dev deps oracle`.
 """
@@ -93,9 +94,29 @@ MODELS = {
     "granitemoeshared": transformers.GraniteMoeSharedConfig(
         **SIZES, intermediate_size=20, shared_intermediate_size=28, num_local_experts=6, num_experts_per_tok=3,
         attention_multiplier=0.25, embedding_multiplier=3.0, residual_multiplier=0.5, logits_scaling=2.0),
+    # Four positions at a time, so that queries grow within the row; every fourth layer doesn't rotate.
+    "llama4_text": transformers.Llama4TextConfig(**(SIZES | dict(num_hidden_layers=4)), intermediate_size=20,
+                                                 intermediate_size_mlp=44, num_local_experts=6, head_dim=16,
+                                                 interleave_moe_layer_step=2, floor_scale=4, attn_scale=0.3,
+                                                 attention_chunk_size=48),
+    "llama4_text_two": transformers.Llama4TextConfig(
+        **SIZES, intermediate_size=20, intermediate_size_mlp=44, num_local_experts=7, num_experts_per_tok=3, head_dim=8,
+        moe_layers=[0], no_rope_layers=[0, 1], use_qk_norm=False, attn_temperature_tuning=False, attention_bias=True,
+        rope_parameters=dict(rope_type="llama3", rope_theta=500000.0, factor=8.0, low_freq_factor=1.0,
+                             high_freq_factor=4.0, original_max_position_embeddings=16)),
+    # Wide near ties, so that weights differ from 1.
+    "phimoe": transformers.PhimoeConfig(
+        **SIZES, intermediate_size=20, num_local_experts=6, router_jitter_noise=0.4, attention_bias=True,
+        lm_head_bias=True, sliding_window=7,
+        rope_parameters=dict(rope_type="longrope", rope_theta=10000.0, short_factor=[1.0, 1.25, 1.5, 2.0],
+                             long_factor=[1.0, 2.0, 4.0, 8.0], short_mscale=1.25, long_mscale=1.5,
+                             original_max_position_embeddings=48)),
+    "phimoe_plain": transformers.PhimoeConfig(**SIZES, intermediate_size=20, num_local_experts=5),
 }
-STACKED = ["mixtral", "qwen3_moe", "minimax_m2"]
-BY_SIGMOID = ["minimax_m2", "deepseek_v3", "glm4_moe", "dots1"]
+STACKED = ["mixtral", "qwen3_moe", "minimax_m2", "deepseek_v2", "deepseek_v3", "glm4_moe", "dots1", "ernie4_5_moe",
+           "hunyuan_v1_moe", "phimoe"]
+BY_SIGMOID = ["minimax_m2", "deepseek_v3", "glm4_moe", "dots1", "llama4_text"]
+NOT_TRAINED = ["phimoe"]  # its evaluation has no gradient of its own
 
 
 def is_router(module):
@@ -180,6 +201,8 @@ def case_of(config, stacked):
             flat = gradient.reshape(-1)
             step = max(1, flat.numel() // SAMPLES)
             gradients[name] = [[i, flat[i].item()] for i in range(step // 2, flat.numel(), step)][:SAMPLES]
+    if config.model_type in NOT_TRAINED:
+        gradients = {}
     return {"config": text, "header": header, "loss": loss.item(),
             "chosen": [choice_of(config, logits.detach(), bias).tolist() for logits, bias in routed],
             "gradients": gradients}

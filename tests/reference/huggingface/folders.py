@@ -106,6 +106,12 @@ WHOLES = {
     "mistral3_whole": transformers.Mistral3Config(text_config=MODELS["ministral3"].to_dict(),
                                                   vision_config=SMALL_EYES | dict(model_type="pixtral", head_dim=8),
                                                   tie_word_embeddings=False, image_token_index=58),
+    "llama4_whole": transformers.Llama4Config(
+        text_config=transformers.Llama4TextConfig(
+            **(LLAMA | dict(intermediate_size=20)), intermediate_size_mlp=48, num_local_experts=6, head_dim=16,
+            moe_layers=[1], no_rope_layers=[1, 0], floor_scale=4, attn_scale=0.3, attention_chunk_size=48).to_dict(),
+        vision_config=dict(SMALL_EYES, intermediate_size=64, vision_output_dim=16, projector_input_dim=16,
+                           projector_output_dim=16, pixel_shuffle_ratio=0.5), image_token_index=58),
 }
 
 

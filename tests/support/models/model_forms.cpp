@@ -3,6 +3,7 @@
 #include <stdexcept>
 
 #include "engine/model/sites.h"
+#include "tests/support/models/weighed_forms.h"
 #include "tests/support/runs/training_harness.h"
 
 namespace sherd::testing {
@@ -188,7 +189,37 @@ model::ModelShape sinks_and_biases() {
   return shape;
 }
 
+// As Llama 4: weights on what experts read, norms of rotated heads without weights, and queries that
+// grow in the layers that don't rotate.
+model::ModelShape weighed_inputs() {
+  model::ModelShape shape = experts();
+  shape.qk_norm = model::QkNorm::kRotated;
+  shape.rotary = {{}, {.query_growth = 0.3, .query_step = 3}};
+  shape.layer_kinds = {{.rotary = 0, .mlp = model::MlpKind::kExperts},
+                       {.rotary = 1, .mlp = model::MlpKind::kExperts},
+                       {.rotary = 0}};
+  shape.moe = {.experts = 5,
+               .per_token = 2,
+               .ffn_width = 13,
+               .shared_width = 17,
+               .score = kernels::RouterScore::kSigmoid,
+               .weighs_input = true,
+               .balance = 0.2,
+               .z = 0.01};
+  return shape;
+}
+
 }  // namespace
+
+std::vector<ModelForm> weighed_forms() {
+  return {{"weighed_inputs", weighed_inputs()}};
+}
+
+std::vector<ModelForm> expert_forms_on_cpus() {
+  std::vector<ModelForm> forms = expert_forms();
+  for (ModelForm& form : weighed_forms()) forms.push_back(std::move(form));
+  return forms;
+}
 
 std::vector<ModelForm> sink_forms() {
   return {{"sinks_and_biases", sinks_and_biases()}};
@@ -206,7 +237,7 @@ std::vector<ModelForm> expert_forms() {
 
 std::vector<ModelForm> forms_on_cpus() {
   std::vector<ModelForm> forms = model_forms();
-  for (ModelForm& form : expert_forms()) forms.push_back(std::move(form));
+  for (ModelForm& form : expert_forms_on_cpus()) forms.push_back(std::move(form));
   for (ModelForm& form : latent_forms()) forms.push_back(std::move(form));
   for (ModelForm& form : sink_forms()) forms.push_back(std::move(form));
   return forms;
@@ -257,7 +288,7 @@ std::vector<ModelForm> cuttable_forms() {
 
 std::vector<ModelForm> cuttable_expert_forms() {
   std::vector<ModelForm> forms;
-  for (const ModelForm& form : expert_forms()) {
+  for (const ModelForm& form : expert_forms_on_cpus()) {
     forms.push_back({form.name, cuttable(form.shape, 2)});
   }
   return forms;

@@ -85,6 +85,9 @@ void LegalRecipe::experts() {
   const std::int64_t cut = whole(settings_, "parallelism.tensor_parallel_degree");
   leave("moe.layers");
   leave("moe.bias");
+  leave("moe.weigh_input");
+  leave("moe.jitter");
+  maybe("moe.score", random_.one_of({"softmax", "softmax_of_chosen", "sigmoid"}));
   set("moe.num_experts", "0");
   set("parallelism.expert_parallel_degree", 1);
   const bool divided = cut > 1 || whole(settings_, "parallelism.context_parallel_degree") > 1;
@@ -112,6 +115,7 @@ void LegalRecipe::experts() {
             : leave("moe.bias_update_rate");
   const bool biased = !corrected && cut == 1 && random_.chance(0.3);
   set("moe.bias", biased ? "true" : "false");
+  if (!biased) maybe("moe.weigh_input", random_.one_of({"true", "false"}));
   maybe("moe.balance_loss", random_.one_of({"0", "0.01", "1"}));
   maybe("moe.z_loss", random_.one_of({"0", "0.001"}));
   maybe("moe.buffer_rows", random_.whole(0, 2000));
@@ -164,6 +168,21 @@ void LegalRecipe::latent_attention() {
         "model.rope_short_factors", "model.rope_long_factors", "optimizer.qk_clip_threshold"}) {
     settings_.erase(key);
   }
+}
+
+// What Llama 4's attention has, where no other key forbids it. Heads with a bias aren't trained.
+void LegalRecipe::growth() {
+  leave("model.head_bias");
+  leave("model.query_growth");
+  leave("model.query_step");
+  const bool may = value_of("model.positions", "rope") == "rope" &&
+                   value_of("parallelism.sum_order", "rank") != "canonical";
+  if (!may || value_of("model.norm", "rmsnorm") != "rmsnorm") {
+    if (value_of("model.qk_norm", "none") == "rotated") set("model.qk_norm", "none");
+  }
+  if (!may || value_of("model.kv_lora_rank", "0") != "0" || !random_.chance(0.3)) return;
+  set("model.query_growth", random_.one_of({"0.1", "2"}));
+  maybe("model.query_step", random_.one_of({"1", "4"}));
 }
 
 namespace {

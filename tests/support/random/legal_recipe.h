@@ -47,6 +47,7 @@ class LegalRecipe {
   void experts();
   void attention_scores();
   void latent_attention();
+  void growth();
   void adapter();
   model::ModelShape shape_of_model() const;
 

@@ -29,6 +29,7 @@ Settings LegalRecipe::make(const std::string& output) {
   eight_bits();
   attention_scores();
   latent_attention();
+  growth();
   on_disk();
   preferences();
   distillation();
