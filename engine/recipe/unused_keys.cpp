@@ -53,4 +53,12 @@ void note_unused(Resolution& recipe) {
   }
 }
 
+bool validates_by_path(const Recipe& recipe) {
+  return !recipe.data.validation_path.empty() || recipe.data.validation_fraction > 0.0;
+}
+
+bool validates(const Recipe& recipe) {
+  return validates_by_path(recipe) || !recipe.data.validation_sets.empty();
+}
+
 }  // namespace sherd::engine

@@ -332,7 +332,6 @@ const Use kUses[] = {
     {"averages.interval", "with a type", averages},
     {"averages.evaluate", "with a type, if there is validation data",
      [](R r) { return averages(r) && validates(r); }},
-
     {"preference.beta", "with a loss", active<&Recipe::preference>},
     {"preference.label_smoothing", "with loss: sigmoid, robust or simpo",
      [](R r) {
@@ -372,7 +371,6 @@ const Use kUses[] = {
     {"distillation.temperature", "with a teacher", active<&Recipe::distillation>},
     {"bad_steps.window", "with sigma", [](R r) { return r.bad_steps.sigma > 0.0; }},
     {"bad_steps.max_in_a_row", "with another of these keys", judges_steps},
-
     {"checkpoint.async", kSaves, saves},
     {"checkpoint.staging_mib", kSaves, saves},
     {"checkpoint.keep_last", kSaves, saves},
@@ -380,10 +378,8 @@ const Use kUses[] = {
     {"checkpoint.keep_best", kSaves, saves},
     {"checkpoint.max_failed_saves", kSaves, saves},
     {"checkpoint.stop_deadline", kSaves, saves},
-
     {"metrics.source_losses", "with several data.sources",
      [](R r) { return r.data.sources.size() > 1; }},
-
     {"hooks.on_step", "if the run has step_interval steps",
      [](R r) {
        return r.training.max_steps == 0 || r.hooks.step_interval <= r.training.max_steps;
@@ -399,14 +395,6 @@ const Use kUses[] = {
 const Use* use_of(std::string_view key) {
   const auto* const found = std::ranges::find(kUses, key, &Use::key);
   return found == std::end(kUses) ? nullptr : found;
-}
-
-bool validates_by_path(const Recipe& recipe) {
-  return !recipe.data.validation_path.empty() || recipe.data.validation_fraction > 0.0;
-}
-
-bool validates(const Recipe& recipe) {
-  return validates_by_path(recipe) || !recipe.data.validation_sets.empty();
 }
 
 }  // namespace sherd::engine
