@@ -10,10 +10,10 @@ namespace sherd::optim {
 
 /// PowerSGD (Vogels et al. 2019, arXiv:1905.13727).
 struct LowRankOptions {
-  std::int64_t rank = 0;                ///< 0: off
-  std::int64_t start_step = 10;         ///< earlier steps send whole gradients
-  double min_compression_rate = 2.0;    ///< parameters that gain less are sent whole
-  std::uint64_t seed = 0;               ///< of the first bases
+  std::int64_t rank = 0;              ///< 0: off
+  std::int64_t start_step = 10;       ///< earlier steps send whole gradients
+  double min_compression_rate = 2.0;  ///< parameters that gain less are sent whole
+  std::uint64_t seed = 0;             ///< of the first bases
 
   bool active() const { return rank > 0; }
 };

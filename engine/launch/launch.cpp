@@ -7,8 +7,8 @@
 #include <string>
 #include <thread>
 
-#include "core/offload_home.h"
 #include "core/error.h"
+#include "core/offload_home.h"
 #include "core/thread.h"
 #include "engine/launch/memory_nodes.h"
 #include "engine/launch/rank_watch.h"

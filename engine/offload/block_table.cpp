@@ -6,8 +6,8 @@
 #include <cerrno>
 #include <cstring>
 
-#include "core/offload_home.h"
 #include "core/error.h"
+#include "core/offload_home.h"
 
 namespace sherd::engine {
 

@@ -91,15 +91,15 @@ class FileHome final : public OffloadHome {
   void copy(const void* from, void* to, std::int64_t bytes) override {
     const bool writes = has(to);
     bring_parts(writes ? to : from, bytes, writes,
-              [&](void* memory, std::int64_t begin, std::int64_t count) {
-                if (writes) {
-                  std::memcpy(memory, static_cast<const char*>(from) + begin,
-                              static_cast<std::size_t>(count));
-                } else {
-                  std::memcpy(static_cast<char*>(to) + begin, memory,
-                              static_cast<std::size_t>(count));
-                }
-              });
+                [&](void* memory, std::int64_t begin, std::int64_t count) {
+                  if (writes) {
+                    std::memcpy(memory, static_cast<const char*>(from) + begin,
+                                static_cast<std::size_t>(count));
+                  } else {
+                    std::memcpy(static_cast<char*>(to) + begin, memory,
+                                static_cast<std::size_t>(count));
+                  }
+                });
   }
   bool keeps_snapshots() const override { return keeps_snapshots_; }
   void each_part(Stream&, const void* address, std::int64_t bytes, bool writes,
@@ -370,7 +370,8 @@ class FileHome final : public OffloadHome {
 
 }  // namespace
 
-std::shared_ptr<OffloadHome> make_file_home(const MemoryPlan& plan, const FileHomeOptions& options) {
+std::shared_ptr<OffloadHome> make_file_home(const MemoryPlan& plan,
+                                            const FileHomeOptions& options) {
   return std::make_shared<FileHome>(plan, options);
 }
 

@@ -8,8 +8,8 @@
 #include <cerrno>
 #include <random>
 
-#include "core/offload_home.h"
 #include "core/human_text.h"
+#include "core/offload_home.h"
 
 namespace sherd::engine {
 namespace {

@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
-#include "core/offload_home.h"
 #include "core/human_text.h"
+#include "core/offload_home.h"
 #include "engine/train/training_step.h"
 
 namespace sherd::engine {
@@ -34,7 +34,7 @@ std::optional<double> OffloadReport::step_seconds() const {
 }
 
 std::optional<OffloadReport> offload_report(const PlannedRecipe& planned, const WorldPlan& world,
-                                  const std::optional<DiskRates>& rates) {
+                                            const std::optional<DiskRates>& rates) {
   if (!planned.options.offloads()) return std::nullopt;
   OffloadReport plan;
   plan.rank = world.worst_rank();

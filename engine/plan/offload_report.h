@@ -32,7 +32,7 @@ struct OffloadReport {
 
 /// None if everything is in memory.
 std::optional<OffloadReport> offload_report(const PlannedRecipe& planned, const WorldPlan& world,
-                                  const std::optional<DiskRates>& rates);
+                                            const std::optional<DiskRates>& rates);
 std::string offload_text(const OffloadReport& plan);
 /// "on disk, each rank: optimizer 1.2 GiB"; of a rank's plan_offload.
 std::string offloaded_line(const MemoryPlan& offloaded, bool on_host);

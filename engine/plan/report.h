@@ -8,11 +8,11 @@
 #include <vector>
 
 #include "engine/plan/advice.h"
-#include "engine/plan/offload_report.h"
 #include "engine/plan/exchange_plan.h"
 #include "engine/plan/expert_plan.h"
 #include "engine/plan/machine_traffic.h"
 #include "engine/plan/memory_report.h"
+#include "engine/plan/offload_report.h"
 #include "sharding/mesh/traffic.h"
 
 namespace sherd::engine {
@@ -40,7 +40,7 @@ struct PlanReport {
   sharding::Traffic sent_by_server;        ///< if there are parameter servers; `sent`: by a worker
   std::optional<ExpertPlan> experts;       ///< if ranks divide experts
   std::optional<ExchangePlan> exchanges;   ///< if replicas train apart; not in `sent`
-  std::optional<OffloadReport> offloaded;       ///< if some state is elsewhere between uses
+  std::optional<OffloadReport> offloaded;  ///< if some state is elsewhere between uses
   std::optional<MachineTraffic> machines;  ///< if the ranks per machine are known
 
   bool fits() const { return engine::fits(plan, limit); }

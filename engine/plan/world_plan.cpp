@@ -101,10 +101,10 @@ WorldPlan::WorldPlan(const TrainingOptions& options, MemoryRequest request, Plan
       if (is_new) {
         std::vector<BufferSpec> buffers = run_buffers(options, request);
         MemoryPlan host = host_plan(buffers, request);
-        MemoryPlan offloaded = offload_plan(options.offloads() ? buffers : std::vector<BufferSpec>());
-        equal_ranks_.push_back(
-            {rank, 0, device_plan(std::move(buffers), request), std::move(host),
-             std::move(offloaded)});
+        MemoryPlan offloaded =
+            offload_plan(options.offloads() ? buffers : std::vector<BufferSpec>());
+        equal_ranks_.push_back({rank, 0, device_plan(std::move(buffers), request), std::move(host),
+                                std::move(offloaded)});
         if (detail == PlanDetail::kSums) equal_ranks_.back().plan.keep_sums_only();
       }
       kind_of_rank_.push_back(at->second);

@@ -29,7 +29,7 @@ class WorldPlan {
     int first_rank = 0;
     std::int64_t num_ranks = 0;
     MemoryPlan plan;
-    MemoryPlan host;  ///< of host memory, if the device has its own memory
+    MemoryPlan host;       ///< of host memory, if the device has its own memory
     MemoryPlan offloaded;  ///< of what is elsewhere between uses
   };
 

@@ -1,8 +1,8 @@
 #include "sharding/mesh/rank.h"
 
-#include "core/offload_home.h"
 #include "core/error.h"
 #include "core/link_bytes.h"
+#include "core/offload_home.h"
 #include "sharding/mesh/process_groups.h"
 
 namespace sherd::sharding {

@@ -110,8 +110,7 @@ TEST(CompressedSums, PipelinesHaveTheBitsOfNone) {
   shape.num_layers = 5;
   for (const bool low : {true, false}) {
     const auto options =
-        low ? with(low_rank(2), shape)
-            : sgd_with({.compress_ratio = 0.05, .momentum = 0.9}, shape);
+        low ? with(low_rank(2), shape) : sgd_with({.compress_ratio = 0.05, .momentum = 0.9}, shape);
     const Case first{.replicas = 2, .micro_steps = 4};
     const Outcome expected = run(options, first, kFewSteps);
     for (const auto order :

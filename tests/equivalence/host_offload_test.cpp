@@ -50,7 +50,8 @@ TEST(HostOffload, RunsAreThoseOfTheDevicesMemoryAtEveryStageWorldPrecisionAndOpt
     RunShape shape{.world_size = row[1] + 1, .num_micro_steps = 1 + row[5], .stage = row[0]};
     shape.place = row[6] == 0 ? Place::kApart : Place::kApartDeferred;
     const Outcome on_device = train(options, shape, 4);
-    const bool optimizer = shape.stage < 3 || row[4] != 1, parameters = shape.stage == 3 && row[4] > 0;
+    const bool optimizer = shape.stage < 3 || row[4] != 1,
+               parameters = shape.stage == 3 && row[4] > 0;
     shape.delay_seed = 1;
     EXPECT_EQ(difference(train(on_host(options, optimizer, parameters), shape, 4), on_device), "")
         << name_of(shape) << ", optimizer " << row[2] << ", type " << row[3];
@@ -105,9 +106,9 @@ TEST(HostOffload, KeepsTheBitsOfMomentsInFewerBits) {
     }
     for (int stage = 0; stage <= 3; ++stage) {
       const RunShape shape{.world_size = 2, .stage = stage, .place = Place::kApart};
-      EXPECT_EQ(difference(train(on_host(options, true, stage == 3), shape, 4),
-                           train(options, shape, 4)),
-                "")
+      EXPECT_EQ(
+          difference(train(on_host(options, true, stage == 3), shape, 4), train(options, shape, 4)),
+          "")
           << name_of(shape);
     }
   }
@@ -116,12 +117,13 @@ TEST(HostOffload, KeepsTheBitsOfMomentsInFewerBits) {
 TrainingRun small_run(int number) {
   constexpr const char* kPrecision[] = {"", "mixed_precision: {param_dtype: bf16}"};
   constexpr const char* kOptimizer[] = {"adamw", "lion", "adamw, eight_bit_states: true"};
-  return {.stage = number % 4,
-          .world = 1 + number % 3,
-          .precision = kPrecision[number / 4 % 2],
-          .optimizer = kOptimizer[number % 3],
-          .accumulation = number % 2 == 0 ? "micro_batch_size: 2" : "gradient_accumulation_steps: 1",
-          .async = number % 4 != 1};
+  return {
+      .stage = number % 4,
+      .world = 1 + number % 3,
+      .precision = kPrecision[number / 4 % 2],
+      .optimizer = kOptimizer[number % 3],
+      .accumulation = number % 2 == 0 ? "micro_batch_size: 2" : "gradient_accumulation_steps: 1",
+      .async = number % 4 != 1};
 }
 
 // On this device the recipe's "nvme" is the host's memory, as "cpu" is on a GPU.
@@ -131,7 +133,8 @@ TEST(HostOffload, SavesWhatTheDeviceWouldAndGoesOnFromItsCheckpoints) {
   const std::string last = "checkpoints/" + checkpoint::step_directory_name(kSteps);
   for (int number = 0; number < 8; ++number) {
     TrainingRun run = small_run(number);
-    const std::string device = fmt::format("device{}", number), host = fmt::format("host{}", number);
+    const std::string device = fmt::format("device{}", number),
+                      host = fmt::format("host{}", number);
     run.machine = std::make_shared<SeparateDevice>(number % 2 == 0);
     train_in(folder, device, run);
     TrainingRun offloaded = run;

@@ -212,16 +212,17 @@ GpuRates h200_rates() {
 }
 
 GpuRates a100_rates() {
-  return {.name = "A100 SXM 80GB",
-          .stated_flops = 312e12,       // NVIDIA's datasheet
-          .matmul_flops = 271.2e12,     // ml-engineering, the best shape
-          .tf32_flops = 0.87 * 156e12,  // the datasheet's, at bf16's share: an assumption
-          .f32_flops = 0.87 * 19.5e12,  // the same
-          .copy_bytes = 0.89 * 2039e9,  // the datasheet's, at the H100's share: an assumption
-          .multiprocessors = 108.0,
-          .memory_bytes = std::int64_t{80} << 30,
-          // nccl-tests' README and ml-engineering (PARALLELISM.md E.3); E.1 for the card
-          .links = {.all_reduce = 235e9, .one_way = 235e9, .pair = 270e9, .host = 25e9, .card = 25e9}};
+  return {
+      .name = "A100 SXM 80GB",
+      .stated_flops = 312e12,       // NVIDIA's datasheet
+      .matmul_flops = 271.2e12,     // ml-engineering, the best shape
+      .tf32_flops = 0.87 * 156e12,  // the datasheet's, at bf16's share: an assumption
+      .f32_flops = 0.87 * 19.5e12,  // the same
+      .copy_bytes = 0.89 * 2039e9,  // the datasheet's, at the H100's share: an assumption
+      .multiprocessors = 108.0,
+      .memory_bytes = std::int64_t{80} << 30,
+      // nccl-tests' README and ml-engineering (PARALLELISM.md E.3); E.1 for the card
+      .links = {.all_reduce = 235e9, .one_way = 235e9, .pair = 270e9, .host = 25e9, .card = 25e9}};
 }
 
 }  // namespace sherd::engine

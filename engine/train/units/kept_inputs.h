@@ -55,7 +55,7 @@ class KeptInputs {
   OffloadHome& home_;
   const model::Transformer& transformer_;
   int slots_, first_;
-  std::vector<Buffer> on_disk_;                       // of the blocks from first_ on
+  std::vector<Buffer> on_disk_;                          // of the blocks from first_ on
   std::vector<std::vector<OffloadHome::Ticket>> asked_;  // by slot: what last used it
 };
 

@@ -46,8 +46,14 @@ class Keys : public ::testing::Test {
     for (const auto& [key, value] : more) settings[key] = value;
     return settings;
   }
+  using Scenes = std::vector<std::pair<std::string, Settings>>;
   /// Recipes in which different keys do something.
-  std::vector<std::pair<std::string, Settings>> scenes() const {
+  Scenes scenes() const {
+    Scenes all = first_scenes();
+    for (auto& scene : more_scenes()) all.push_back(std::move(scene));
+    return all;
+  }
+  Scenes first_scenes() const {
     const Settings plain = common();
     return {
         {"plain", plain},
@@ -106,6 +112,11 @@ class Keys : public ::testing::Test {
                                               {"bad_steps.max_loss", "1000"},
                                               {"lr_scheduler.type", "inverse_sqrt"},
                                               {"lr_scheduler.warmup_steps", "2"}})},
+    };
+  }
+  Scenes more_scenes() const {
+    const Settings plain = common();
+    return {
         {"preferences", with(plain, {{"data.path", quoted(folder_.file("pairs.jsonl"))},
                                      {"data.format", "chat"},
                                      {"data.tokenizer", quoted(folder_.file("chat_tokenizer"))},

@@ -267,7 +267,8 @@ TEST(Ledger, StateOnTheHostTakesTheTimeOfItsLink) {
   const StepLedger fast = ledger_of(on_host), resident = ledger_of({});
   std::int64_t copied = 0;
   for (const LedgerRow& row : fast.rows) copied += row.name == kHostCopy ? row.read : 0;
-  const std::int64_t weights = 6 * (4 * 512 * 512 + 3 * 512 * 1024 + 2 * 512) + 2 * 1024 * 512 + 512;
+  const std::int64_t weights =
+      6 * (4 * 512 * 512 + 3 * 512 * 1024 + 2 * 512) + 2 * 1024 * 512 + 512;
   // Slices are padded a little, and there are tokens.
   EXPECT_NEAR(static_cast<double>(copied) / static_cast<double>(2 * 12 * weights), 1.0, 1e-4);
   GpuRates slow = h100_rates();

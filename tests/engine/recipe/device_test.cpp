@@ -48,14 +48,15 @@ TEST(DeviceRules, OneThatLeavesTheDeviceOpenIsRefusedWhenItIsKnown) {
 
 TEST(DeviceRules, ACpuHasNoOtherMemoryToKeepStateIn) {
   const std::string sentence =
-      "zero_optimization.offload_optimizer is cpu, but on a CPU all state is in its memory already; "
+      "zero_optimization.offload_optimizer is cpu, but on a CPU all state is in its memory "
+      "already; "
       "use nvme for a disk, or none.";
   const std::string set = "zero_optimization.offload_optimizer=cpu";
   EXPECT_EQ(error_of(kTinyRecipe, {set, "run.device=cpu"}), "--set " + set + ": " + sentence);
   const ResolvedRecipe open = resolve(kTinyRecipe, {set});
-  EXPECT_EQ(test::error_text<UsageError>(
-                [&] { require_possible_on(DeviceKind::kCpu, open.values); }),
-            sentence);
+  EXPECT_EQ(
+      test::error_text<UsageError>([&] { require_possible_on(DeviceKind::kCpu, open.values); }),
+      sentence);
   EXPECT_NO_THROW(require_possible_on(DeviceKind::kCuda, open.values));
 }
 

@@ -53,10 +53,11 @@ TEST(RecipeBlocks, WhatDoesntServeThemSaysSo) {
             where +
                 "parameters in blocks, but replicas that divide the optimizer state don't exchange "
                 "blocks yet. Leave out one of the two.");
-  EXPECT_EQ(error_with({kGather, "zero_optimization.offload_optimizer=nvme"}),
-            where +
-                "parameters in blocks, which aren't made from offloaded ones yet. Use gather_dtype: "
-                "param_dtype, or zero_optimization.offload_optimizer: none.");
+  EXPECT_EQ(
+      error_with({kGather, "zero_optimization.offload_optimizer=nvme"}),
+      where +
+          "parameters in blocks, which aren't made from offloaded ones yet. Use gather_dtype: "
+          "param_dtype, or zero_optimization.offload_optimizer: none.");
   EXPECT_EQ(error_with({kReduce, "zero_optimization.offload_optimizer=nvme"}), "no error");
   EXPECT_NE(error_with({kGather, "adapter.type=lora", "checkpoint.init_from=base"})
                 .find(where + "trained parameters in blocks, and an adapter's base is frozen. "),

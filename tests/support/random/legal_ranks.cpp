@@ -219,8 +219,8 @@ void LegalRecipe::compress() {
       !is("mixed_precision.grad_accum_dtype", "f32") || !is("loss_scaling.mode", "none") ||
       is("mixed_precision.param_dtype", "f16") || settings_.contains("diloco.sync_every") ||
       (!is("parallelism.pipeline_parallel_degree", "1") && !is("model.tie_embeddings", "false"));
-  for (const char* key : {"model.from", "zero_optimization.offload_optimizer",
-                          "zero_optimization.offload_param"}) {
+  for (const char* key :
+       {"model.from", "zero_optimization.offload_optimizer", "zero_optimization.offload_param"}) {
     refused |= settings_.contains(key);
   }
   if (refused || random_.chance(0.6)) return;

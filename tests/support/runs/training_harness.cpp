@@ -1,5 +1,4 @@
 #include "tests/support/runs/training_harness.h"
-#include "optim/compression.h"
 
 #include <gtest/gtest.h>
 
@@ -17,6 +16,7 @@
 #include "engine/offload/host_home.h"
 #include "engine/plan/memory_plan.h"
 #include "engine/train/token_feed.h"
+#include "optim/compression.h"
 #include "sharding/processes/environment.h"
 #include "tests/support/devices/separate_device.h"
 #include "tests/support/runs/free_port.h"
@@ -134,17 +134,17 @@ engine::TrainingOptions applied(engine::TrainingOptions options, const RunShape&
       sharding::placement_of(setup.stage, setup.grad_sync,
                              setup.divides_optimizer ? sharding::Replicas::kDivideOptimizer
                                                      : sharding::Replicas::kHoldCopies);
-  options.placement.batch_groups =
-      setup.batch_groups > 0 ? setup.batch_groups : mesh_of(setup).degree(sharding::kReplicateAxis);
+  const int replicas = mesh_of(setup).degree(sharding::kReplicateAxis);
+  options.placement.batch_groups = setup.batch_groups > 0 ? setup.batch_groups : replicas;
   if (options.local_updates.active()) {
     options.placement.replicas_apart = true;
     options.placement.batch_groups = 1;
-    options.local_updates.num_replicas = mesh_of(setup).degree(sharding::kReplicateAxis);
+    options.local_updates.num_replicas = replicas;
   }
   if (options.compression) {
-    optim::Compression compression = *options.compression;
-    compression.num_replicas = mesh_of(setup).degree(sharding::kReplicateAxis);
-    options.compression = std::make_shared<const optim::Compression>(compression);
+    auto compression = std::make_shared<optim::Compression>(*options.compression);
+    compression->num_replicas = replicas;
+    options.compression = compression;
   }
   options.placement.published_late = setup.publishes_late;
   options.gather = {setup.prefetch_depth, setup.reshard_after_forward};
@@ -301,18 +301,16 @@ void place_training(engine::LaunchOptions& launch, const RunShape& setup,
                     const engine::TrainingOptions& options) {
   const int threads = launch.compute_threads();
   place_ranks(launch, setup, [&options, setup, threads](int r) {
-    const auto device = is_gpu(setup) ? DeviceKind::kCuda : DeviceKind::kCpu;
+    const bool apart = setup.place != RunShape::Place::kHost;
     auto buffers = engine::training_buffers(
         options, {.mesh = mesh_of(setup),
                   .rank = r,
                   .num_threads = threads,
-                  .device = device,
-                  .separate_memory = setup.place != RunShape::Place::kHost});
-    for (const BufferSpec& copy :
-         OffloadHome::copy_buffers(buffers, false, setup.place != RunShape::Place::kHost)) {
-      buffers.push_back(copy);
-    }
-    if (setup.place == RunShape::Place::kHost) return buffers;
+                  .device = is_gpu(setup) ? DeviceKind::kCuda : DeviceKind::kCpu,
+                  .separate_memory = apart});
+    const auto copies = OffloadHome::copy_buffers(buffers, false, apart);
+    buffers.insert(buffers.end(), copies.begin(), copies.end());
+    if (!apart) return buffers;
     const auto batches = engine::batch_buffers(options);
     buffers.insert(buffers.end(), batches.begin(), batches.end());
     return buffers;
@@ -352,12 +350,10 @@ Outcome train(engine::TrainingOptions options, const RunShape& setup, int num_st
   const test::TempFolder state;
   if (options.offloads()) {
     launch.offload_home = [&](const sharding::Rank& rank) {
-      const MemoryPlan plan =
-          engine::plan_offload(options, {.mesh = mesh_of(setup), .rank = rank.rank});
+      const auto plan = engine::plan_offload(options, {.mesh = rank.mesh, .rank = rank.rank});
       if (rank.separate_memory()) return engine::make_host_home(plan, rank);
-      return engine::make_file_home(
-          plan,
-          {.folder = state.path(), .disk = setup.disk ? setup.disk : &checkpoint::posix_disk()});
+      checkpoint::Disk& disk = setup.disk ? *setup.disk : checkpoint::posix_disk();
+      return engine::make_file_home(plan, {.folder = state.path(), .disk = &disk});
     };
   }
   const auto body = [&](sharding::Rank& rank) {
@@ -380,9 +376,8 @@ Outcome train(engine::TrainingOptions options, const RunShape& setup, int num_st
         const DiskTraffic before = rank.offload_home ? rank.offload_home->traffic() : DiskTraffic{};
         const engine::StepResult result = training_step.run(step, next_batch);
         if (rank.offload_home && step > 0 && !result.skipped) {
-          const DiskTraffic after = rank.offload_home->traffic(),
-                            planned =
-                                engine::TrainingStep::disk_traffic(options, rank.mesh, rank.rank);
+          const DiskTraffic after = rank.offload_home->traffic();
+          const auto planned = engine::TrainingStep::disk_traffic(options, rank.mesh, rank.rank);
           EXPECT_EQ(after.read - before.read, planned.read) << name_of(setup);
           EXPECT_EQ(after.written - before.written, planned.written) << name_of(setup);
         }

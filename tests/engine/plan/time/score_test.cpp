@@ -184,8 +184,8 @@ TEST(ScoredTables, OfAMixtureWithForcedBalanceAreWithinAFactorOfOneAndAHalf) {
   for (const MeasuredStep& step : all_scored()) {
     if (step.shape.model.experts == 0) continue;
     const double factor = predicted_seconds(step) / step.seconds;
-    fmt::print("{}, {} layers, {} GPUs, tp {}, pp {}: {:.1f} s measured, {:.2f} times\n", step.table,
-               step.shape.model.layers, step.gpus, step.shape.layout.tensor,
+    fmt::print("{}, {} layers, {} GPUs, tp {}, pp {}: {:.1f} s measured, {:.2f} times\n",
+               step.table, step.shape.model.layers, step.gpus, step.shape.layout.tensor,
                step.shape.layout.pipeline, step.seconds, factor);
     EXPECT_LT(factor, 1.5);
     EXPECT_GT(factor, 1.0 / 1.5);
