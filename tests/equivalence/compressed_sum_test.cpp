@@ -85,11 +85,13 @@ TEST(CompressedSums, StagesAndShardsOfSparseOnesHaveTheSameBits) {
   }
 }
 
-// Everything is sent, and velocities are as the optimizer's.
+// Everything is sent, and velocities are as the optimizer's. Without weight decay, since that goes through the
+// optimizer's momentum, but not through a corrected one.
 TEST(CompressedSums, SparseOnesThatSendAllAreMomentumSgd) {
   engine::TrainingOptions plain = with(nullptr, tiny_model(true));
   plain.optimizer.type = optim::OptimizerType::kSgd;
   plain.optimizer.momentum = 0.9f;
+  plain.optimizer.decay.rate = 0.0f;
   plain.max_norm = 0.0f;
   engine::TrainingOptions all = plain;
   all.optimizer.momentum = 0.0f;
