@@ -56,8 +56,8 @@ void Activations::acquire_experts(const ModelShape& shape, const Acquire& acquir
   experts.d_x = buffer("d_router_input", DType::kF32, T * D, kBackward);
   if (shape.expert.is_cut()) {
     experts.home_rows = buffer("home_rows", shape.dtype, T * k * D, kInBlocks);
-    experts.home_numbers = buffer("home_numbers", DType::kF32, T * k,
-                                  shape.moe.weighs_input ? kInBlocks : kBackward);
+    experts.home_numbers =
+        buffer("home_numbers", DType::kF32, T * k, shape.moe.weighs_input ? kInBlocks : kBackward);
     experts.x_rows = buffer("x_rows", shape.dtype, C * D, kInBlocks);
     experts.dy_rows = buffer("dy_rows", shape.dtype, C * D, kBackward);
     experts.row_weights = buffer("row_weights", DType::kF32, C, kBackward);
