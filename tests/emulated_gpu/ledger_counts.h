@@ -38,9 +38,9 @@ inline LaunchCounts in_the_ledger(const engine::TrainingOptions& options, const 
       if (row.of != engine::LedgerRow::Class::kExchange) counts[row.name] += row.launches;
     }
   }
-  // Matmuls are a library's, these two the driver's.
-  for (const char* other :
-       {"linear_forward", "linear_backward_input", "linear_backward_weight", "fill_zero", "copy"}) {
+  // Matmuls are a library's, the others the driver's.
+  for (const char* other : {"linear_forward", "linear_backward_input", "linear_backward_weight",
+                            "fill_zero", "copy", "copy to or from the host"}) {
     counts.erase(other);
   }
   return counts;
