@@ -365,7 +365,7 @@ const Use kUses[] = {
     {"dgc.warmup_coeff", "with warmup_epochs", [](R r) { return r.dgc.warmup_epochs > 0; }},
     {"dgc.clip_threshold", "with clip", [](R r) { return r.dgc.clip != optim::LocalClip::kNone; }},
     {"dgc.momentum_masking", "with momentum and momentum_correction",
-     [](R r) { return r.dgc.momentum_correction && r.optimizer.momentum > 0.0; }},
+     [](R r) { return r.dgc.active() && r.dgc.momentum_correction && r.optimizer.momentum > 0.0; }},
     {"distillation.top_k", "with a teacher", active<&Recipe::distillation>},
     {"distillation.weight", "with a teacher", active<&Recipe::distillation>},
     {"distillation.temperature", "with a teacher", active<&Recipe::distillation>},
