@@ -139,6 +139,7 @@ class Keys : public ::testing::Test {
         {"sparse sums", with(plain, {{"parallelism.data_parallel_replicate_degree", "2"},
                                      {"zero_optimization.stage", "1"},
                                      {"optimizer.type", "sgd"},
+                                     {"training.gradient_accumulation_steps", "2"},
                                      {"dgc.compress_ratio", "0.05"},
                                      {"dgc.sample_ratio", "0.1"},
                                      {"dgc.compress_lower_bound", "0.99"},
