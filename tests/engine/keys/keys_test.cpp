@@ -341,7 +341,8 @@ std::set<std::pair<const Field*, const Field*>> try_pairs(const test::TempFolder
 TEST_F(Keys, SomePairsOfABlockToo) {
   write_more_data();
   for (const auto& [name, scene] : scenes()) {
-    if (name == "sparse sums") continue;  // six steps don't reach the epochs that its keys are about
+    if (name == "sparse sums")
+      continue;  // six steps don't reach the epochs that its keys are about
     SCOPED_TRACE(name);
     try_pairs(folder_, scene, true, 200);
   }
