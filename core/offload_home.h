@@ -2,8 +2,8 @@
 /// memory, or for a GPU in the host's memory, which kernels don't use. The calls below move its bytes.
 ///
 /// A buffer is divided into blocks of BufferSpec::disk_block elements, the last one maybe shorter.
-/// A block is read and written as a whole, and has a checksum that reading verifies. Blocks that
-/// were never written are zeros.
+/// A block is read and written as a whole; in a file it has a checksum that reading verifies. Blocks
+/// that were never written are zeros.
 ///
 ///   const Ticket read = home.read(address, memory);    // returns at once
 ///   home.wait(read);                                    // the block is in memory

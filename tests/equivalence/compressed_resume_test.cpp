@@ -3,8 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include <filesystem>
-
 #include "checkpoint/store/committed.h"
 #include "optim/compression.h"
 #include "tests/equivalence/held_state.h"
@@ -13,8 +11,6 @@
 
 namespace sherd::testing {
 namespace {
-
-namespace fs = std::filesystem;
 
 constexpr int kStepsDone = 3;
 
@@ -142,21 +138,7 @@ void expect_resumes_as_one_run(const std::string& optimizer, const std::string& 
                   .more = keys,
                   .mesh = "data_parallel_replicate_degree: 2"};
   train_in(folder, "whole", run);
-  for (const int world : {2, 1}) {
-    for (int stage = 0; stage <= 3; ++stage) {
-      run.world = world;
-      run.stage = stage;
-      run.zero = "grad_sync: every_micro_step";
-      fs::remove_all(folder.file("again"));
-      fs::copy(folder.file("whole"), folder.file("again"), fs::copy_options::recursive);
-      fs::remove_all(folder.file("again/checkpoints/" + checkpoint::step_directory_name(kSteps)));
-      train_in(folder, "again", run);
-      EXPECT_EQ(numbers_of(folder, "whole"), numbers_of(folder, "again"))
-          << "stage " << stage << " on " << world;
-      EXPECT_EQ(final_state(folder, "whole"), final_state(folder, "again"))
-          << "stage " << stage << " on " << world;
-    }
-  }
+  expect_goes_on_at_every_stage(folder, run, {2, 1});
 }
 
 TEST(CompressedResume, AtAnotherStageAndNumberOfShardsIsTheRunThatNeverStopped) {

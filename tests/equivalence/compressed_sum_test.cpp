@@ -35,21 +35,25 @@ engine::TrainingOptions with(std::shared_ptr<const optim::Compression> compressi
   return options;
 }
 
-TEST(CompressedSums, StagesAndShardsHaveTheSameBits) {
+void expect_equal_at_every_stage(const engine::TrainingOptions& options) {
   int run_number = 0;
+  for (const int replicas : {1, 2, 3}) {
+    const Case first{.replicas = replicas, .micro_steps = 2};
+    const Outcome expected = run(options, first, kFewSteps);
+    for (int stage = 0; stage <= 3; ++stage, ++run_number) {
+      Case each = first;
+      each.stage = stage;
+      each.shards = run_number % 2 == 0 ? 2 : 1;
+      each.micro_steps = 2 / each.shards;
+      EXPECT_EQ(difference(run(options, each, kFewSteps), expected), "") << name_of(each);
+    }
+  }
+}
+
+TEST(CompressedSums, StagesAndShardsHaveTheSameBits) {
   for (const DType compute : {DType::kF32, DType::kBF16}) {
     const auto options = with(low_rank(2), tiny_model(true), compute);
-    for (const int replicas : {1, 2, 3}) {
-      const Case first{.replicas = replicas, .micro_steps = 2};
-      const Outcome expected = run(options, first, kFewSteps);
-      for (int stage = 0; stage <= 3; ++stage, ++run_number) {
-        Case each = first;
-        each.stage = stage;
-        each.shards = run_number % 2 == 0 ? 2 : 1;
-        each.micro_steps = 2 / each.shards;
-        EXPECT_EQ(difference(run(options, each, kFewSteps), expected), "") << name_of(each);
-      }
-    }
+    expect_equal_at_every_stage(options);
   }
 }
 
@@ -62,7 +66,6 @@ engine::TrainingOptions sgd_with(const optim::SparseOptions& sparse_options,
 }
 
 TEST(CompressedSums, StagesAndShardsOfSparseOnesHaveTheSameBits) {
-  int run_number = 0;
   for (const bool corrected : {true, false}) {
     const auto options =
         sgd_with({.compress_ratio = 0.05,
@@ -71,17 +74,7 @@ TEST(CompressedSums, StagesAndShardsOfSparseOnesHaveTheSameBits) {
                   .momentum_correction = corrected,
                   .momentum = corrected ? 0.9 : 0.0},
                  tiny_model(true), corrected ? DType::kBF16 : DType::kF32);
-    for (const int replicas : {1, 2, 3}) {
-      const Case first{.replicas = replicas, .micro_steps = 2};
-      const Outcome expected = run(options, first, kFewSteps);
-      for (int stage = 0; stage <= 3; ++stage, ++run_number) {
-        Case each = first;
-        each.stage = stage;
-        each.shards = run_number % 2 == 0 ? 2 : 1;
-        each.micro_steps = 2 / each.shards;
-        EXPECT_EQ(difference(run(options, each, kFewSteps), expected), "") << name_of(each);
-      }
-    }
+    expect_equal_at_every_stage(options);
   }
 }
 

@@ -10,6 +10,7 @@
 #include "checkpoint/format/manifest.h"
 #include "engine/train/units/kept_inputs.h"
 #include "tests/equivalence/mesh_case.h"
+#include "tests/equivalence/offload_case.h"
 #include "tests/support/devices/separate_device.h"
 #include "tests/support/random/pairwise.h"
 #include "tests/support/runs/small_run.h"
@@ -20,33 +21,14 @@ namespace {
 using optim::OptimizerType;
 using Place = RunShape::Place;
 
-constexpr OptimizerType kTypes[] = {OptimizerType::kAdamW, OptimizerType::kAdam,
-                                    OptimizerType::kSgd, OptimizerType::kLion};
-constexpr DType kComputeTypes[] = {DType::kF32, DType::kBF16, DType::kF16};
-
-engine::TrainingOptions options_of(OptimizerType type, DType compute) {
-  engine::TrainingOptions options = tiny_training(tiny_model(true), 0.5f);  // clips
-  options.model.dtype = compute;
-  options.precision = {compute, compute, DType::kF32};
-  if (compute == DType::kF16) options.loss_scaling.mode = optim::LossScaling::Mode::kDynamic;
-  options.optimizer.type = type;
-  options.optimizer.momentum = 0.9f;
-  return options;
-}
-
-// Blocks of 512 elements, so that a unit has several.
 engine::TrainingOptions on_host(engine::TrainingOptions options, bool optimizer, bool parameters) {
-  options.optimizer.offload = {.moments = optimizer,
-                               .master = optimizer && options.model.dtype != DType::kF32,
-                               .parameters = parameters,
-                               .on_host = true,
-                               .buffer_bytes = 1};
-  return options;
+  return offloaded(std::move(options), optimizer, parameters, true);
 }
 
 TEST(HostOffload, RunsAreThoseOfTheDevicesMemoryAtEveryStageWorldPrecisionAndOptimizer) {
   for (const std::vector<int>& row : pairwise_cover({4, 3, 4, 3, 3, 2, 2})) {
-    const engine::TrainingOptions options = options_of(kTypes[row[2]], kComputeTypes[row[3]]);
+    const engine::TrainingOptions options =
+        offload_options(kOffloadedTypes[row[2]], kOffloadedComputeTypes[row[3]]);
     RunShape shape{.world_size = row[1] + 1, .num_micro_steps = 1 + row[5], .stage = row[0]};
     shape.place = row[6] == 0 ? Place::kApart : Place::kApartDeferred;
     const Outcome on_device = train(options, shape, 4);
@@ -61,7 +43,7 @@ TEST(HostOffload, RunsAreThoseOfTheDevicesMemoryAtEveryStageWorldPrecisionAndOpt
 // A wait that is missing shows, whatever the machine's load.
 TEST(HostOffload, EachStreamLateInTurnChangesNoBit) {
   for (const DType compute : {DType::kF32, DType::kBF16}) {
-    engine::TrainingOptions options = options_of(OptimizerType::kAdamW, compute);
+    engine::TrainingOptions options = offload_options(OptimizerType::kAdamW, compute);
     options.model.num_layers = 6;
     options.model.recompute = model::Recompute::kFull;
     for (const int stage : {0, 2, 3}) {
@@ -80,7 +62,7 @@ TEST(HostOffload, EachStreamLateInTurnChangesNoBit) {
 
 TEST(HostOffload, OfActivationsChangesNoBit) {
   for (const int layers : {4, 9}) {
-    engine::TrainingOptions options = options_of(OptimizerType::kAdamW, DType::kBF16);
+    engine::TrainingOptions options = offload_options(OptimizerType::kAdamW, DType::kBF16);
     options.model.num_layers = layers;
     options.model.recompute = model::Recompute::kFull;
     options.model.dropout = 0.1;
@@ -98,7 +80,7 @@ TEST(HostOffload, OfActivationsChangesNoBit) {
 
 TEST(HostOffload, KeepsTheBitsOfMomentsInFewerBits) {
   for (const bool in_8_bits : {false, true}) {
-    engine::TrainingOptions options = options_of(OptimizerType::kAdamW, DType::kF32);
+    engine::TrainingOptions options = offload_options(OptimizerType::kAdamW, DType::kF32);
     if (in_8_bits) {
       options.optimizer.moment_type.in_8_bits = true;
     } else {

@@ -20,6 +20,7 @@
 #include "engine/train/units/kept_inputs.h"
 #include "tests/checkpoint/support/hooked_disk.h"
 #include "tests/equivalence/mesh_case.h"
+#include "tests/equivalence/offload_case.h"
 #include "tests/support/random/pairwise.h"
 #include "tests/support/runs/small_run.h"
 
@@ -29,37 +30,19 @@ namespace {
 namespace fs = std::filesystem;
 using optim::OptimizerType;
 
-constexpr OptimizerType kTypes[] = {OptimizerType::kAdamW, OptimizerType::kAdam,
-                                    OptimizerType::kSgd, OptimizerType::kLion};
-constexpr DType kComputeTypes[] = {DType::kF32, DType::kBF16, DType::kF16};
-
 struct Kinds {
   bool optimizer = true, parameters = false;
 };
 constexpr Kinds kKinds[] = {{true, false}, {false, true}, {true, true}};
 
-engine::TrainingOptions options_of(OptimizerType type, DType compute) {
-  engine::TrainingOptions options = tiny_training(tiny_model(true), 0.5f);  // clips
-  options.model.dtype = compute;
-  options.precision = {compute, compute, DType::kF32};
-  if (compute == DType::kF16) options.loss_scaling.mode = optim::LossScaling::Mode::kDynamic;
-  options.optimizer.type = type;
-  options.optimizer.momentum = 0.9f;
-  return options;
-}
-
-// Blocks of 512 elements, so that a unit has several.
 engine::TrainingOptions on_disk(engine::TrainingOptions options, const Kinds& kinds) {
-  options.optimizer.offload = {.moments = kinds.optimizer,
-                               .master = kinds.optimizer && options.model.dtype != DType::kF32,
-                               .parameters = kinds.parameters,
-                               .buffer_bytes = 1};
-  return options;
+  return offloaded(std::move(options), kinds.optimizer, kinds.parameters, false);
 }
 
 TEST(Offload, RunsAreThoseOfMemoryAtEveryStageWorldPrecisionAndOptimizer) {
   for (const std::vector<int>& row : pairwise_cover({4, 4, 4, 3, 3, 2, 2})) {
-    const engine::TrainingOptions options = options_of(kTypes[row[2]], kComputeTypes[row[3]]);
+    const engine::TrainingOptions options =
+        offload_options(kOffloadedTypes[row[2]], kOffloadedComputeTypes[row[3]]);
     RunShape shape{.world_size = row[1] + 1,
                    .num_micro_steps = 1 + row[5],
                    .stage = row[0],
@@ -75,7 +58,7 @@ TEST(Offload, RunsAreThoseOfMemoryAtEveryStageWorldPrecisionAndOptimizer) {
 }
 
 TEST(Offload, KeepsTheBitsInPipelinesTensorRanksAndReplicas) {
-  const engine::TrainingOptions options = options_of(OptimizerType::kAdamW, DType::kBF16);
+  const engine::TrainingOptions options = offload_options(OptimizerType::kAdamW, DType::kBF16);
   for (const MeshCase& each :
        {MeshCase{.shards = 2, .replicas = 2, .stage = 3}, MeshCase{.replicas = 2, .stage = 0},
         MeshCase{.shards = 2, .pipeline = 2, .stage = 1, .micro_steps = 2},
@@ -92,7 +75,7 @@ TEST(Offload, KeepsTheBitsInPipelinesTensorRanksAndReplicas) {
 
 TEST(Offload, KeepsTheBitsOfMomentsInFewerBits) {
   for (const bool in_8_bits : {false, true}) {
-    engine::TrainingOptions options = options_of(OptimizerType::kAdamW, DType::kF32);
+    engine::TrainingOptions options = offload_options(OptimizerType::kAdamW, DType::kF32);
     if (in_8_bits) {
       options.optimizer.moment_type.in_8_bits = true;
     } else {
@@ -130,7 +113,7 @@ class SlowDisk final : public test::HookedDisk {
 };
 
 TEST(Offload, AnUnevenlySlowDiskChangesNoBit) {
-  const engine::TrainingOptions options = options_of(OptimizerType::kAdamW, DType::kBF16);
+  const engine::TrainingOptions options = offload_options(OptimizerType::kAdamW, DType::kBF16);
   SlowDisk slow;
   for (int stage = 0; stage <= 3; ++stage) {
     RunShape shape{.world_size = 2, .num_micro_steps = 2, .stage = stage};
@@ -145,7 +128,7 @@ TEST(Offload, AnUnevenlySlowDiskChangesNoBit) {
 TEST(Offload, OfActivationsChangesNoBit) {
   SlowDisk slow;
   for (const int layers : {4, 9}) {
-    engine::TrainingOptions options = options_of(OptimizerType::kAdamW, DType::kBF16);
+    engine::TrainingOptions options = offload_options(OptimizerType::kAdamW, DType::kBF16);
     options.model.num_layers = layers;
     options.model.recompute = model::Recompute::kFull;
     options.model.dropout = 0.1;
@@ -163,7 +146,7 @@ TEST(Offload, OfActivationsChangesNoBit) {
 }
 
 TEST(Offload, OfActivationsKeepsTheBitsOnTensorRanksAndReplicas) {
-  engine::TrainingOptions options = options_of(OptimizerType::kAdamW, DType::kF32);
+  engine::TrainingOptions options = offload_options(OptimizerType::kAdamW, DType::kF32);
   options.model.ffn_width = 38;
   options.model.vocab_size = 42;
   options.model.num_layers = 6;

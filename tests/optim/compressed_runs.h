@@ -138,6 +138,19 @@ inline std::vector<CompressedStep> run(const CompressedRun& how) {
   return steps;
 }
 
+/// Fails the test if stages or numbers of shards change a bit of what `first` gives.
+inline void expect_equal_at_every_stage(const CompressedRun& first) {
+  const auto expected = run(first);
+  for (int stage = 0; stage <= 3; ++stage) {
+    for (const int shards : {1, 2, 3}) {
+      CompressedRun other = first;
+      other.stage = stage;
+      other.shards = shards;
+      EXPECT_TRUE(run(other) == expected) << "stage " << stage << " on " << shards << " shards";
+    }
+  }
+}
+
 /// The norm over all parameters of what replica `replica` keeps of this kind.
 inline double norm_of(const CompressedStep& step, int replica, const std::string& kind) {
   double sum = 0.0;

@@ -95,17 +95,8 @@ TEST(LowRankSum, HasTheSumsAndErrorsOfNumpy) {
 }
 
 TEST(LowRankSum, HasTheSameBitsAtEveryStageAndOnAnyNumberOfShards) {
-  const CompressedRun first{
-      .options = low_rank(2), .units = straddling_units(), .gradient = formula, .steps = 3};
-  const auto expected = run(first);
-  for (int stage = 0; stage <= 3; ++stage) {
-    for (const int shards : {1, 2, 3}) {
-      CompressedRun other = first;
-      other.stage = stage;
-      other.shards = shards;
-      EXPECT_TRUE(run(other) == expected) << "stage " << stage << " on " << shards << " shards";
-    }
-  }
+  expect_equal_at_every_stage(
+      {.options = low_rank(2), .units = straddling_units(), .gradient = formula, .steps = 3});
 }
 
 // Up to rounding: every element's gradients of all replicas were sent, or are errors.

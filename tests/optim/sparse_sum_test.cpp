@@ -142,17 +142,8 @@ TEST(SparseSum, HasTheSameBitsAtEveryStageAndOnAnyNumberOfShards) {
     SparseOptions options = base();
     options.compress_ratio = 0.1;
     options.clip = clip;
-    const CompressedRun first{
-        .options = with(options), .units = straddling_units(), .gradient = formula, .steps = 3};
-    const auto expected = run(first);
-    for (int stage = 0; stage <= 3; ++stage) {
-      for (const int shards : {1, 2, 3}) {
-        CompressedRun other = first;
-        other.stage = stage;
-        other.shards = shards;
-        EXPECT_TRUE(run(other) == expected) << "stage " << stage << " on " << shards << " shards";
-      }
-    }
+    expect_equal_at_every_stage(
+        {.options = with(options), .units = straddling_units(), .gradient = formula, .steps = 3});
   }
 }
 

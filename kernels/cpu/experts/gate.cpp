@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "kernels/cpu/blocks.h"
+#include "kernels/cpu/experts/expert_round.h"
 #include "kernels/cpu/experts/experts.h"
-#include "kernels/cpu/lane_sum.h"
 #include "kernels/cpu/vector_math.h"
 #include "kernels/dispatch_float.h"
 
@@ -13,37 +13,13 @@ namespace {
 
 constexpr std::int64_t kColumns = 128;  // of a task that adds up tokens
 
-template <class T>
-float dot_of(const T* a, const T* b, std::int64_t count) {
-  LaneSum sum;
-  for_each_block(0, count, [&](std::int64_t first, int n) {
-    alignas(64) float x[kBlock], y[kBlock];
-    widen(a + first, x, n);
-    widen(b + first, y, n);
-    sum.add(
-        n, [&](int i) { return load8(x + i) * load8(y + i); }, [&](int i) { return x[i] * y[i]; });
-  });
-  return sum.total();
-}
-
-template <class T>
-void scale_row(const T* x, float factor, std::int64_t count, T* y) {
-  for_each_block(0, count, [&](std::int64_t first, int n) {
-    alignas(64) float value[kBlock];
-    widen(x + first, value, n);
-#pragma omp simd
-    for (int i = 0; i < n; ++i) value[i] *= factor;
-    narrow(value, y + first, n);
-  });
-}
-
 }  // namespace
 
 void gate_logits(ThreadTeam& team, const GateLogits& args) {
   const std::int64_t D = args.width;
   dispatch_float(args.x.dtype, [&]<class T>(T) {
     parallel_rows(team, args.tokens, D, [&](std::int64_t t) {
-      args.logits.as<float>()[t] = dot_of(args.gate.as<T>(), args.x.as<T>() + t * D, D);
+      args.logits.as<float>()[t] = dot_row(args.gate.as<T>(), args.x.as<T>() + t * D, D);
     });
   });
 }
@@ -52,7 +28,7 @@ void gate_forward(ThreadTeam& team, const GateForward& args) {
   const std::int64_t D = args.width;
   dispatch_float(args.y.dtype, [&]<class T>(T) {
     parallel_rows(team, args.tokens, D, [&](std::int64_t t) {
-      scale_row(args.shared.as<T>() + t * D, fast_sigmoid(args.logits.as<float>()[t]), D,
+      scale_row(args.shared.as<T>() + t * D, D, fast_sigmoid(args.logits.as<float>()[t]),
                 args.y.as<T>() + t * D);
     });
   });
@@ -64,9 +40,9 @@ void gate_backward(ThreadTeam& team, const GateBackward& args) {
     parallel_rows(team, args.tokens, D, [&](std::int64_t t) {
       const float s = fast_sigmoid(args.logits.as<float>()[t]);
       const T* dy = args.dy.as<T>() + t * D;
-      const float d_logit = s * (1.0f - s) * dot_of(dy, args.shared.as<T>() + t * D, D);
+      const float d_logit = s * (1.0f - s) * dot_row(dy, args.shared.as<T>() + t * D, D);
       args.d_logits.as<float>()[t] = d_logit;
-      scale_row(dy, s, D, args.d_shared.as<T>() + t * D);
+      scale_row(dy, D, s, args.d_shared.as<T>() + t * D);
       if (!args.d_x) return;
       for_each_block(0, D, [&](std::int64_t first, int n) {
         alignas(64) float gate[kBlock];

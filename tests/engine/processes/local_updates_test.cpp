@@ -32,17 +32,7 @@ TEST_F(LocalUpdatesInProcesses, HaveTheBitsOfThreadsAlsoAfterAReplicaWasKilled) 
   EXPECT_EQ(numbers_of(folder_, "processes"), numbers_of(folder_, "threads"));
   EXPECT_EQ(final_state(folder_, "processes"), final_state(folder_, "threads"));
 
-  std::vector<std::string> words = launch_words(folder_, "killed", replicas(1), {2, 1});
-  words.insert(words.end(), kOneShard.begin(), kOneShard.end());
-  words.insert(words.end(), {"--set", "metrics.log_interval=1", "--set", "run.peer_timeout=5"});
-  bool killed = false;
-  const auto outcome = test::run_program(SHERD_PROGRAM, words, [&](pid_t, const std::string& line) {
-    if (killed || !line.starts_with("step 3/")) return;
-    killed = true;
-    ::kill(process_of_world(1, folder_.file("killed.yaml")), SIGKILL);
-  });
-  EXPECT_TRUE(killed) << outcome.out << outcome.err;
-  EXPECT_NE(outcome.exit_code, 0);
+  train_until_killed(folder_, "killed", replicas(1), {2, 1}, kOneShard);
   const auto again = train_in_processes(folder_, "killed", replicas(1), {2, 1}, kOneShard);
   EXPECT_EQ(again.exit_code, 0) << again.err;
   EXPECT_EQ(final_state(folder_, "killed"), final_state(folder_, "threads"));

@@ -1,5 +1,6 @@
 #include "tests/engine/processes/mpi_runs.h"
 
+#include <signal.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -59,6 +60,22 @@ std::string command_line(pid_t process) {
     if (c == '\0') c = ' ';
   }
   return words;
+}
+
+void train_until_killed(const test::TempFolder& folder, const std::string& output,
+                        const TrainingRun& run, const ProcessWorld& world,
+                        const std::vector<std::string>& more) {
+  std::vector<std::string> words = launch_words(folder, output, run, world);
+  words.insert(words.end(), more.begin(), more.end());
+  words.insert(words.end(), {"--set", "metrics.log_interval=1", "--set", "run.peer_timeout=5"});
+  bool killed = false;
+  const auto outcome = test::run_program(SHERD_PROGRAM, words, [&](pid_t, const std::string& line) {
+    if (killed || !line.starts_with("step 3/")) return;
+    killed = true;
+    ::kill(process_of_world(1, folder.file(output + ".yaml")), SIGKILL);
+  });
+  EXPECT_TRUE(killed) << outcome.out << outcome.err;
+  EXPECT_NE(outcome.exit_code, 0);
 }
 
 pid_t process_of_world(int number, const std::string& word) {

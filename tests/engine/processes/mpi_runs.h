@@ -36,6 +36,11 @@ test::ProgramOutcome train_in_processes(const test::TempFolder& folder, const st
 std::vector<std::string> launch_words(const test::TempFolder& folder, const std::string& output,
                                       TrainingRun run, const ProcessWorld& world);
 
+/// The same, with process 1 killed after step 3; the run must fail then.
+void train_until_killed(const test::TempFolder& folder, const std::string& output,
+                        const TrainingRun& run, const ProcessWorld& world,
+                        const std::vector<std::string>& more);
+
 /// The living process `number` of a world whose command line has `word`; -1: there is none.
 pid_t process_of_world(int number, const std::string& word);
 /// The command line of a process; "" if it has gone.

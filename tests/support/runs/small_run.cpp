@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -76,6 +77,25 @@ std::vector<std::string> numbers_of(const test::TempFolder& folder, const std::s
   std::vector<std::string> lines;
   for (const nlohmann::json& line : metrics_of(folder, output)) lines.push_back(line.dump());
   return lines;
+}
+
+void expect_goes_on_at_every_stage(const test::TempFolder& folder, TrainingRun run,
+                                   const std::vector<int>& worlds) {
+  namespace fs = std::filesystem;
+  run.zero = "grad_sync: every_micro_step";
+  for (const int world : worlds) {
+    for (int stage = 0; stage <= 3; ++stage) {
+      SCOPED_TRACE(fmt::format("stage {} on {}", stage, world));
+      run.world = world;
+      run.stage = stage;
+      fs::remove_all(folder.file("again"));
+      fs::copy(folder.file("whole"), folder.file("again"), fs::copy_options::recursive);
+      fs::remove_all(folder.file("again/checkpoints/" + checkpoint::step_directory_name(kSteps)));
+      train_in(folder, "again", run);
+      EXPECT_EQ(numbers_of(folder, "whole"), numbers_of(folder, "again"));
+      EXPECT_EQ(final_state(folder, "whole"), final_state(folder, "again"));
+    }
+  }
 }
 
 std::string said_by_run(const std::string& text, int ranks) {

@@ -39,6 +39,11 @@ std::string recipe_text(const test::TempFolder& folder, const std::string& outpu
 /// Trains in `folder`/`output`, or resumes there.
 void train_in(const test::TempFolder& folder, const std::string& output, const TrainingRun& run);
 
+/// Resumes the run in `whole` in the middle, at each stage on each world; the numbers and the final
+/// state must be the same.
+void expect_goes_on_at_every_stage(const test::TempFolder& folder, TrainingRun run,
+                                   const std::vector<int>& worlds);
+
 /// The lines of metrics.jsonl about steps and evaluations, without measurements; as text.
 std::vector<nlohmann::json> metrics_of(const test::TempFolder& folder, const std::string& output);
 std::vector<std::string> numbers_of(const test::TempFolder& folder, const std::string& output);
