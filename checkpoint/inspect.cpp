@@ -12,6 +12,7 @@
 #include "checkpoint/format/strict_json.h"
 #include "checkpoint/store/block_reader.h"
 #include "core/error.h"
+#include "core/shape_text.h"
 
 namespace sherd::checkpoint {
 namespace {
@@ -26,14 +27,6 @@ std::string size_text(std::int64_t bytes) {
   int unit = 0;
   for (; size >= 1024 && unit < 4; ++unit) size /= 1024;
   return fmt::format("{:.1f} {}", size, units[unit]);
-}
-
-std::string shape_text(const StateTensor& tensor) {
-  std::string text = "[";
-  for (const std::int64_t dimension : tensor.shape) {
-    text += fmt::format("{}{}", text.size() > 1 ? ", " : "", dimension);
-  }
-  return text + "]";
 }
 
 std::int64_t state_bytes(const Manifest& manifest) {
@@ -59,7 +52,7 @@ std::vector<Row> rows_of(const Manifest& manifest) {
   std::vector<Row> rows;
   std::map<std::pair<std::string, std::string>, std::size_t> seen;
   for (const StateTensor& tensor : manifest.tensors) {
-    const std::string shape = shape_text(tensor);
+    const std::string shape = shape_text(tensor.shape);
     const auto [place, added] = seen.emplace(std::pair{tensor.name, shape}, rows.size());
     if (added) rows.push_back({tensor.name, shape, ""});
     std::string& kinds = rows[place->second].kinds;

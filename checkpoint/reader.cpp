@@ -13,6 +13,7 @@
 
 #include "checkpoint/store/block_reader.h"
 #include "core/error.h"
+#include "core/shape_text.h"
 
 namespace sherd::checkpoint {
 namespace {
@@ -21,14 +22,6 @@ using sharding::State;
 using sharding::StatePiece;
 using sharding::StateTensor;
 using Name = std::pair<std::string_view, std::string_view>;  // and kind
-
-std::string shape_text(const StateTensor& tensor) {
-  std::string text = "[";
-  for (const std::int64_t dimension : tensor.shape) {
-    text += fmt::format("{}{}", text.size() > 1 ? ", " : "", dimension);
-  }
-  return text + "]";
-}
 
 std::map<Name, int> by_name(const std::vector<StateTensor>& tensors) {
   std::map<Name, int> numbers;
@@ -126,7 +119,7 @@ void check_match(const Checkpoint& checkpoint, const std::vector<StateTensor>& w
     const StateTensor& other = stored[static_cast<std::size_t>(found->second)];
     if (other.shape != tensor.shape) {
       throw DataError("{}: {} ({}) is {} there and {} in this run", path, tensor.name, tensor.kind,
-                      shape_text(other), shape_text(tensor));
+                      shape_text(other.shape), shape_text(tensor.shape));
     }
     if (other.dtype != tensor.dtype) {
       throw DataError("{}: {} of {} is {} there and {} in this run", path, tensor.kind, tensor.name,

@@ -14,6 +14,7 @@
 #include "checkpoint/format/strict_json.h"
 #include "core/error.h"
 #include "core/lfs_pointer.h"
+#include "core/shape_text.h"
 
 namespace sherd::checkpoint {
 namespace {
@@ -129,14 +130,6 @@ std::string_view safetensors_type(DType dtype) {
   }
   SHERD_CHECK(false, "{} in a safetensors file of ours", name_of(dtype));
   __builtin_unreachable();
-}
-
-std::string shape_text(const std::vector<std::int64_t>& shape) {
-  std::string text;
-  for (const std::int64_t dimension : shape) {
-    text += fmt::format("{}{}", text.empty() ? "" : ", ", dimension);
-  }
-  return "[" + text + "]";
 }
 
 SafetensorsHeader parse_safetensors_header(std::string_view text, std::int64_t data_bytes,

@@ -53,7 +53,6 @@ SafetensorsHeader read_safetensors_header(Disk& disk, const std::string& path);
 
 /// "F32", "BF16", "F16".
 std::string_view safetensors_type(DType dtype);
-std::string shape_text(const std::vector<std::int64_t>& shape);  ///< "[2, 3]"
 
 /// Opens a plain file, or a link that leads to one.
 File open_followed(Disk& disk, const std::string& path);

@@ -10,6 +10,7 @@
 
 #include "checkpoint/interchange/safetensors.h"
 #include "core/error.h"
+#include "core/shape_text.h"
 #include "engine/data/shuffle.h"
 
 namespace sherd::engine {
@@ -128,7 +129,7 @@ std::array<checkpoint::SafetensorsTensor, 4> tensors_of(
   if (ids.shape.size() != 3 || ids.shape != values.shape || data.bytes != kHash ||
       hashes.shape != std::vector{ids.shape[0]}) {
     throw DataError("{}: the shapes of its tensors, {} and {}, don't fit together.", header.path,
-                    checkpoint::shape_text(ids.shape), checkpoint::shape_text(values.shape));
+                    shape_text(ids.shape), shape_text(values.shape));
   }
   return found;
 }

@@ -10,6 +10,7 @@
 
 #include "checkpoint/format/strict_json.h"
 #include "core/error.h"
+#include "core/shape_text.h"
 
 namespace sherd::huggingface {
 namespace {
@@ -185,8 +186,7 @@ void AdapterFolder::sort_tensors(const Config& config) {
     const auto &a = shape_of(pair.a), &b = shape_of(pair.b);
     if (a.size() != 2 || b.size() != 2 || a[0] != b[1] || a[0] == 0) {
       throw DataError("{}: A of {} is {} and B {}; expected [rank, inputs] and [outputs, rank]",
-                      path(), printable(module), checkpoint::shape_text(a),
-                      checkpoint::shape_text(b));
+                      path(), printable(module), shape_text(a), shape_text(b));
     }
     pair.rank = a[0];
     pair.alpha = config.alpha_of(module);

@@ -7,12 +7,12 @@
 
 #include "checkpoint/format/strict_json.h"
 #include "core/error.h"
+#include "core/shape_text.h"
 
 namespace sherd::huggingface {
 namespace {
 
 using checkpoint::printable;
-using checkpoint::shape_text;
 
 class OverlayBuilder {
  public:

@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "core/error.h"
+#include "core/shape_text.h"
 #include "engine/huggingface/adapter_folder.h"
 #include "engine/huggingface/overlay.h"
 #include "engine/inference/elements.h"
@@ -57,14 +58,6 @@ TrainedModel open_whole_model(const std::string& input, bool average) {
   return model;
 }
 
-std::string shape_text(const NamedShape& tensor) {
-  std::string text;
-  for (const std::int64_t extent : tensor.shape) {
-    text += fmt::format("{}{}", text.empty() ? "" : ", ", extent);
-  }
-  return "[" + text + "]";
-}
-
 // The first tensor that one of two models lacks or has in another shape.
 void require_same_tensors(const TrainedModel& first, const TrainedModel& other) {
   const std::vector<NamedShape> a = model_weights(first.options).parameters;
@@ -77,12 +70,12 @@ void require_same_tensors(const TrainedModel& first, const TrainedModel& other) 
         throw UsageError(
             "{}: lacks the parameter {} {}, which {} has; models of one shape can be "
             "merged.",
-            lacks->path, tensor.name, shape_text(tensor), has->path);
+            lacks->path, tensor.name, shape_text(tensor.shape), has->path);
       }
       if (found->shape == tensor.shape) continue;
       throw UsageError(
           "{}: its parameter {} is {}, and {} in {}; models of one shape can be merged.",
-          lacks->path, tensor.name, shape_text(*found), shape_text(tensor), has->path);
+          lacks->path, tensor.name, shape_text(found->shape), shape_text(tensor.shape), has->path);
     }
   }
   SHERD_CHECK(a == b, "{} and {} order their parameters differently", first.path, other.path);

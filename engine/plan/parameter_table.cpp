@@ -28,7 +28,7 @@ std::string axes_text(const Mesh& mesh, const AxisSet& axes) {
   return text.empty() ? "-" : text;
 }
 
-std::string shape_text(const std::vector<std::int64_t>& shape) {
+std::string extents_text(const std::vector<std::int64_t>& shape) {
   std::string text;
   for (const std::int64_t size : shape) {
     text += fmt::format("{}{}", text.empty() ? "" : " x ", size);
@@ -75,7 +75,7 @@ std::string name_in_all_blocks(const std::string& name, const std::set<std::stri
 }
 
 std::string whole_shape_text(const ParameterSpec& parameter) {
-  return shape_text(parameter.cut ? parameter.cut->shape : parameter.shape);
+  return extents_text(parameter.cut ? parameter.cut->shape : parameter.shape);
 }
 
 std::string cut_text(const ParameterSpec& parameter) {

@@ -5,6 +5,7 @@
 #include <map>
 
 #include "core/error.h"
+#include "core/shape_text.h"
 #include "engine/huggingface/adapter_folder.h"
 #include "engine/huggingface/config.h"
 #include "engine/model/adapter.h"
@@ -43,8 +44,8 @@ Values values_of(const AdapterFolder& folder, const huggingface::WeightMap& map)
     if (name == names.end()) continue;  // a second name of a module, maybe
     if (folder.shape_of(name->second) != theirs.shape) {
       throw DataError("{}: tensor \"{}\" is {}; the model's would be {}", folder.path(),
-                      name->second, checkpoint::shape_text(folder.shape_of(name->second)),
-                      checkpoint::shape_text(theirs.shape));
+                      name->second, shape_text(folder.shape_of(name->second)),
+                      shape_text(theirs.shape));
     }
     const std::vector<float> from = folder.read(name->second);
     for (const Link& link : map.links) {
