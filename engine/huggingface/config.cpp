@@ -18,7 +18,7 @@ namespace {
 using checkpoint::printable;
 using nlohmann::json;
 
-constexpr std::int64_t kMaxConfigBytes = 16 << 20;
+constexpr std::int64_t kMaxModelConfigBytes = 16 << 20;
 
 std::string known_types() {
   std::string types;
@@ -94,7 +94,8 @@ std::optional<ConfigValue> balance_loss(const json& config, const ModelConfig& m
   const std::string per_token = value_of(model, "moe.experts_per_token");
   const std::string layers = value_of(model, "model.num_layers");
   std::string mask = value_of(model, "moe.layers");
-  if (config.value("output_router_logits", json()) != true || per_token.empty()) return {};
+  if (!model.family->balances || per_token.empty()) return {};
+  if (config.value("output_router_logits", json()) != true) return {};
   const json coefficient = config.value(kCoefficient, json());
   if (!coefficient.is_number()) return {};
   std::erase(mask, '"');
@@ -162,7 +163,7 @@ ModelConfig read_config(checkpoint::Disk& disk, const std::string& folder) {
   std::string path = folder;
   while (path.size() > 1 && path.ends_with('/')) path.pop_back();
   path += std::string("/") + kConfigName;
-  return parse_config(checkpoint::read_followed(disk, path, kMaxConfigBytes), path);
+  return parse_config(checkpoint::read_followed(disk, path, kMaxModelConfigBytes), path);
 }
 
 }  // namespace sherd::huggingface

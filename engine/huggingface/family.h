@@ -112,6 +112,7 @@ struct Family {
   std::string_view exported_as{};
   bool peft_takes_mlp_for_experts = false;  ///< adapters of mlp.* can't be in PEFT's form
   bool two_rotary_tables = false;           ///< windowed layers have their own table
+  bool balances = true;             ///< router_aux_loss_coef is of a loss that the class computes
   bool interleaved_rotary = false;  ///< elements 2 j and 2 j + 1 of a head are rotated together
 };
 

@@ -159,6 +159,7 @@ void write_llama4(FamilyWriter& config) {
 constexpr Family kForm = [] {
   Family form = usual_form(kModules, kFixed, kKeys);
   form.harmless = kHarmless;
+  form.balances = false;
   form.interleaved_rotary = true;
   return form;
 }();

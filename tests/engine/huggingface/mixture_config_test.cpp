@@ -78,6 +78,10 @@ TEST(MixtureConfig, OfLlama4HasItsClasssDefaults) {
   EXPECT_EQ(value(config, "moe.num_experts"), "16");
   EXPECT_EQ(value(config, "moe.ffn_hidden_size"), "44");
   EXPECT_EQ(value(config, "moe.shared_ffn_hidden_size"), "44");
+  // Its class computes no loss of balance, whatever the file says.
+  const json trains =
+      config_of("llama4_text", {{"output_router_logits", true}, {"router_aux_loss_coef", 0.001}});
+  EXPECT_FALSE(parse_config(trains.dump(), "config.json").balance_loss);
   EXPECT_EQ(value(config, "model.ffn_hidden_size"), "16384");
   EXPECT_EQ(value(config, "model.rope_layers"), "\"11101\"");
   EXPECT_EQ(value(config, "model.qk_norm"), "rotated");
