@@ -21,7 +21,7 @@ const sharding::AxisSet& replicas_axes() {
   return axes;
 }
 
-BufferSpec state_buffer(const sharding::UnitPlan& unit, const char* what) {
+BufferSpec slice_buffer(const sharding::UnitPlan& unit, const char* what) {
   return {unit.spec.name + "." + what, Category::kOptimizer, DType::kF32,
           unit.layout.slice_numel()};
 }
@@ -98,8 +98,8 @@ std::vector<BufferSpec> OuterUpdate::buffers(const LocalUpdates& options,
   if (!options.active()) return buffers;
   for (const sharding::UnitPlan& unit : plan.units) {
     if (!unit.trains()) continue;
-    buffers.push_back(state_buffer(unit, "global"));
-    if (options.outer_momentum > 0.0) buffers.push_back(state_buffer(unit, kOuterMomentumKind));
+    buffers.push_back(slice_buffer(unit, "global"));
+    if (options.outer_momentum > 0.0) buffers.push_back(slice_buffer(unit, kOuterMomentumKind));
   }
   const InFlight in_flight = in_flight_buffers(options, plan.units, fragments);
   if (in_flight.changes.numel == 0) return buffers;
@@ -182,9 +182,9 @@ OuterUpdate::OuterUpdate(const LocalUpdates& options, const OptimizerOptions& op
     for (const UpdatedSlice& slice : all[i]) {
       if (slice.slice_index == units[i].own_slice()) unit.own.push_back(slice);
     }
-    unit.global = rank.acquire(state_buffer(units[i].plan(), "global"));
+    unit.global = rank.acquire(slice_buffer(units[i].plan(), "global"));
     if (options.outer_momentum > 0.0) {
-      unit.momentum = rank.acquire(state_buffer(units[i].plan(), kOuterMomentumKind));
+      unit.momentum = rank.acquire(slice_buffer(units[i].plan(), kOuterMomentumKind));
     }
     std::int64_t& first = before[static_cast<std::size_t>(fragments_[i])];
     if (options.fragment_sync_delay > 0) unit.first_change = first;

@@ -11,7 +11,7 @@
 namespace sherd::data {
 namespace {
 
-enum class Draw : std::uint8_t { kPieces = 11, kRows = 12 };
+enum class RowDraw : std::uint8_t { kPieces = 11, kRows = 12 };
 
 }  // namespace
 
@@ -65,7 +65,7 @@ DocumentRows::Epoch DocumentRows::plan(std::int64_t number) const {
   std::vector<std::int32_t> order(static_cast<std::size_t>(n));
   std::iota(order.begin(), order.end(), 0);
   if (order_.shuffled) {
-    const Permutation shuffle(n, hash_of(order_.seed, Draw::kPieces, number));
+    const Permutation shuffle(n, hash_of(order_.seed, RowDraw::kPieces, number));
     for (std::uint64_t i = 0; i < n; ++i) order[i] = static_cast<std::int32_t>(shuffle(i));
   }
   epoch.rows = packing_ == Packing::kNone ? one_each(order)
@@ -82,7 +82,7 @@ DocumentRows::Epoch DocumentRows::plan(std::int64_t number) const {
     }
   }
   epoch.order = order_of_rows(costs, {order_.rows_per_step, number * epoch.rows.count(),
-                                      hash_of(order_.seed, Draw::kRows, number)});
+                                      hash_of(order_.seed, RowDraw::kRows, number)});
   return epoch;
 }
 

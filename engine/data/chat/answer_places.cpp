@@ -9,10 +9,6 @@ using templates::MarkedText;
 
 constexpr std::size_t kFewAnswers = 2;  // of which three renderings each are no more work
 
-bool is_spoken(char mark) {
-  return (mark & templates::kSpoken) != 0;
-}
-
 }  // namespace
 
 AnswerPlaces::AnswerPlaces(const ConversationRenderer& renderer, const Conversation& conversation,
@@ -58,8 +54,8 @@ AnswerPlaces::Place AnswerPlaces::place_of(std::size_t index) {
   const SharedText before = text(index, false, std::nullopt);
   const SharedText prompt = text(index, true, std::nullopt);
   const std::string& marks = place.with.tail().marks;
-  const auto first = std::find_if(marks.begin(), marks.end(), is_spoken);
-  const auto last = std::find_if(marks.rbegin(), marks.rend(), is_spoken);
+  const auto first = std::find_if(marks.begin(), marks.end(), templates::is_spoken);
+  const auto last = std::find_if(marks.rbegin(), marks.rend(), templates::is_spoken);
   const std::size_t shared = place.with.shared_bytes();
   const bool says_something = first != marks.end();
   Span& span = place.span;

@@ -19,10 +19,6 @@ std::string trusted_bytes(const MarkedText& text) {
   return trusted;
 }
 
-bool is_spoken(char mark) {
-  return (mark & templates::kSpoken) != 0;
-}
-
 }  // namespace
 
 ChatFormat::ChatFormat(const std::string& folder,
@@ -113,7 +109,7 @@ void ChatFormat::mark_generated(Rendered& rendered) const {
       without_loss.push_back(false);
     }
     rendered.trained.back().end = i + 1;
-    if (is_spoken(marks[i])) without_loss.back() = true;
+    if (templates::is_spoken(marks[i])) without_loss.back() = true;
   }
   const bool one = options_.train_on == TrainOn::kLast || options_.train_on == TrainOn::kCompletion;
   std::vector<Span> trained;
@@ -127,8 +123,8 @@ void ChatFormat::mark_generated(Rendered& rendered) const {
 void ChatFormat::mark_all(Rendered& rendered) const {
   const std::string& marks = rendered.text.marks;
   for (std::size_t i = 0; i < marks.size(); ++i) {
-    if (is_spoken(marks[i])) continue;
-    if (i == 0 || is_spoken(marks[i - 1])) rendered.trained.push_back({i, i});
+    if (templates::is_spoken(marks[i])) continue;
+    if (i == 0 || templates::is_spoken(marks[i - 1])) rendered.trained.push_back({i, i});
     rendered.trained.back().end = i + 1;
   }
 }

@@ -15,9 +15,9 @@ using templates::None;
 using templates::Value;
 
 // A row and what has been read of it.
-class Row {
+class Fields {
  public:
-  explicit Row(const Dict& dict) : dict_(dict) {}
+  explicit Fields(const Dict& dict) : dict_(dict) {}
 
   /// Unless it isn't there or null. It counts as read.
   const Value* take(std::string_view name) {
@@ -49,14 +49,14 @@ class Row {
   std::vector<std::string_view> read_;
 };
 
-void add_messages(Conversation& conversation, Row& row, std::string_view name) {
+void add_messages(Conversation& conversation, Fields& row, std::string_view name) {
   const Value messages = parsed_if_text(*row.take(name), fmt::format("\"{}\"", name));
   if (!messages.list()) throw UnfitRow(unfit::kWrongType, "\"{}\" isn't a list", name);
   for (const Value& message : messages.list()->items) add_message(conversation, message);
 }
 
 // Earlier questions and answers: [["q", "a"], ...].
-void add_history(Conversation& conversation, Row& row) {
+void add_history(Conversation& conversation, Fields& row) {
   const Value* given = row.take("history");
   if (!given) return;
   const Value history = parsed_if_text(*given, "\"history\"");
@@ -74,7 +74,7 @@ void add_history(Conversation& conversation, Row& row) {
   }
 }
 
-void add_alpaca(Conversation& conversation, Row& row) {
+void add_alpaca(Conversation& conversation, Fields& row) {
   if (!row.has("output") && (row.has("chosen") || row.has("rejected"))) {
     throw UnfitRow(unfit::kPreference,
                    "\"chosen\" and \"rejected\" are preferences, which need preference.loss");
@@ -90,7 +90,7 @@ void add_alpaca(Conversation& conversation, Row& row) {
 }
 
 // {"prompt", "completion"}, texts or lists of messages.
-void add_prompt(Conversation& conversation, Row& row) {
+void add_prompt(Conversation& conversation, Fields& row) {
   if (row.has("chosen") || row.has("rejected")) {
     throw UnfitRow(unfit::kPreference,
                    "\"chosen\" and \"rejected\" are preferences, which need preference.loss");
@@ -140,7 +140,7 @@ std::size_t prompt_messages(const Conversation& conversation) {
 }
 
 // The row's own system text goes before the messages.
-void add_system(Conversation& conversation, Row& row) {
+void add_system(Conversation& conversation, Fields& row) {
   const MarkedText system = row.take_optional_text("system");
   if (system.empty()) return;
   if (conversation.is_plain) {
@@ -159,7 +159,7 @@ void add_system(Conversation& conversation, Row& row) {
 }
 
 // A list, maybe as JSON text, also each of its elements; of OpenAI's older "functions".
-void add_tools(Conversation& conversation, Row& row) {
+void add_tools(Conversation& conversation, Fields& row) {
   const Value* tools = row.take("tools");
   const Value* functions = row.take("functions");
   if (!tools && !functions) return;
@@ -184,14 +184,14 @@ void add_tools(Conversation& conversation, Row& row) {
   watch(conversation, "tools", kOfTools);
 }
 
-void add_documents(Conversation& conversation, Row& row) {
+void add_documents(Conversation& conversation, Fields& row) {
   const Value* documents = row.take("documents");
   if (!documents || !documents->list() || documents->list()->items.empty()) return;
   conversation.documents = templates::with_mark(*documents, kOfOther);
   watch(conversation, "documents", has_text(*documents) ? kOfOther : 0);
 }
 
-void add_variables(Conversation& conversation, Row& row) {
+void add_variables(Conversation& conversation, Fields& row) {
   const Value* given = row.take("chat_template_kwargs");
   if (!given) return;
   const Value variables = parsed_if_text(*given, "\"chat_template_kwargs\"");
@@ -209,7 +209,7 @@ void add_variables(Conversation& conversation, Row& row) {
   }
 }
 
-void refuse_media(const Row& row) {
+void refuse_media(const Fields& row) {
   for (const char* name : {"images", "image", "videos", "video", "audios", "audio"}) {
     const Value* value = present(row.dict(), name);
     if (value && truth(*value)) {
@@ -219,7 +219,7 @@ void refuse_media(const Row& row) {
 }
 
 // Judgements of an answer: TRL's unpaired preferences and LLaMA-Factory's KTO.
-void refuse_judgement(const Row& row) {
+void refuse_judgement(const Fields& row) {
   for (const char* name : {"kto_tag", "label"}) {
     const Value* value = present(row.dict(), name);
     const bool is_judgement = value && value->get<bool>() &&
@@ -232,7 +232,7 @@ void refuse_judgement(const Row& row) {
 }
 
 // NeMo's: the role that isn't trained on, which is the user's here too.
-void read_mask(Row& row) {
+void read_mask(Fields& row) {
   const Value* mask = row.take("mask");
   if (!mask) return;
   std::string role = mask->text() ? mask->text()->bytes : "";
@@ -244,7 +244,7 @@ void read_mask(Row& row) {
                  "trained on");
 }
 
-[[noreturn]] void refuse_form(const Row& row) {
+[[noreturn]] void refuse_form(const Fields& row) {
   if (row.has("chosen") || row.has("rejected") || row.has("preferred_output")) {
     throw UnfitRow(unfit::kPreference,
                    "has preferences between answers, which need preference.loss");
@@ -260,7 +260,7 @@ void read_mask(Row& row) {
                  names.empty() ? "nothing" : names);
 }
 
-void read_form(Conversation& conversation, Row& row) {
+void read_form(Conversation& conversation, Fields& row) {
   if (row.has("messages")) {
     add_messages(conversation, row, "messages");
   } else if (row.has("conversations")) {
@@ -288,7 +288,7 @@ Conversation read_conversation(std::string_view json) {
     throw UnfitRow(unfit::kNotJson, "{}", problem.text);
   }
   if (!value.dict()) throw UnfitRow(unfit::kNoForm, "isn't an object");
-  Row row(*value.dict());
+  Fields row(*value.dict());
   Conversation conversation;
   refuse_media(row);
   refuse_judgement(row);

@@ -9,7 +9,7 @@
 namespace sherd::templates {
 namespace {
 
-using Kind = Token::Kind;
+using TokenKind = Token::Kind;
 
 bool is_space(char c) {
   return c == ' ' || c == '\t' || c == '\n' || c == '\r' || c == '\f' || c == '\v';
@@ -58,7 +58,7 @@ class Lexer {
         inside(kind == '%');
       }
     }
-    add(Kind::kEnd, "");
+    add(TokenKind::kEnd, "");
     return std::move(tokens_);
   }
 
@@ -88,7 +88,7 @@ class Lexer {
   }
 
   void add_text(const std::string& text) {
-    if (!text.empty()) add(Kind::kText, text);
+    if (!text.empty()) add(TokenKind::kText, text);
     line_ += static_cast<int>(std::count(text.begin(), text.end(), '\n'));
   }
 
@@ -117,7 +117,7 @@ class Lexer {
 
   void inside(bool is_block) {
     const std::string_view end = is_block ? "%}" : "}}";
-    add(is_block ? Kind::kBlockBegin : Kind::kOutputBegin, "");
+    add(is_block ? TokenKind::kBlockBegin : TokenKind::kOutputBegin, "");
     const std::size_t first = tokens_.size();
     int depth = 0;
     for (;;) {
@@ -128,14 +128,14 @@ class Lexer {
       const bool has_sign = sign == '-' || (is_block && sign == '+');
       if (depth == 0 && rest.substr(has_sign ? 1 : 0).starts_with(end)) {
         skip_to(at_ + 2 + (has_sign ? 1 : 0));
-        add(is_block ? Kind::kBlockEnd : Kind::kOutputEnd, "");
+        add(is_block ? TokenKind::kBlockEnd : TokenKind::kOutputEnd, "");
         close(has_sign ? sign : ' ', is_block);
         break;
       }
       token(depth);
     }
     const bool is_raw = is_block && tokens_.size() == first + 2 &&
-                        tokens_[first].kind == Kind::kName && tokens_[first].text == "raw";
+                        tokens_[first].kind == TokenKind::kName && tokens_[first].text == "raw";
     if (is_raw) raw(first - 1);
   }
 
@@ -162,7 +162,7 @@ class Lexer {
     std::size_t size = 1;
     if (is_name_begin(c)) {
       while (size < rest.size() && (is_name_begin(rest[size]) || is_digit(rest[size]))) ++size;
-      add(Kind::kName, rest.substr(0, size));
+      add(TokenKind::kName, rest.substr(0, size));
     } else if (is_digit(c)) {
       size = number(rest);
     } else if (c == '"' || c == '\'') {
@@ -177,7 +177,7 @@ class Lexer {
       if (c == '(' || c == '[' || c == '{') ++depth;
       if (c == ')' || c == ']' || c == '}') --depth;
       if (depth < 0) refuse(fmt::format("unexpected '{}'", c));
-      add(Kind::kOperator, rest.substr(0, size));
+      add(TokenKind::kOperator, rest.substr(0, size));
     }
     skip_to(at_ + size);
   }
@@ -202,7 +202,7 @@ class Lexer {
     }
     std::string text(rest.substr(0, size));
     std::erase(text, '_');
-    add(is_float ? Kind::kFloat : Kind::kInteger, text);
+    add(is_float ? TokenKind::kFloat : TokenKind::kInteger, text);
     return size;
   }
 
@@ -240,7 +240,7 @@ class Lexer {
       }
     }
     if (i >= rest.size()) refuse("a string has no end");
-    add(Kind::kString, text);
+    add(TokenKind::kString, text);
     return i + 1;
   }
 
@@ -249,7 +249,7 @@ class Lexer {
                                          source_.begin() + static_cast<std::ptrdiff_t>(end), '\n'));
     at_ = end;
   }
-  void add(Kind kind, std::string_view text) {
+  void add(TokenKind kind, std::string_view text) {
     tokens_.push_back({kind, std::string(text), line_});
   }
   [[noreturn]] void refuse(const std::string& problem) const {

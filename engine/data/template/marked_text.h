@@ -20,6 +20,10 @@ enum Mark : std::uint8_t {
   kFirstOfCaller = 8,  ///< this bit and higher ones: defined by the caller
 };
 
+inline bool is_spoken(char mark) {
+  return (mark & kSpoken) != 0;
+}
+
 struct MarkedText {
   MarkedText() = default;
   explicit MarkedText(std::string text, std::uint8_t mark = 0)

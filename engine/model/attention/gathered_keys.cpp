@@ -12,12 +12,6 @@ namespace sherd::model {
 namespace {
 
 // Attention has other tokens than those whose positions a rank knows, and needs none.
-kernels::Documents attention_documents(const Pass& pass) {
-  kernels::Documents documents = pass.documents;
-  documents.positions = {};
-  return documents;
-}
-
 class GatheredKeys final : public Sequences {
  public:
   using Sequences::Sequences;

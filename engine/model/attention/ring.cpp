@@ -51,12 +51,6 @@ kernels::AttentionShape ring_attention(const ModelShape& shape, std::int64_t blo
 namespace {
 
 // Attention has other tokens than those whose positions a rank knows, and needs none.
-kernels::Documents attention_documents(const Pass& pass) {
-  kernels::Documents documents = pass.documents;
-  documents.positions = {};
-  return documents;
-}
-
 class RingOfKeys final : public Sequences {
  public:
   using Sequences::Sequences;

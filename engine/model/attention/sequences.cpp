@@ -67,6 +67,12 @@ class CachedSequences final : public Sequences {
 
 }  // namespace
 
+kernels::Documents Sequences::attention_documents(const Pass& pass) {
+  kernels::Documents documents = pass.documents;
+  documents.positions = {};
+  return documents;
+}
+
 Tensor Sequences::maxima_of(std::int64_t block, const Pass& pass) const {
   if (!pass.attention_maxima) return {};
   const kernels::AttentionShape attention = shape_.attention(block);

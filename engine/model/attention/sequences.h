@@ -34,6 +34,8 @@ class Sequences : protected Part {
  protected:
   /// Of Pass::attention_maxima, the part of the heads that this rank's attention kernels compute.
   Tensor maxima_of(std::int64_t block, const Pass& pass) const;
+  /// Pass::documents for kernels that are given whole sequences: without positions.
+  static kernels::Documents attention_documents(const Pass& pass);
 };
 
 std::unique_ptr<Sequences> make_sequences(Computation& computation);
