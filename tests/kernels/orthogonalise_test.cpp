@@ -45,7 +45,7 @@ Matrix as_matrix(const Values& values, std::int64_t rows, std::int64_t columns) 
   return Eigen::Map<const Matrix>(values.data(), rows, columns);
 }
 Eigen::VectorXd singular_values(const Values& values, std::int64_t rows, std::int64_t columns) {
-  return Eigen::BDCSVD<Matrix>(as_matrix(values, rows, columns)).singularValues();
+  return Eigen::JacobiSVD<Eigen::MatrixXd>(as_matrix(values, rows, columns)).singularValues();
 }
 
 // The five steps as they act on one singular value.
@@ -64,8 +64,8 @@ TEST(Orthogonalise, KeepsSingularVectorsAndBringsSingularValuesNearOne) {
     SCOPED_TRACE(fmt::format("{} x {}", rows, columns));
     const OwnedTensor matrix(DType::kF32, test::random_values(rows * columns, 2));
     const Values result = orthogonalised(*test::compute_stream(2), matrix, rows, columns).values();
-    const Eigen::BDCSVD<Matrix> svd(as_matrix(matrix.values(), rows, columns),
-                                    Eigen::ComputeThinU | Eigen::ComputeThinV);
+    const Eigen::JacobiSVD<Eigen::MatrixXd> svd(as_matrix(matrix.values(), rows, columns),
+                                                Eigen::ComputeThinU | Eigen::ComputeThinV);
     const double norm = svd.singularValues().norm() + 1e-7;
     const Eigen::VectorXd expected = svd.singularValues().unaryExpr(
         [&](double value) { return after_five_steps(value / norm); });
