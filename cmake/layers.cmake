@@ -24,6 +24,10 @@ function(sherd_layer name)
   else()
     list(FILTER sources EXCLUDE REGEX "/mpi[^/]*\\.cpp$")
   endif()
+  # A kernel's speed mustn't depend on what is compiled next to it.
+  if(NOT name STREQUAL "kernels")
+    sherd_batches(sources ${sources})
+  endif()
   # With CUDA they are shared: a dozen programs each with all kernels inside would be too large to
   # carry to a machine (./dev bundle).
   add_library(sherd_${name} ${layer_kind} ${sources})

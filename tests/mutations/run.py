@@ -138,6 +138,10 @@ def run(command, **options):
     return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options)
 
 
+def includes_of(batch):
+    return re.findall(r'^#include "(.*)"$', pathlib.Path(batch).read_text(), re.MULTILINE)
+
+
 class Workshop:
     """Compiles, links and runs; everything lies in one folder that is emptied as it goes."""
 
@@ -147,8 +151,12 @@ class Workshop:
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir()
         self.commands = {entry["file"]: entry for entry in json.loads((build / "compile_commands.json").read_text())}
+        # A file of a batch has the batch's command (cmake/batches.cmake).
+        self.batches = {str(ROOT / source): pathlib.Path(batch) for batch in self.commands if "/batches/" in batch
+                        for source in includes_of(batch)}
         self.links = {}
         self.prefix = None
+        self.rest = None, []
         self.gold = ["-fuse-ld=gold"] if shutil.which("ld.gold") else []
 
     def compile(self, mutation, text):
@@ -164,15 +172,32 @@ class Workshop:
         self.run_compiler(mutation, source, target, [])
         return target
 
+    def rest_of_batch(self, mutation):
+        """The other files of its batch, compiled once for all mutations of the file: the library's own object has
+        the file, too."""
+        if self.rest[0] != mutation.source:
+            batch = self.batches.get(str(mutation.source))
+            own = str(mutation.source.relative_to(ROOT))
+            others = [source for source in includes_of(batch) if source != own] if batch else []
+            objects = []
+            if others:
+                rest = self.folder / "batches" / "rest.cpp"
+                rest.parent.mkdir(exist_ok=True)
+                rest.write_text("".join(f'#include "{source}"\n' for source in others))
+                objects = [self.folder / "rest.o"]
+                self.run_compiler(mutation, rest, objects[0], [])
+            self.rest = mutation.source, objects
+        return self.rest[1]
+
     def run_compiler(self, mutation, source, target, options):
-        entry = self.commands[str(mutation.source)]
+        entry = self.commands[str(self.batches.get(str(mutation.source), mutation.source))]
         words = shlex.split(entry["command"])
-        if pathlib.Path(words[0]).name == "ccache":
+        while pathlib.Path(words[0]).name in ("compile.sh", "ccache"):
             del words[0]
         words[words.index("-o") + 1] = str(target)
         words[words.index("-c") + 1] = str(source)
         words = [{"-O3": "-O1", "-g1": "-g0"}.get(word, word) for word in words]
-        done = run([words[0], *options, *words[1:], "-w"], cwd=entry["directory"])
+        done = run([ROOT / "cmake/compile.sh", words[0], *options, *words[1:], "-w"], cwd=entry["directory"])
         if done.returncode != 0:
             raise RuntimeError(f"{mutation.name} doesn't compile:\n{done.stdout}")
 
@@ -188,7 +213,7 @@ class Workshop:
         target = self.folder / program
         words[words.index("-o") + 1] = str(target)
         first_object = next(i for i, word in enumerate(words) if word.endswith(".o"))
-        done = run(words[:first_object] + [str(compiled)] + words[first_object:] + self.gold, cwd=self.build)
+        done = run(words[:first_object] + [str(o) for o in compiled] + words[first_object:] + self.gold, cwd=self.build)
         if done.returncode != 0:
             raise RuntimeError(f"doesn't link:\n{done.stdout}")
         return target
@@ -208,7 +233,8 @@ class Workshop:
 
 def try_out(workshop, mutation):
     """'caught', 'lives' or 'hangs'."""
-    program = workshop.link(mutation.program, workshop.compile(mutation, mutation.apply()), mutation.values["in"])
+    compiled = [workshop.compile(mutation, mutation.apply()), *workshop.rest_of_batch(mutation)]
+    program = workshop.link(mutation.program, compiled, mutation.values["in"])
     result, output = workshop.passes(program, mutation.filter)
     program.unlink()
     return {True: "lives", False: "caught", None: "hangs"}[result], output
