@@ -11,7 +11,7 @@
 namespace sherd::engine {
 namespace {
 
-constexpr std::chrono::milliseconds kBetweenLooks{50}, kUntilItIsSaid{1000}, kLongestPause{60000};
+constexpr std::chrono::milliseconds kBetweenPolls{50}, kUntilItIsSaid{1000}, kLongestPause{60000};
 
 std::string checkpoint_path(const HookFacts& facts, std::int64_t step) {
   return facts.output_dir + "/checkpoints/" + checkpoint::step_directory_name(step);
@@ -157,7 +157,7 @@ void Hooks::wait(std::unique_lock<std::mutex>& lock, const Done& done) {
   finishing_ = true;
   const auto begin = HookOptions::Clock::now();
   bool said = false;
-  while (!changed_.wait_for(lock, kBetweenLooks, done)) {
+  while (!changed_.wait_for(lock, kBetweenPolls, done)) {
     const std::size_t waiting = jobs_.size() + (running_ ? 1 : 0);
     lock.unlock();
     if (!said && HookOptions::Clock::now() - begin >= kUntilItIsSaid) {
@@ -252,7 +252,7 @@ bool Hooks::pause(int attempt) {
     std::unique_lock lock(mutex_);
     const auto now = HookOptions::Clock::now();
     if (now >= until) return true;
-    changed_.wait_until(lock, std::min(until, now + kBetweenLooks));
+    changed_.wait_until(lock, std::min(until, now + kBetweenPolls));
   }
   return false;
 }

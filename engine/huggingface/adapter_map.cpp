@@ -12,7 +12,7 @@ namespace sherd::huggingface {
 namespace {
 
 constexpr std::string_view kBlock = "block.{}.";
-constexpr std::string_view kRoot = "base_model.model.";
+constexpr std::string_view kAdapterRoot = "base_model.model.";
 
 bool is_transposed(const Family& family) {
   for (const auto modules : family.modules) {
@@ -85,7 +85,7 @@ class Builder {
 
  private:
   std::string name_of(const Module& module, std::int64_t block) const {
-    return fmt::format("{}{}{}", kRoot, module.outside_prefix ? "" : family_.prefix,
+    return fmt::format("{}{}{}", kAdapterRoot, module.outside_prefix ? "" : family_.prefix,
                        with_number(module.theirs, block));
   }
 
@@ -161,7 +161,7 @@ class Builder {
       const NamedShape& ours = whole.ours[static_cast<std::size_t>(link.ours)];
       if (!is_of(ours.name, name)) continue;
       NamedShape theirs = whole.theirs[static_cast<std::size_t>(link.theirs)];
-      theirs.name = std::string(kRoot) + theirs.name;
+      theirs.name = std::string(kAdapterRoot) + theirs.name;
       const auto found = std::ranges::find(map_.theirs, theirs.name, &NamedShape::name);
       const auto number = static_cast<int>(found - map_.theirs.begin());
       if (found == map_.theirs.end()) map_.theirs.push_back(theirs);
@@ -181,8 +181,8 @@ class Builder {
     for (std::size_t i = 0, count = map_.theirs.size(); i < count; ++i) {
       NamedShape theirs = map_.theirs[i];
       if (!theirs.name.starts_with(in_files)) continue;
-      theirs.name =
-          fmt::format("{}{}.{}", kRoot, module.in_memory, theirs.name.substr(in_files.size()));
+      theirs.name = fmt::format("{}{}.{}", kAdapterRoot, module.in_memory,
+                                theirs.name.substr(in_files.size()));
       repeat(static_cast<int>(i), std::move(theirs));
     }
   }

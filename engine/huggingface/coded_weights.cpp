@@ -4,14 +4,14 @@
 #include <cmath>
 
 #include "core/error.h"
+#include "core/shape_text.h"
 
 namespace sherd::huggingface {
 namespace {
 
 using checkpoint::SafetensorsTensor;
-using checkpoint::shape_text;
 
-constexpr std::int64_t kBlock = 32;  ///< of 4-bit codes
+constexpr std::int64_t kCodeBlock = 32;  ///< of 4-bit codes
 
 std::int64_t blocks_in(std::int64_t size, std::int64_t block) {
   return (size + block - 1) / block;
@@ -57,13 +57,14 @@ bool CodedWeights::has_blocks(const std::string& name) const {
 void CodedWeights::check_blocks(const std::string& name,
                                 const std::vector<std::int64_t>& shape) const {
   std::vector<std::int64_t> scales = shape;
-  scales.back() /= kBlock;
+  scales.back() /= kCodeBlock;
   std::vector<std::int64_t> codes = scales;
-  codes.push_back(kBlock / 2);
+  codes.push_back(kCodeBlock / 2);
   for (const auto& [member, wanted] :
        {std::pair(name + "_blocks", codes), {name + "_scales", scales}}) {
     const SafetensorsTensor* tensor = folder_.find(member);
-    if (tensor && tensor->type == "U8" && tensor->shape == wanted && shape.back() % kBlock == 0) {
+    if (tensor && tensor->type == "U8" && tensor->shape == wanted &&
+        shape.back() % kCodeBlock == 0) {
       continue;
     }
     throw DataError("{}: tensor \"{}\" is {}; 4-bit weights {} need U8 {}", folder_.path(), member,
@@ -76,14 +77,15 @@ void CodedWeights::read_blocks(const std::string& name, std::int64_t first, std:
                                float* to, std::uint8_t* scratch) {
   constexpr float kValues[] = {0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f};
   constexpr int kBias = 127, kNan = 255;
-  const std::int64_t begin = first / kBlock, blocks = blocks_in(first + count, kBlock) - begin;
-  std::uint8_t* exponents = scratch + blocks * kBlock / 2;
-  reader_.read_bytes(folder_.places().at(name + "_blocks"), begin * kBlock / 2, blocks * kBlock / 2,
-                     scratch);
+  const std::int64_t begin = first / kCodeBlock,
+                     blocks = blocks_in(first + count, kCodeBlock) - begin;
+  std::uint8_t* exponents = scratch + blocks * kCodeBlock / 2;
+  reader_.read_bytes(folder_.places().at(name + "_blocks"), begin * kCodeBlock / 2,
+                     blocks * kCodeBlock / 2, scratch);
   reader_.read_bytes(folder_.places().at(name + "_scales"), begin, blocks, exponents);
   for (std::int64_t i = 0; i < count; ++i) {
-    const std::int64_t at = first + i - begin * kBlock;
-    const std::uint8_t exponent = exponents[at / kBlock];
+    const std::int64_t at = first + i - begin * kCodeBlock;
+    const std::uint8_t exponent = exponents[at / kCodeBlock];
     const int code = at % 2 == 0 ? scratch[at / 2] & 15 : scratch[at / 2] >> 4;
     const float value = (code & 8) != 0 ? -kValues[code & 7] : kValues[code & 7];
     if (exponent == kNan) {

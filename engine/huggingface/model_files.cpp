@@ -16,7 +16,7 @@
 namespace sherd::huggingface {
 namespace {
 
-constexpr std::int64_t kMaxFileBytes = std::int64_t{1} << 30;
+constexpr std::int64_t kMaxModelFileBytes = std::int64_t{1} << 30;
 constexpr const char* kFromName = "from.json";
 constexpr std::string_view kKeptName = "huggingface", kUnfinished = ".tmp";
 constexpr auto kTokenizerFiles = std::to_array<std::string_view>({
@@ -91,7 +91,7 @@ void copy_files(checkpoint::Disk& disk, const std::string& from, const std::stri
   for (const std::string& name : model_files(disk, from)) {
     if (is_tokenizer_file(name) != of_tokenizer) continue;
     write_model_file(disk, to, name,
-                     checkpoint::read_followed(disk, from + "/" + name, kMaxFileBytes));
+                     checkpoint::read_followed(disk, from + "/" + name, kMaxModelFileBytes));
   }
 }
 
@@ -111,8 +111,8 @@ bool keeps_tokenizer(checkpoint::Disk& disk, const std::string& kept,
 bool have_same_tokenizer(checkpoint::Disk& disk, const std::string& a, const std::string& b) {
   const std::string of_a = a + "/tokenizer.json", of_b = b + "/tokenizer.json";
   return of_a == of_b || !checkpoint::exists(disk, of_a) || !checkpoint::exists(disk, of_b) ||
-         checkpoint::read_followed(disk, of_a, kMaxFileBytes) ==
-             checkpoint::read_followed(disk, of_b, kMaxFileBytes);
+         checkpoint::read_followed(disk, of_a, kMaxModelFileBytes) ==
+             checkpoint::read_followed(disk, of_b, kMaxModelFileBytes);
 }
 
 void keep_files(checkpoint::Disk& disk, const std::string& output_dir, const KeptFolders& folders) {

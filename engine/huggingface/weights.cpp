@@ -9,6 +9,7 @@
 
 #include "checkpoint/format/strict_json.h"
 #include "core/error.h"
+#include "core/shape_text.h"
 
 namespace sherd::huggingface {
 namespace {
@@ -16,9 +17,8 @@ namespace {
 using checkpoint::printable;
 using checkpoint::SafetensorsFolder;
 using checkpoint::SafetensorsTensor;
-using checkpoint::shape_text;
 
-constexpr std::int64_t kChunk =
+constexpr std::int64_t kReadChunk =
     1 << 18;  ///< elements that are read, converted and copied at a time
 constexpr std::string_view kEmbedding = "embedding.token.weight", kHead = "head.weight";
 
@@ -91,13 +91,13 @@ class ChunkReader {
         replaced_(replaced),
         reader_(disk, folder),
         coded_(disk, folder, codes) {
-    SHERD_CHECK(buffer.bytes() >= 3 * kChunk * 4, "a buffer of {} bytes", buffer.bytes());
+    SHERD_CHECK(buffer.bytes() >= 3 * kReadChunk * 4, "a buffer of {} bytes", buffer.bytes());
     out_ = static_cast<float*>(buffer.data);
-    run_ = out_ + kChunk;
-    scratch_ = reinterpret_cast<std::uint16_t*>(run_ + kChunk);
+    run_ = out_ + kReadChunk;
+    scratch_ = reinterpret_cast<std::uint16_t*>(run_ + kReadChunk);
   }
 
-  /// Elements [first, first + count) of a parameter, at most kChunk of them.
+  /// Elements [first, first + count) of a parameter, at most kReadChunk of them.
   float* fill(const std::vector<Source>& sources, std::int64_t first, std::int64_t count) {
     fill_from(sources, first, count, out_, run_,
               [this](int theirs, std::int64_t from, std::int64_t number, float* to) {
@@ -135,8 +135,8 @@ class ChunkReader {
   std::vector<float> mean_row(const std::vector<Source>& sources, std::int64_t numel,
                               std::int64_t columns) {
     std::vector<double> sums(static_cast<std::size_t>(columns));
-    for (std::int64_t first = 0; first < numel; first += kChunk) {
-      const std::int64_t count = std::min(kChunk, numel - first);
+    for (std::int64_t first = 0; first < numel; first += kReadChunk) {
+      const std::int64_t count = std::min(kReadChunk, numel - first);
       const float* values = fill(sources, first, count);
       for (std::int64_t i = 0; i < count; ++i) {
         sums[static_cast<std::size_t>((first + i) % columns)] += static_cast<double>(values[i]);
@@ -305,7 +305,7 @@ FolderWeights::Statistics FolderWeights::load(const sharding::State& wanted, Ten
     for (std::int64_t at = 0, count = 0; at < piece.count; at += count) {
       const std::int64_t element = piece.first_element + at;
       const std::int64_t first = sharding::element_of_tensor(tensor, band, element);
-      count = std::min(kChunk, piece.count - at);
+      count = std::min(kReadChunk, piece.count - at);
       if (!band.is_whole()) count = std::min(count, band.columns - element % band.columns);
       const NamedShape& stored = map_.ours[number];
       const float* chunk = nullptr;

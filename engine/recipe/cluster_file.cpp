@@ -11,12 +11,12 @@
 namespace sherd::engine {
 namespace {
 
-const std::vector<std::string_view> kKeys = {"machines", "ranks_per_machine", "device", "memory",
-                                             "within",   "between",           "host",   "servers"};
+const std::vector<std::string_view> kClusterKeys = {
+    "machines", "ranks_per_machine", "device", "memory", "within", "between", "host", "servers"};
 const std::vector<std::string_view> kLinkKeys = {"bandwidth", "latency_us"};
 const std::vector<std::string_view> kDevices = {"A100", "H100", "H200", "cpu"};
 
-struct Block {
+struct ClusterBlock {
   const RawValue& value;
   std::string where;  // "cluster.yaml", "cluster.yaml: within"
 
@@ -44,7 +44,7 @@ struct Block {
   }
 };
 
-std::int64_t count_of(const Block& cluster, std::string_view key) {
+std::int64_t count_of(const ClusterBlock& cluster, std::string_view key) {
   const RawValue* const raw = cluster.find(key);
   if (raw == nullptr) {
     throw UsageError("{}: {} is missing. Give a number, such as {}: 8.", cluster.where, key, key);
@@ -73,10 +73,10 @@ std::int64_t bytes_of(const RawValue& raw, const std::string& where) {
   }
 }
 
-ClusterLink link_of(const Block& cluster, std::string_view key) {
+ClusterLink link_of(const ClusterBlock& cluster, std::string_view key) {
   const RawValue* const raw = cluster.find(key);
   if (raw == nullptr) return {};
-  const Block link{*raw, fmt::format("{}: {}", cluster.where, key)};
+  const ClusterBlock link{*raw, fmt::format("{}: {}", cluster.where, key)};
   link.check(kLinkKeys);
   ClusterLink made;
   if (const RawValue* const bandwidth = link.find("bandwidth")) {
@@ -97,7 +97,7 @@ ClusterLink link_of(const Block& cluster, std::string_view key) {
   return made;
 }
 
-std::string device_of(const Block& cluster) {
+std::string device_of(const ClusterBlock& cluster) {
   const RawValue* const raw = cluster.find("device");
   if (raw == nullptr) {
     throw UsageError("{}: device is missing. Give {}.", cluster.where,
@@ -120,8 +120,8 @@ std::string device_of(const Block& cluster) {
 
 Cluster cluster_from(const std::string& yaml, const std::string& where) {
   const RawValue raw = parse_value(yaml, where);
-  const Block cluster{raw, where};
-  cluster.check(kKeys);
+  const ClusterBlock cluster{raw, where};
+  cluster.check(kClusterKeys);
   Cluster made{.machines = count_of(cluster, "machines"),
                .ranks_per_machine = count_of(cluster, "ranks_per_machine"),
                .device = device_of(cluster),

@@ -4,7 +4,7 @@ namespace sherd::engine {
 namespace {
 
 // clang-format off
-constexpr ForeignKey kKeys[] = {
+constexpr ForeignKey kForeignKeys[] = {
     // In the order of our blocks.
     {"threads", "run.num_threads"},
     {"out_dir output dump_folder logging_dir save_dir", "run.output_dir"},
@@ -258,7 +258,7 @@ constexpr ForeignKey kKeys[] = {
     {"replication replication_factor replication_jump", "", "checkpoints aren't copied to the memory of other machines."},
 };
 
-constexpr ForeignBlock kBlocks[] = {
+constexpr ForeignBlock kForeignBlocks[] = {
     {"trainer train trainer_args training_arguments", "training"},
     {"scheduler lr_schedule", "lr_scheduler"},
     {"zero fsdp zero3 fsdp_config deepspeed", "zero_optimization"},
@@ -323,10 +323,10 @@ constexpr ForeignChoice kChoices[] = {
 }  // namespace
 
 std::span<const ForeignKey> foreign_keys() {
-  return kKeys;
+  return kForeignKeys;
 }
 std::span<const ForeignBlock> foreign_blocks() {
-  return kBlocks;
+  return kForeignBlocks;
 }
 std::span<const ForeignChoice> foreign_choices() {
   return kChoices;

@@ -12,14 +12,14 @@
 namespace sherd::engine {
 namespace {
 
-constexpr std::string_view kFrom = "model.from";
+constexpr std::string_view kModelFrom = "model.from";
 constexpr std::string_view kLength = "model.max_seq_length";
 constexpr std::string_view kTokenizer = "data.tokenizer";
 constexpr std::string_view kVocabulary = "model.vocab_size";
 constexpr std::string_view kAdded = "model.add_special_tokens";
 // Keys that don't determine the model.
 constexpr auto kRunsOwn = std::to_array<std::string_view>(
-    {kFrom, kAdded, "model.dropout", kLength, "model.init_std", "moe.balance_scope",
+    {kModelFrom, kAdded, "model.dropout", kLength, "model.init_std", "moe.balance_scope",
      "moe.balance_loss", "moe.z_loss", "moe.bias_update_rate", "moe.buffer_rows"});
 
 // The folder, or the copy that the run keeps; "" if there is neither.
@@ -95,10 +95,10 @@ void add_tokens(Resolution& recipe, const huggingface::ModelConfig& config) {
 
 bool take_model_from(Resolution& recipe) {
   const std::string from = recipe.values().model.from;
-  if (!recipe.is_set(kFrom) || from.empty()) return true;
+  if (!recipe.is_set(kModelFrom) || from.empty()) return true;
   const std::string folder = find_folder(recipe.values());
   if (folder.empty()) {
-    recipe.refuse({kFrom}, "model.from is {}, and there is no such folder.", from);
+    recipe.refuse({kModelFrom}, "model.from is {}, and there is no such folder.", from);
     return false;
   }
   auto& disk = checkpoint::posix_disk();
@@ -145,8 +145,8 @@ bool take_model_from(Resolution& recipe) {
   if (!recipe.is_set("data.format") && has_tokenizer) {
     recipe.assign({"data.format",
                    {.kind = RawValue::Kind::kPlain, .text = "text"},
-                   {Origin::Kind::kFile, std::string(kFrom)},
-                   std::string(kFrom)});
+                   {Origin::Kind::kFile, std::string(kModelFrom)},
+                   std::string(kModelFrom)});
   }
   const bool is_text = recipe.is_set("data.format") &&
                        (data.format == DataFormat::kText || data.format == DataFormat::kChat);
@@ -155,8 +155,8 @@ bool take_model_from(Resolution& recipe) {
   if (!recipe.is_set(kTokenizer) && (is_text || (is_bin && has_tokenizer))) {
     recipe.assign({std::string(kTokenizer),
                    {.kind = RawValue::Kind::kQuoted, .text = folder},
-                   {Origin::Kind::kFile, std::string(kFrom)},
-                   std::string(kFrom)});
+                   {Origin::Kind::kFile, std::string(kModelFrom)},
+                   std::string(kModelFrom)});
   }
   if (has_tokenizer && data.tokenizer == from) data.tokenizer = folder;
   if (recipe.is_set(kTokenizer) && !data.tokenizer.empty()) note_other_tokenizer(recipe, folder);

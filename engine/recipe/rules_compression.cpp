@@ -9,7 +9,7 @@
 namespace sherd::engine {
 namespace {
 
-constexpr std::string_view kRank = "powersgd.rank", kRatio = "dgc.compress_ratio";
+constexpr std::string_view kLowRank = "powersgd.rank", kRatio = "dgc.compress_ratio";
 
 // Keys that can't be used with a compressed sum, and whether they are.
 std::vector<std::pair<std::string_view, bool>> others_of(const Recipe& values) {
@@ -63,13 +63,13 @@ void check_one(Resolution& recipe, std::string_view key, const std::string& valu
 void check_compression(Resolution& recipe) {
   const Recipe& values = recipe.values();
   if (values.powersgd.active()) {
-    check_one(recipe, kRank, fmt::format("{}", values.powersgd.rank));
+    check_one(recipe, kLowRank, fmt::format("{}", values.powersgd.rank));
   }
   if (!values.dgc.active()) return;
   check_one(recipe, kRatio, fmt::format("{}", values.dgc.compress_ratio));
   if (values.powersgd.active()) {
-    recipe.refuse({kRank, kRatio}, "{} and {} compress the same sums. Leave out one of the two.",
-                  kRank, kRatio);
+    recipe.refuse({kLowRank, kRatio}, "{} and {} compress the same sums. Leave out one of the two.",
+                  kLowRank, kRatio);
   }
   if (values.optimizer.type != OptimizerType::kSgd) {
     recipe.refuse({kRatio, "optimizer.type"},

@@ -38,7 +38,7 @@ void check_widths(Resolution& recipe) {
 }
 
 // What latent attention isn't combined with.
-void check_company(Resolution& recipe) {
+void check_latent_company(Resolution& recipe) {
   const Recipe& values = recipe.values();
   const Recipe::Model& model = values.model;
   const auto refuse = [&](bool is, std::string_view key, std::string_view what) {
@@ -140,7 +140,7 @@ void check_latent_attention(Resolution& recipe) {
   check_query_growth(recipe);
   if (recipe.values().model.kv_lora_rank == 0) return;
   check_widths(recipe);
-  check_company(recipe);
+  check_latent_company(recipe);
 }
 
 }  // namespace sherd::engine

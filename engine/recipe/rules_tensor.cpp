@@ -9,7 +9,7 @@
 namespace sherd::engine {
 namespace {
 
-constexpr std::string_view kDegree = "parallelism.tensor_parallel_degree";
+constexpr std::string_view kTensorDegree = "parallelism.tensor_parallel_degree";
 constexpr std::string_view kContext = "parallelism.context_parallel_degree";
 
 constexpr std::string_view kSumOrder = "parallelism.sum_order";
@@ -89,12 +89,12 @@ void check_blocks(Resolution& recipe) {
   int nearest = degree - 1;
   while (!model::cuts_between_blocks(whole, nearest)) --nearest;
   const model::ModelShape part = model::tensor_part(whole, degree, 0);
-  recipe.refuse({kDegree, "adapter.base_dtype"},
+  recipe.refuse({kTensorDegree, "adapter.base_dtype"},
                 "{} is {}, and adapter.base_dtype nf4 has blocks of {} numbers of a row, which "
                 "ranks can't split: a rank's rows would be {}, {} and {} wide. Use {}: {}, or "
                 "adapter.base_dtype: param_dtype.",
-                kDegree, degree, model::kQuantisedBlock, part.width, part.heads_width(),
-                part.ffn_width, kDegree, nearest);
+                kTensorDegree, degree, model::kQuantisedBlock, part.width, part.heads_width(),
+                part.ffn_width, kTensorDegree, nearest);
 }
 
 }  // namespace
@@ -103,10 +103,10 @@ void check_tensor_ranks(Resolution& recipe) {
   const Recipe& values = recipe.values();
   const std::int64_t degree = values.parallelism.tensor_parallel_degree;
   if (values.parallelism.sequence_parallel && degree == 1) {
-    return recipe.refuse({kSequence, kDegree},
+    return recipe.refuse({kSequence, kTensorDegree},
                          "{} is true, but tokens are shared among tensor ranks, and {} is 1. Use "
                          "{}: 2, or {}: false.",
-                         kSequence, kDegree, kDegree, kSequence);
+                         kSequence, kTensorDegree, kTensorDegree, kSequence);
   }
   if (degree <= 1 && !is_canonical(values)) return;
   if (is_canonical(values)) {
@@ -116,7 +116,7 @@ void check_tensor_ranks(Resolution& recipe) {
     }
   }
   if (is_canonical(values) && !check_sizes(recipe, kSumOrder, 1)) return;
-  if (check_sizes(recipe, kDegree, static_cast<int>(degree))) check_blocks(recipe);
+  if (check_sizes(recipe, kTensorDegree, static_cast<int>(degree))) check_blocks(recipe);
 }
 
 void check_context_ranks(Resolution& recipe) {

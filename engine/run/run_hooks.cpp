@@ -14,7 +14,7 @@ using Clock = HookOptions::Clock;
 
 // Once the training is over, the signal's alarm has nothing to guard but the hooks. A signal may
 // still come, so it is asked for again and again.
-class TimeLeft {
+class HookTimeLeft {
  public:
   std::optional<Clock::time_point> end() {
     const std::lock_guard lock(mutex_);
@@ -50,7 +50,7 @@ std::unique_ptr<Hooks> run_hooks(const Recipe& recipe, const OutputFolder& outpu
   options.disk = &output.disk();
   options.lock = output.lock();
   options.say = [&progress](const std::string& text) { progress.message(text); };
-  options.deadline = [left = std::make_shared<TimeLeft>()] { return left->end(); };
+  options.deadline = [left = std::make_shared<HookTimeLeft>()] { return left->end(); };
   return std::make_unique<Hooks>(std::move(options));
 }
 

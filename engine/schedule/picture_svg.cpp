@@ -22,18 +22,19 @@ constexpr Look kLooks[] = {
     {ActionKind::kWeightGradient, "weight_gradient", "weight gradients"},
 };
 
-double milliseconds(Duration time) {
+double svg_milliseconds(Duration time) {
   return std::chrono::duration<double, std::milli>(time).count();
 }
 
 // What a title says of an action's time.
 std::string time_text(const Span& span, Duration makespan, TimeUnit unit) {
   if (unit == TimeUnit::kMilliseconds) {
-    return fmt::format("{:.4g} to {:.4g} ms", milliseconds(span.begin), milliseconds(span.end));
+    return fmt::format("{:.4g} to {:.4g} ms", svg_milliseconds(span.begin),
+                       svg_milliseconds(span.end));
   }
-  const double percent = 100.0 / milliseconds(makespan);
-  return fmt::format("{:.4g} to {:.4g} % of the step", percent * milliseconds(span.begin),
-                     percent * milliseconds(span.end));
+  const double percent = 100.0 / svg_milliseconds(makespan);
+  return fmt::format("{:.4g} to {:.4g} % of the step", percent * svg_milliseconds(span.begin),
+                     percent * svg_milliseconds(span.end));
 }
 
 bool holds_number(const Action& action, double width) {
@@ -96,7 +97,7 @@ std::string picture_svg(const Schedule& schedule, const Simulation& run, TimeUni
       "ranks "
       "compute in {}\">\n",
       kWidth, kRow * static_cast<double>(num_ranks), num_ranks,
-      unit == TimeUnit::kMilliseconds ? fmt::format("{:.4g} ms", milliseconds(run.makespan))
+      unit == TimeUnit::kMilliseconds ? fmt::format("{:.4g} ms", svg_milliseconds(run.makespan))
                                       : "a step");
   bool used[std::size(kLooks)] = {}, has_numbers = false;
   for (std::size_t rank = 0; rank < num_ranks; ++rank) {

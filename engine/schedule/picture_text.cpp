@@ -15,7 +15,7 @@ struct Row {
   std::string label, text;
 };
 
-double milliseconds(Duration time) {
+double as_milliseconds(Duration time) {
   return std::chrono::duration<double, std::milli>(time).count();
 }
 
@@ -95,7 +95,7 @@ class TextPicture::Canvas {
 
   std::string time_line(std::size_t begin, std::size_t count) const {
     const bool share = unit_ == TimeUnit::kShareOfStep;
-    const double whole = share ? 100.0 : milliseconds(makespan_);
+    const double whole = share ? 100.0 : as_milliseconds(makespan_);
     const auto at = [&](std::size_t column) {
       return fmt::format("{:.4g}", static_cast<double>(column) / width_ * whole);
     };

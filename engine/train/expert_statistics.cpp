@@ -9,7 +9,7 @@
 namespace sherd::engine {
 namespace {
 
-constexpr const char* kName = "expert counts";
+constexpr const char* kStatisticsName = "expert counts";
 
 std::int64_t numel_of(const TrainingOptions& options) {
   return options.model.num_layers * (options.model.moe.experts + 2);
@@ -40,7 +40,7 @@ std::vector<BufferSpec> ExpertStatistics::buffers(const TrainingOptions& options
   if (!options.model.moe.active()) return {};
   std::vector<BufferSpec> buffers = {
       totals_buffer(options),
-      sharding::exchange_buffer(kName, static_cast<int>(numel_of(options)), world_size)};
+      sharding::exchange_buffer(kStatisticsName, static_cast<int>(numel_of(options)), world_size)};
   if (needs_previous(options)) buffers.push_back(previous_buffer(options));
   return buffers;
 }
@@ -48,7 +48,7 @@ std::vector<BufferSpec> ExpertStatistics::buffers(const TrainingOptions& options
 sharding::Traffic ExpertStatistics::traffic(const TrainingOptions& options,
                                             const sharding::Mesh& mesh) {
   if (!options.model.moe.active()) return {};
-  return sharding::exchange_traffic(kName, static_cast<int>(numel_of(options)),
+  return sharding::exchange_traffic(kStatisticsName, static_cast<int>(numel_of(options)),
                                     group_along(mesh, mesh.all_axes()));
 }
 
@@ -56,7 +56,7 @@ ExpertStatistics::ExpertStatistics(const TrainingOptions& options, const shardin
     : options_(options), rank_(rank) {
   if (!options.model.moe.active()) return;
   totals_.emplace(rank, totals_buffer(options));
-  exchange_.emplace(rank, kName, static_cast<int>(numel_of(options)));
+  exchange_.emplace(rank, kStatisticsName, static_cast<int>(numel_of(options)));
   if (needs_previous(options)) previous_.emplace(rank, previous_buffer(options));
 }
 
@@ -121,7 +121,7 @@ std::shared_ptr<const ExpertReport> ExpertStatistics::add_up() {
   std::vector<double> own(counts, counts + totals_->host().numel), sums(own.size());
   // Tensor ranks have the same tokens, and decide alike.
   if (!rank_.contributes_tokens()) std::ranges::fill(own, 0.0);
-  for (const std::span<const double> of_rank : exchange_->all_gather(kName, own)) {
+  for (const std::span<const double> of_rank : exchange_->all_gather(kStatisticsName, own)) {
     for (std::size_t i = 0; i < sums.size(); ++i) sums[i] += of_rank[i];
   }
   const model::ModelShape& shape = options_.model;

@@ -23,7 +23,7 @@ using Clock = ControlClock;
 using std::chrono::milliseconds;
 
 constexpr milliseconds kForAnAddress{5000}, kForAByte{1000};
-constexpr std::size_t kSecretLength = 32, kLongestSecret = 1024;
+constexpr std::size_t kSecretLength = 32, kSecretLimit = 1024;
 constexpr char kWelcome = '+', kRefused = '-';
 
 bool wait_for(int file, short events, Clock::time_point deadline) {
@@ -146,7 +146,7 @@ Door::Door(const Options& options)
     : listening_(tcp_socket(0)),
       secret_(options.secret.empty() ? drawn_secret() : options.secret),
       patience_(options.for_a_greeting) {
-  SHERD_CHECK(secret_.size() <= kLongestSecret, "a secret of {} bytes", secret_.size());
+  SHERD_CHECK(secret_.size() <= kSecretLimit, "a secret of {} bytes", secret_.size());
   const bool loopback = options.loopback;
   // The port of a run that has just ended may still be waited for.
   const int on = 1;
@@ -179,7 +179,7 @@ struct Guest {
 enum class Said { kPart, kAll, kNothingMore };
 
 Said read_greeting(Guest& guest, std::size_t length) {
-  char bytes[kLongestSecret + 4];
+  char bytes[kSecretLimit + 4];
   const ssize_t got =
       ::recv(guest.socket.file(), bytes, length - guest.greeting.size(), MSG_DONTWAIT);
   if (got < 0 && (errno == EAGAIN || errno == EINTR)) return Said::kPart;

@@ -22,7 +22,7 @@ namespace {
 
 using test::SaveWorld;
 
-constexpr std::int64_t kMiB = 1 << 20;
+constexpr std::int64_t kWrittenMiB = 1 << 20;
 
 using Names = std::vector<std::string>;
 
@@ -52,7 +52,8 @@ TEST(Writer, ARingSmallerThanTheSliceChangesNothing) {
       {"b", "param", {1543, 1001}, DType::kF32},
       {"a", "exp_avg", {1 << 20, 3}, DType::kBF16},
   };
-  for (const std::int64_t ring : {4 * kMiB, 4 * kMiB + 4096, 9 * kMiB + 8192, 64 * kMiB}) {
+  for (const std::int64_t ring :
+       {4 * kWrittenMiB, 4 * kWrittenMiB + 4096, 9 * kWrittenMiB + 8192, 64 * kWrittenMiB}) {
     const test::TempFolder folder;
     SaveWorld save(folder.path(), 2, tensors, posix_disk(), ring, 3);
     ASSERT_TRUE(save.save(1).committed) << ring;
@@ -211,7 +212,7 @@ TEST(Writer, AHoleBetweenRanksIsNotCommitted) {
 TEST(Writer, UpdatesAfterTheCopyDontReachTheCheckpoint) {
   const std::vector<sharding::StateTensor> tensors = {{"a", "param", {5 << 20}, DType::kF32}};
   const test::TempFolder folder;
-  SaveWorld save(folder.path(), 1, tensors, posix_disk(), 20 * kMiB, 2);
+  SaveWorld save(folder.path(), 1, tensors, posix_disk(), 20 * kWrittenMiB, 2);
   save.known(0).fill(1);
   save.writer(0).begin(1, make_save_uuid(), save.known(0).state());
   save.writer(0).wait_copied();
@@ -284,9 +285,9 @@ TEST(Writer, ARankThatGivesUpDuringTheCommitTakesNothingOutOfIt) {
 }
 
 TEST(Writer, TheRingIsAsLargeAsItsBlocks) {
-  EXPECT_EQ(staging_bytes({}), 4 * kMiB);
-  EXPECT_EQ(staging_bytes({1}), 4 * kMiB);
-  EXPECT_EQ(staging_bytes({4 * kMiB + 1, 2}), 4 * kMiB + 8192);
+  EXPECT_EQ(staging_bytes({}), 4 * kWrittenMiB);
+  EXPECT_EQ(staging_bytes({1}), 4 * kWrittenMiB);
+  EXPECT_EQ(staging_bytes({4 * kWrittenMiB + 1, 2}), 4 * kWrittenMiB + 8192);
 }
 
 TEST(Writer, UuidsDiffer) {

@@ -65,7 +65,7 @@ checkpoint: {interval: )" + std::to_string(interval) +
   /// Kills `times` processes; a run that comes to its end is looked at, and a new one begins.
   void kill_at_random_moments(int times) {
     std::mt19937 random(20260102);
-    for (int i = 0; i < times && !testing::Test::HasFailure(); ++i) {
+    for (int i = 0; i < times && !::testing::Test::HasFailure(); ++i) {
       SCOPED_TRACE("kill " + std::to_string(i) + ", run " + std::to_string(num_runs_));
       Child child(command(run_name()));
       // Most have saved something, however slow the machine is; the others may be hit at the start.
@@ -194,14 +194,14 @@ checkpoint: {interval: )" + std::to_string(interval) +
 
 void kill_train(int interval, int times, bool on_disk = false) {
   TrainCrash crash(interval, on_disk);
-  if (testing::Test::HasFailure()) return;
+  if (::testing::Test::HasFailure()) return;
   crash.kill_at_random_moments(times);
   // A process may come to its end before it is killed, but not as a rule.
   EXPECT_GE(crash.num_killed(), times / 2);
   EXPECT_GE(crash.num_acknowledged(), times / 2);
-  testing::Test::RecordProperty("killed", crash.num_killed());
-  testing::Test::RecordProperty("acknowledged", crash.num_acknowledged());
-  testing::Test::RecordProperty("runs", crash.num_runs());
+  ::testing::Test::RecordProperty("killed", crash.num_killed());
+  ::testing::Test::RecordProperty("acknowledged", crash.num_acknowledged());
+  ::testing::Test::RecordProperty("runs", crash.num_runs());
 }
 
 TEST(TrainCrash, KilledAtRandomMomentsIsTheRunThatWasNotKilled) {

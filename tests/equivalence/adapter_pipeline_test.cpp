@@ -23,7 +23,7 @@ engine::TrainingOptions adapted(bool tied, std::vector<std::string> trained) {
   return tiny_training(shape, 0.05f);  // clips
 }
 
-engine::TrainingOptions quantised(engine::TrainingOptions options) {
+engine::TrainingOptions quantised_pipeline(engine::TrainingOptions options) {
   options.nf4_base = true;
   return options;
 }
@@ -58,7 +58,7 @@ TEST(AdapterPipeline, FrozenEndsHaveThemTooTiedOrNot) {
 
 TEST(AdapterPipeline, AQuantisedBaseIsDecodedOnTheRankThatHasIt) {
   for (const MeshCase& each : kPipelines) {
-    expect_bits_of_one_rank(quantised(adapted(false, {"norm1"})), each);
+    expect_bits_of_one_rank(quantised_pipeline(adapted(false, {"norm1"})), each);
   }
 }
 

@@ -36,7 +36,8 @@ engine::TrainingOptions options_of(model::ModelShape shape, ContextMethod method
   return options;
 }
 
-void expect_equal(const engine::TrainingOptions& options, const Case& each, int num_steps = 3) {
+void expect_equal_in_context(const engine::TrainingOptions& options, const Case& each,
+                             int num_steps = 3) {
   EXPECT_EQ(difference(run(options, each, num_steps), same_batch(options, each, {}, num_steps)), "")
       << name_of(each) << ", method " << static_cast<int>(options.model.context.method)
       << ", sequence parallel " << options.model.part.sequence_parallel;
@@ -58,7 +59,7 @@ TEST_P(CanonicalContext, EveryMeshHasTheBitsOfOneRank) {
                              Case{.context = 4, .stage = 3, .micro_steps = 2},
                              Case{.context = 2, .shards = 2, .replicas = 2, .stage = 3},
                              Case{.context = 2, .pipeline = 2, .stage = 2, .micro_steps = 3}}) {
-      expect_equal(options, each);
+      expect_equal_in_context(options, each);
     }
   }
 }
@@ -68,7 +69,7 @@ TEST_P(CanonicalContext, GroupsOfTheBatchAndDividedReplicasHaveTheBitsOfOneRank)
   const engine::TrainingOptions options = options_of(cuttable_form("llama"), GetParam());
   const Case divided{
       .context = 2, .shards = 2, .replicas = 2, .stage = 3, .divides_optimizer = true};
-  expect_equal(options, divided, 2);
+  expect_equal_in_context(options, divided, 2);
   const Case ranks{.context = 2, .shards = 2, .stage = 2, .micro_steps = 2};
   EXPECT_EQ(difference(run(options, ranks, 2, 2), run(options, {.micro_steps = 4}, 2, 2)), "");
 }
@@ -76,8 +77,8 @@ TEST_P(CanonicalContext, GroupsOfTheBatchAndDividedReplicasHaveTheBitsOfOneRank)
 // As many ranks as there are groups; tied ends, learned positions, biases.
 TEST_P(CanonicalContext, EightRanksHaveTheBitsOfOne) {
   const engine::TrainingOptions options = options_of(cuttable_form("gpt2"), GetParam());
-  expect_equal(options, {.context = 8, .stage = 2, .micro_steps = 2}, 2);
-  expect_equal(options, {.context = 2, .tensor = 4, .stage = 3}, 2);
+  expect_equal_in_context(options, {.context = 8, .stage = 2, .micro_steps = 2}, 2);
+  expect_equal_in_context(options, {.context = 2, .tensor = 4, .stage = 3}, 2);
 }
 
 TEST_P(CanonicalContext, SeveralSequencesOfAMicroBatchAreInEveryGroup) {
@@ -85,8 +86,8 @@ TEST_P(CanonicalContext, SeveralSequencesOfAMicroBatchAreInEveryGroup) {
     engine::TrainingOptions options = options_of(cuttable_form(form), GetParam());
     options.model.sequences = 3;
     options.model.dropout = 0.0;
-    expect_equal(options, {.context = 4, .stage = 3, .micro_steps = 2}, 2);
-    expect_equal(options, {.context = 2, .tensor = 2, .shards = 2, .stage = 1}, 2);
+    expect_equal_in_context(options, {.context = 4, .stage = 3, .micro_steps = 2}, 2);
+    expect_equal_in_context(options, {.context = 2, .tensor = 2, .shards = 2, .stage = 1}, 2);
   }
 }
 
@@ -97,22 +98,22 @@ TEST_P(CanonicalContext, ChunksOfLogitsChangeNoBit) {
     options.model.sequences = 16;
     options.model.dropout = 0.0;
     EXPECT_GT(model::logits_chunks_of_groups(options.model), 1);
-    expect_equal(options, {.context = 2, .tensor = 2, .stage = 3}, 2);
-    expect_equal(options, {.context = 4, .stage = 1}, 2);
+    expect_equal_in_context(options, {.context = 2, .tensor = 2, .stage = 3}, 2);
+    expect_equal_in_context(options, {.context = 4, .stage = 1}, 2);
   }
 }
 
 TEST_P(CanonicalContext, PipelinesWithHalvesOfBackwardsHaveTheBitsOfOneRank) {
   engine::TrainingOptions options = options_of(cuttable_form("llama"), GetParam());
   options.model.part.sequence_parallel = true;
-  expect_equal(options,
-               {.context = 2,
-                .tensor = 2,
-                .pipeline = 2,
-                .stage = 1,
-                .micro_steps = 2,
-                .order = schedule::Order::kZbH1},
-               2);
+  expect_equal_in_context(options,
+                          {.context = 2,
+                           .tensor = 2,
+                           .pipeline = 2,
+                           .stage = 1,
+                           .micro_steps = 2,
+                           .order = schedule::Order::kZbH1},
+                          2);
 }
 
 // Key/value heads of which ranks hold copies: what their query heads add up to goes over context ranks before.
@@ -121,8 +122,8 @@ TEST(CanonicalContext, GatheredKeysThatTensorRanksShareHaveTheBitsOfOneRank) {
     for (const DType dtype : {DType::kF32, DType::kBF16}) {
       const engine::TrainingOptions options =
           options_of(cuttable_form(form), ContextMethod::kAllGather, dtype);
-      expect_equal(options, {.context = 4, .stage = 1}, 2);
-      expect_equal(options, {.context = 2, .tensor = 4, .stage = 2}, 2);
+      expect_equal_in_context(options, {.context = 4, .stage = 1}, 2);
+      expect_equal_in_context(options, {.context = 2, .tensor = 4, .stage = 2}, 2);
     }
   }
 }
@@ -135,7 +136,7 @@ TEST(CanonicalSequenceParallel, EveryMeshHasTheBitsOfOneRank) {
     for (const Case& each : {Case{.tensor = 2, .stage = 1, .micro_steps = 2},
                              Case{.tensor = 4, .shards = 2, .stage = 3}, Case{.tensor = 8},
                              Case{.context = 2, .tensor = 2, .shards = 2, .stage = 2}}) {
-      expect_equal(options, each);
+      expect_equal_in_context(options, each);
     }
   }
 }
@@ -143,7 +144,7 @@ TEST(CanonicalSequenceParallel, EveryMeshHasTheBitsOfOneRank) {
 TEST(CanonicalContext, SixteenRanksHaveTheBitsOfOne) {
   engine::TrainingOptions options = options_of(cuttable_form("gpt2"), ContextMethod::kAllGather);
   options.model.part.sequence_parallel = true;
-  expect_equal(options, {.context = 2, .tensor = 4, .shards = 2, .stage = 3}, 2);
+  expect_equal_in_context(options, {.context = 2, .tensor = 4, .shards = 2, .stage = 3}, 2);
 }
 
 TEST(CanonicalContext, OptimizersThatNeedWholeTensorsHaveTheBitsOfOneRank) {
@@ -152,7 +153,7 @@ TEST(CanonicalContext, OptimizersThatNeedWholeTensorsHaveTheBitsOfOneRank) {
     engine::TrainingOptions options =
         options_of(cuttable_form("llama"), ContextMethod::kAllGather, DType::kF32, type);
     options.model.part.sequence_parallel = true;
-    expect_equal(options, {.context = 2, .tensor = 2, .shards = 2, .stage = 3}, 2);
+    expect_equal_in_context(options, {.context = 2, .tensor = 2, .shards = 2, .stage = 3}, 2);
   }
 }
 
@@ -172,7 +173,7 @@ TEST_P(CanonicalTokenForms, HaveTheBitsOfOneRankHoweverTheyAreRecomputed) {
       // Ulysses deals out the key/value heads of a tensor rank.
       int context = turn == 2 ? 2 : 4;
       if (method == ContextMethod::kUlysses) context = options.model.kv_heads % 4 == 0 ? 2 : 1;
-      expect_equal(options, {.context = context, .tensor = 2, .stage = turn % 4}, 2);
+      expect_equal_in_context(options, {.context = context, .tensor = 2, .stage = turn % 4}, 2);
       ++turn;
     }
   }

@@ -31,7 +31,8 @@ std::vector<ModelForm> adapted_forms() {
   return forms;
 }
 
-std::vector<sharding::MeshAxis> axes(int expert, int shard, int replicate = 1, int pipeline = 1) {
+std::vector<sharding::MeshAxis> adapter_axes(int expert, int shard, int replicate = 1,
+                                             int pipeline = 1) {
   return {{"pipeline", pipeline}, {"replicate", replicate}, {"expert", expert}, {"shard", shard}};
 }
 
@@ -61,7 +62,7 @@ TEST(ExpertAdapterLadder, RanksHaveTheBitsOfOneRankWithAllMicroBatches) {
       const int world = expert * shard;
       Outcome found = train(options,
                             {.world_size = world,
-                             .axes = axes(expert, shard),
+                             .axes = adapter_axes(expert, shard),
                              .num_micro_steps = 4 / world,
                              .stage = world == 2 ? 1 : 3,
                              .delay_seed = 11},
@@ -79,9 +80,9 @@ TEST(ExpertAdapterLadder, StagesRecomputeReplicasAndClippingChangeNoBit) {
       engine::TrainingOptions options = tiny_training(each.shape, 0.05f);
       options.model.recompute = static_cast<model::Recompute>(run % 3);
       expect_same_bits(options, {.world_size = 4,
-                                 .axes = run % 3 == 0   ? axes(4, 1)
-                                         : run % 3 == 1 ? axes(2, 2)
-                                                        : axes(2, 1, 2),
+                                 .axes = run % 3 == 0   ? adapter_axes(4, 1)
+                                         : run % 3 == 1 ? adapter_axes(2, 2)
+                                                        : adapter_axes(2, 1, 2),
                                  .num_micro_steps = 1 + run % 2,
                                  .stage = stage,
                                  .prefetch_depth = run % 3,
@@ -117,12 +118,12 @@ TEST(ExpertAdapterLadder, PipelinesHaveTheBitsOfWholeExpertsInEveryOrder) {
       options.model.recompute = static_cast<model::Recompute>(stage % 3);
       options.pipeline.order = order;
       const RunShape setup{.world_size = 4,
-                           .axes = axes(2, 1, 1, 2),
+                           .axes = adapter_axes(2, 1, 1, 2),
                            .num_micro_steps = 4,
                            .stage = stage,
                            .delay_seed = 37};
       expect_same_bits(options, setup);
-      const RunShape alone{.world_size = 2, .axes = axes(2, 1), .num_micro_steps = 4};
+      const RunShape alone{.world_size = 2, .axes = adapter_axes(2, 1), .num_micro_steps = 4};
       EXPECT_EQ(difference(train(options, alone, kSteps), train(options, setup, kSteps)), "");
     }
   }
@@ -138,7 +139,7 @@ TEST(ExpertAdapterLadder, ABufferOfAnySizeChangesNoBit) {
   const Outcome expected = train(options, {.world_size = 2, .stage = 2}, 2);
   for (const std::int64_t rows : {1, 513, 5000}) {
     options.model.moe.buffer_rows = rows;
-    for (const auto& of : {axes(1, 2), axes(2, 1)}) {
+    for (const auto& of : {adapter_axes(1, 2), adapter_axes(2, 1)}) {
       const RunShape setup{.world_size = 2, .axes = of, .stage = 2};
       EXPECT_EQ(difference(expected, train(options, setup, 2)), "") << name_of(setup) << rows;
     }
@@ -154,7 +155,7 @@ TEST(ExpertAdapterLadder, FrozenCodesAreDividedToo) {
     options.model.head_size = 16;
     options.model.ffn_width = options.model.moe.ffn_width = 32;
     expect_same_bits(options, {.world_size = 4,
-                               .axes = stage % 2 == 0 ? axes(4, 1) : axes(2, 2),
+                               .axes = stage % 2 == 0 ? adapter_axes(4, 1) : adapter_axes(2, 2),
                                .num_micro_steps = 2,
                                .stage = stage,
                                .delay_seed = 41});
@@ -168,7 +169,7 @@ TEST(ExpertAdapterLadder, EveryOptimizerAgreesAndMuonTakesEachExpertsMatrices) {
     options.optimizer.type = type;
     options.optimizer.momentum = 0.9f;
     for (const int stage : {1, 3}) {
-      expect_same_bits(options, {.world_size = 4, .axes = axes(2, 2), .stage = stage});
+      expect_same_bits(options, {.world_size = 4, .axes = adapter_axes(2, 2), .stage = stage});
     }
   }
   for (const UnitSpec& unit :

@@ -32,7 +32,7 @@ std::vector<sharding::MeshAxis> axes(int expert, int shard, int replicate = 1, i
 }
 
 // Ranks of which each has all experts.
-RunShape with_all_experts(RunShape setup) {
+RunShape with_every_expert(RunShape setup) {
   int world = 1;
   for (sharding::MeshAxis& axis : setup.axes) {
     if (axis.name == "expert") std::swap(world, axis.degree);
@@ -42,8 +42,8 @@ RunShape with_all_experts(RunShape setup) {
   return setup;
 }
 
-void expect_same_bits(const engine::TrainingOptions& options, const RunShape& setup) {
-  EXPECT_EQ(difference(train(options, with_all_experts(setup), 3), train(options, setup, 3)), "")
+void expect_equal_bits(const engine::TrainingOptions& options, const RunShape& setup) {
+  EXPECT_EQ(difference(train(options, with_every_expert(setup), 3), train(options, setup, 3)), "")
       << name_of(setup);
 }
 
@@ -72,13 +72,13 @@ TEST(ExpertRanks, HaveTheBitsOfWholeExpertsAtEveryStageWithClippingAndRecompute)
       engine::TrainingOptions options = tiny_training(each.shape, 0.05f);
       options.model.recompute = static_cast<model::Recompute>(run % 3);
       const bool all_ranks = run % 2 == 0;
-      expect_same_bits(options, {.world_size = 4,
-                                 .axes = all_ranks ? axes(4, 1) : axes(2, 2),
-                                 .num_micro_steps = 1 + run % 2,
-                                 .stage = stage,
-                                 .prefetch_depth = run % 3,
-                                 .threads_per_rank = 1 + run % 2,
-                                 .delay_seed = static_cast<std::uint64_t>(7 + run)});
+      expect_equal_bits(options, {.world_size = 4,
+                                  .axes = all_ranks ? axes(4, 1) : axes(2, 2),
+                                  .num_micro_steps = 1 + run % 2,
+                                  .stage = stage,
+                                  .prefetch_depth = run % 3,
+                                  .threads_per_rank = 1 + run % 2,
+                                  .delay_seed = static_cast<std::uint64_t>(7 + run)});
       ++run;
     }
   }
@@ -88,12 +88,12 @@ TEST(ExpertRanks, HaveTheBitsOfWholeExpertsInReplicas) {
   for (const bool divides : {false, true}) {
     for (int stage = divides ? 1 : 0; stage <= 3; ++stage) {
       const auto options = tiny_training(form("experts"), 0.05f);
-      expect_same_bits(options, {.world_size = 4,
-                                 .axes = axes(2, 1, 2),
-                                 .num_micro_steps = 2,
-                                 .stage = stage,
-                                 .divides_optimizer = divides,
-                                 .delay_seed = 29});
+      expect_equal_bits(options, {.world_size = 4,
+                                  .axes = axes(2, 1, 2),
+                                  .num_micro_steps = 2,
+                                  .stage = stage,
+                                  .divides_optimizer = divides,
+                                  .delay_seed = 29});
     }
   }
 }
@@ -101,12 +101,12 @@ TEST(ExpertRanks, HaveTheBitsOfWholeExpertsInReplicas) {
 TEST(ExpertRanks, HaveTheBitsOfWholeExpertsInGroupsOfTheBatch) {
   for (int stage = 0; stage <= 3; ++stage) {
     const auto options = tiny_training(form("experts"), 0.05f);
-    expect_same_bits(options, {.world_size = 4,
-                               .axes = axes(2, 2),
-                               .num_micro_steps = 2,
-                               .stage = stage,
-                               .batch_groups = stage % 2 == 0 ? 2 : 4,
-                               .delay_seed = 31});
+    expect_equal_bits(options, {.world_size = 4,
+                                .axes = axes(2, 2),
+                                .num_micro_steps = 2,
+                                .stage = stage,
+                                .batch_groups = stage % 2 == 0 ? 2 : 4,
+                                .delay_seed = 31});
   }
 }
 
@@ -118,11 +118,11 @@ TEST(ExpertRanks, HaveTheBitsOfWholeExpertsInPipelinesWithHalvesOfBackwards) {
       options.model.num_layers = 4;
       options.model.recompute = static_cast<model::Recompute>(stage % 3);
       options.pipeline.order = order;
-      expect_same_bits(options, {.world_size = 4,
-                                 .axes = axes(2, 1, 1, 2),
-                                 .num_micro_steps = 4,
-                                 .stage = stage,
-                                 .delay_seed = 37});
+      expect_equal_bits(options, {.world_size = 4,
+                                  .axes = axes(2, 1, 1, 2),
+                                  .num_micro_steps = 4,
+                                  .stage = stage,
+                                  .delay_seed = 37});
     }
   }
 }
@@ -131,11 +131,11 @@ TEST(ExpertRanks, HaveTheBitsOfWholeExpertsWithAdaptersOnFrozenOnes) {
   for (int stage = 0; stage <= 3; ++stage) {
     engine::TrainingOptions options = tiny_training(form("sandwich_experts"));
     options.model.adapter = {.rank = 2, .targets = {"attention.query", "mlp.down"}};
-    expect_same_bits(options, {.world_size = 4,
-                               .axes = stage % 2 == 0 ? axes(4, 1) : axes(2, 2),
-                               .num_micro_steps = 2,
-                               .stage = stage,
-                               .delay_seed = 41});
+    expect_equal_bits(options, {.world_size = 4,
+                                .axes = stage % 2 == 0 ? axes(4, 1) : axes(2, 2),
+                                .num_micro_steps = 2,
+                                .stage = stage,
+                                .delay_seed = 41});
   }
 }
 
@@ -151,7 +151,7 @@ TEST(ExpertRanks, HaveTheBitsOfWholeExpertsIn16BitsAndUnderEveryOptimizer) {
       options.precision.reduce = DType::kF32;
     }
     for (const int stage : {run % 4, 3}) {
-      expect_same_bits(options, {.world_size = 4, .axes = axes(2, 2), .stage = stage});
+      expect_equal_bits(options, {.world_size = 4, .axes = axes(2, 2), .stage = stage});
     }
     ++run;
   }
@@ -179,7 +179,7 @@ TEST(ExpertRanks, HaveTheBitsOfWholeExpertsOnTensorRanks) {
                      .stage = stage,
                      .delay_seed = static_cast<std::uint64_t>(60 + run)};
       setup.axes.push_back({"tensor", 2});
-      expect_same_bits(options, setup);
+      expect_equal_bits(options, setup);
       // And one rank with all micro-batches, as many tensor ranks.
       RunShape one{.world_size = 2, .axes = {{"tensor", 2}}, .num_micro_steps = 4};
       RunShape dealt = one;
@@ -217,7 +217,7 @@ TEST(ExpertRanks, HaveTheBitsOfWholeExpertsOnContextRanks) {
                      .delay_seed = static_cast<std::uint64_t>(90 + run)};
       setup.axes.push_back({"context", 2});
       if (on_tensor_ranks) setup.axes.push_back({"tensor", 2});
-      expect_same_bits(options, setup);
+      expect_equal_bits(options, setup);
       RunShape one{.world_size = 2, .axes = {{"context", 2}}, .num_micro_steps = 4};
       RunShape dealt = one;
       dealt.world_size = 8;
@@ -302,11 +302,11 @@ TEST(ExpertRanks, HaveTheSameBitsInManyRounds) {
        {std::tuple{4, 2, 1, 1}, {2, 2, 2, 1}, {4, 1, 1, 2}, {2, 1, 2, 1}}) {
     options.model.recompute = static_cast<model::Recompute>(run % 3);
     options.pipeline.order = run % 2 == 0 ? schedule::Order::kZbH1 : schedule::Order::k1F1B;
-    expect_same_bits(options, {.world_size = expert * shard * replicate * pipeline,
-                               .axes = axes(expert, shard, replicate, pipeline),
-                               .num_micro_steps = 2,
-                               .stage = run % 4,
-                               .delay_seed = static_cast<std::uint64_t>(50 + run)});
+    expect_equal_bits(options, {.world_size = expert * shard * replicate * pipeline,
+                                .axes = axes(expert, shard, replicate, pipeline),
+                                .num_micro_steps = 2,
+                                .stage = run % 4,
+                                .delay_seed = static_cast<std::uint64_t>(50 + run)});
     ++run;
   }
 }
@@ -346,7 +346,7 @@ TEST(ExpertRanks, HaveTheSameBitsIfAllTokensGoToOneExpertOrToOneRanksExperts) {
     options.model.moe.per_token = per_token;
     options.model.moe.balance = options.model.moe.z = 0.0;
     const RunShape setup{.world_size = 4, .axes = axes(4, 1), .stage = 3};
-    const auto expected = with_equal_logits(options, with_all_experts(setup), 3);
+    const auto expected = with_equal_logits(options, with_every_expert(setup), 3);
     const auto found = with_equal_logits(options, setup, 3);
     ASSERT_EQ(found.size(), expected.size());
     const std::vector<std::int64_t>& counts = found[0].experts->layers[0].counts;

@@ -24,7 +24,8 @@ struct ValidationLoss {
   double estimate = 0.0;  // over 20 random batches, as nanoGPT's is
 };
 
-ValidationLoss train(int seed, int ranks, int stage, const std::vector<std::string>& extra = {}) {
+ValidationLoss train_nanogpt(int seed, int ranks, int stage,
+                             const std::vector<std::string>& extra = {}) {
   const test::TempFolder folder;
   std::vector<std::string> arguments = {
       "train", std::string(SHERD_SOURCE_DIR) + "/recipes/shakespeare_char_cpu.yaml", "--ranks",
@@ -60,7 +61,7 @@ bool has_text() {
 void expect_the_published_loss(int ranks, int stage) {
   double sum = 0.0;
   for (const int seed : {1337, 1338, 1339}) {
-    const ValidationLoss loss = train(seed, ranks, stage);
+    const ValidationLoss loss = train_nanogpt(seed, ranks, stage);
     EXPECT_LE(loss.whole_split, 1.93) << "seed " << seed;
     sum += loss.whole_split;
   }
@@ -74,9 +75,9 @@ TEST(NanoGpt, ItsFirstTwentyStepsLearnTheSameOnOneRankAndOnTwoAtStage3) {
   const std::vector<std::string> short_run = {"--set", "training.max_steps=20",
                                               "--set", "lr_scheduler.warmup_steps=5",
                                               "--set", "training.sample_tokens=0"};
-  const ValidationLoss one = train(1337, 1, 0, short_run);
+  const ValidationLoss one = train_nanogpt(1337, 1, 0, short_run);
   EXPECT_LT(one.whole_split, 3.5);
-  EXPECT_NEAR(train(1337, 2, 3, short_run).whole_split, one.whole_split, 1e-4);
+  EXPECT_NEAR(train_nanogpt(1337, 2, 3, short_run).whole_split, one.whole_split, 1e-4);
 }
 
 TEST(NanoGptSlow, ReachesThePublishedLossOnOneRankAtStage0) {

@@ -27,11 +27,11 @@ struct Types {
   const char* name;
   sharding::Precision precision;
 };
-const Types kTypes[] = {{"f32", {}},
-                        {"bf16", {DType::kBF16, DType::kF32, DType::kF32}},
-                        {"f16", {DType::kF16, DType::kF32, DType::kF32}},
-                        {"bf16 throughout", {DType::kBF16, DType::kBF16, DType::kBF16}}};
-constexpr OptimizerType kOptimizers[] = {
+const Types kOwnersTypes[] = {{"f32", {}},
+                              {"bf16", {DType::kBF16, DType::kF32, DType::kF32}},
+                              {"f16", {DType::kF16, DType::kF32, DType::kF32}},
+                              {"bf16 throughout", {DType::kBF16, DType::kBF16, DType::kBF16}}};
+constexpr OptimizerType kOwnersOptimizers[] = {
     OptimizerType::kAdamW, OptimizerType::kAdam, OptimizerType::kSgd,  OptimizerType::kLion,
     OptimizerType::kLamb,  OptimizerType::kLars, OptimizerType::kMuon, OptimizerType::kAdafactor};
 
@@ -59,7 +59,7 @@ struct OwnersCase {
             1 + 2 * row[5], row[6],     row[7],     row[8]};
   }
   engine::TrainingOptions options() const {
-    return training(kTypes[types], kOptimizers[optimizer], clips != 0, tied != 0);
+    return training(kOwnersTypes[types], kOwnersOptimizers[optimizer], clips != 0, tied != 0);
   }
   RunShape setup() const {
     return {.world_size = workers,
@@ -70,8 +70,8 @@ struct OwnersCase {
             .delay_seed = static_cast<std::uint64_t>(17 + owners + 5 * workers)};
   }
   std::string name() const {
-    return fmt::format("{}, {}, optimizer {}{}{}", name_of(setup()), kTypes[types].name, optimizer,
-                       clips ? ", clips" : "", tied ? ", tied" : "");
+    return fmt::format("{}, {}, optimizer {}{}{}", name_of(setup()), kOwnersTypes[types].name,
+                       optimizer, clips ? ", clips" : "", tied ? ", tied" : "");
   }
 };
 
@@ -108,7 +108,7 @@ TEST(OwnersSlow, ChangeNoBitOfAStepInTheFullGrid) {
 }
 
 TEST(OwnersSmall, WaitForWhatTheyReadHoweverLateItIs) {
-  const auto options = training(kTypes[1], OptimizerType::kAdamW, true, true);
+  const auto options = training(kOwnersTypes[1], OptimizerType::kAdamW, true, true);
   for (int stage = 1; stage <= 3; ++stage) {
     for (const bool late : {false, true}) {
       RunShape setup{.world_size = 2, .owners = 2, .publishes_late = late, .stage = stage};
@@ -125,7 +125,7 @@ TEST(OwnersSmall, WaitForWhatTheyReadHoweverLateItIs) {
 
 // The first loss scale overflows: all ranks skip steps, and owners keep what they have.
 engine::TrainingOptions overflowing() {
-  auto options = training(kTypes[2], OptimizerType::kAdamW, false, true);
+  auto options = training(kOwnersTypes[2], OptimizerType::kAdamW, false, true);
   options.loss_scaling.initial_scale_power = 21;
   return options;
 }
@@ -142,7 +142,7 @@ TEST(Owners, SkipTheStepsThatOverflow) {
 }
 
 // Bytes and calls of each kind of rank.
-void expect_sent_as_planned(engine::TrainingOptions options, const RunShape& setup) {
+void expect_owners_sent_as_planned(engine::TrainingOptions options, const RunShape& setup) {
   options = applied(std::move(options), setup);
   run_counted(options, setup, [&](const CountedTraining& training) {
     auto& [rank, training_step, next_batch, counts] = training;
@@ -163,20 +163,20 @@ void expect_sent_as_planned(engine::TrainingOptions options, const RunShape& set
 TEST(Owners, SendWhatIsPlanned) {
   for (int stage = 1; stage <= 3; ++stage) {
     for (const OptimizerType type : {OptimizerType::kLamb, OptimizerType::kMuon}) {
-      const auto options = training(kTypes[1], type, true, type == OptimizerType::kLamb);
-      expect_sent_as_planned(options, {.world_size = 3,
-                                       .owners = 2,
-                                       .publishes_late = type == OptimizerType::kLamb,
-                                       .num_micro_steps = 2,
-                                       .stage = stage,
-                                       .prefetch_depth = 0});
+      const auto options = training(kOwnersTypes[1], type, true, type == OptimizerType::kLamb);
+      expect_owners_sent_as_planned(options, {.world_size = 3,
+                                              .owners = 2,
+                                              .publishes_late = type == OptimizerType::kLamb,
+                                              .num_micro_steps = 2,
+                                              .stage = stage,
+                                              .prefetch_depth = 0});
     }
   }
 }
 
 // docs/parameter_server.md: a worker pushes F elements per push, and owners publish F to each.
 TEST(Owners, SendTheBytesOfTheirPage) {
-  const auto options = training(kTypes[1], OptimizerType::kAdamW, false, true);
+  const auto options = training(kOwnersTypes[1], OptimizerType::kAdamW, false, true);
   const RunShape setup{.world_size = 3, .owners = 2, .stage = 1};
   const sharding::Mesh mesh = mesh_of(setup);
   const auto plan = engine::sharding_plan(applied(options, setup), mesh, 0);
@@ -243,8 +243,8 @@ Outcome late_reference(engine::TrainingOptions options, RunShape setup, int num_
 
 TEST(Owners, ThatPublishLateHaveTheBitsOfASequentialProgram) {
   for (const auto& options :
-       {training(kTypes[0], OptimizerType::kAdamW, true, true),
-        training(kTypes[1], OptimizerType::kLamb, true, false), overflowing()}) {
+       {training(kOwnersTypes[0], OptimizerType::kAdamW, true, true),
+        training(kOwnersTypes[1], OptimizerType::kLamb, true, false), overflowing()}) {
     const RunShape one{.world_size = 1, .num_micro_steps = 4};
     const Outcome expected = late_reference(options, one, 6);
     RunShape setup{.publishes_late = true};
@@ -264,7 +264,7 @@ TEST(Owners, ThatPublishLateHaveTheBitsOfASequentialProgram) {
 
 // What each step computes with, from the losses alone: the first two have the initial weights.
 TEST(Owners, ThatPublishLateComputeTwoStepsWithTheFirstParameters) {
-  auto options = training(kTypes[0], OptimizerType::kSgd, false, true);
+  auto options = training(kOwnersTypes[0], OptimizerType::kSgd, false, true);
   options.model.dropout = 0.0;
   const RunShape setup{.world_size = 2, .owners = 1, .publishes_late = true, .stage = 2};
   RunShape frozen{.world_size = 2, .stage = 2};

@@ -75,8 +75,8 @@ std::string error_of(const Settings& settings) {
   return "";
 }
 
-std::vector<json> run(const test::TempFolder& folder, const std::string& output,
-                      const Settings& changes) {
+std::vector<json> run_steps(const test::TempFolder& folder, const std::string& output,
+                            const Settings& changes) {
   Settings settings = settings_of(folder, output);
   for (const auto& [key, value] : changes) settings[key] = value;
   EXPECT_EQ(error_of(settings), "");
@@ -94,18 +94,18 @@ TEST(Preference, TrainsAsTrlDoes) {
     write_rows(folder, "rows.jsonl", rows);
     const std::string count = std::to_string(rows.size());
     const std::vector<json> steps =
-        run(folder, fmt::format("trl-{}", number++),
-            {{"data.packing", "none"},
-             {"training.global_batch_size", count},
-             {"training.micro_batch_size", count},
-             {"optimizer.type", "sgd"},
-             {"optimizer.momentum", "0"},
-             {"optimizer.weight_decay", "0"},
-             {"optimizer.lr", fmt::format("{}", expected["rate"].get<double>())},
-             {"preference.loss", loss},
-             {"preference.beta", fmt::format("{}", expected["beta"].get<double>())},
-             {"preference.label_smoothing",
-              fmt::format("{}", expected["label_smoothing"].get<double>())}});
+        run_steps(folder, fmt::format("trl-{}", number++),
+                  {{"data.packing", "none"},
+                   {"training.global_batch_size", count},
+                   {"training.micro_batch_size", count},
+                   {"optimizer.type", "sgd"},
+                   {"optimizer.momentum", "0"},
+                   {"optimizer.weight_decay", "0"},
+                   {"optimizer.lr", fmt::format("{}", expected["rate"].get<double>())},
+                   {"preference.loss", loss},
+                   {"preference.beta", fmt::format("{}", expected["beta"].get<double>())},
+                   {"preference.label_smoothing",
+                    fmt::format("{}", expected["label_smoothing"].get<double>())}});
     ASSERT_EQ(steps.size(), expected["steps"].size());
     for (std::size_t i = 0; i < steps.size(); ++i) {
       for (const auto& [key, value] : expected["steps"][i].items()) {
@@ -169,11 +169,11 @@ class PreferenceLadder : public ::testing::Test {
   }
   void expect_same(const std::string& loss, const Mesh& first, const std::vector<Mesh>& others) {
     const std::string one = fmt::format("{}-first{}", loss, ++number_);
-    const std::vector<json> expected = run(folder_, one, changes(loss, first));
+    const std::vector<json> expected = run_steps(folder_, one, changes(loss, first));
     ASSERT_FALSE(expected.empty());
     for (const Mesh& mesh : others) {
       const std::string output = fmt::format("{}-{}", loss, ++number_);
-      EXPECT_EQ(run(folder_, output, changes(loss, mesh)), expected)
+      EXPECT_EQ(run_steps(folder_, output, changes(loss, mesh)), expected)
           << mesh.world << " ranks, stage " << mesh.stage;
       EXPECT_EQ(state_after(folder_, output, 4), state_after(folder_, one, 4));
     }
@@ -216,8 +216,8 @@ TEST_F(PreferenceLadder, PipelinesPrecisionsAdaptersAndOffloadChangeNoBit) {
 
 // Sums over tensor ranks round differently.
 TEST_F(PreferenceLadder, TensorRanksAreNearOneRank) {
-  const std::vector<json> one = run(folder_, "one", changes("sigmoid", {1, 0, 4}));
-  const std::vector<json> two = run(
+  const std::vector<json> one = run_steps(folder_, "one", changes("sigmoid", {1, 0, 4}));
+  const std::vector<json> two = run_steps(
       folder_, "two", changes("sigmoid", {1, 0, 4, {{"parallelism.tensor_parallel_degree", "2"}}}));
   ASSERT_EQ(one.size(), two.size());
   for (std::size_t i = 0; i < one.size(); ++i) {
@@ -230,8 +230,9 @@ TEST_F(PreferenceLadder, TensorRanksAreNearOneRank) {
 
 TEST_F(PreferenceLadder, BeginsWithLnTwoAndMarginsOfZero) {
   for (const char* adapter : {"none", "lora"}) {
-    const std::vector<json> lines = run(folder_, fmt::format("begin-{}", adapter),
-                                        changes("sigmoid", {2, 2, 2, {{"adapter.type", adapter}}}));
+    const std::vector<json> lines =
+        run_steps(folder_, fmt::format("begin-{}", adapter),
+                  changes("sigmoid", {2, 2, 2, {{"adapter.type", adapter}}}));
     EXPECT_EQ(lines[0]["loss"].get<double>(), std::log(2.0));
     EXPECT_EQ(lines[0]["rewards/margins"].get<double>(), 0.0);
     EXPECT_EQ(lines[0]["rewards/chosen"].get<double>(), 0.0);
@@ -242,20 +243,20 @@ TEST_F(PreferenceLadder, BeginsWithLnTwoAndMarginsOfZero) {
 TEST_F(PreferenceLadder, AResumedRunOnAnotherWorldHasTheReferenceOfItsStart) {
   Settings whole = changes("sigmoid", {1, 0, 4});
   whole["checkpoint.interval"] = "2";
-  const std::vector<json> expected = run(folder_, "whole", whole);
+  const std::vector<json> expected = run_steps(folder_, "whole", whole);
   Settings part = whole;
   part["training.max_steps"] = "2";
   part["lr_scheduler.decay_steps"] = "4";
-  run(folder_, "parts", part);
+  run_steps(folder_, "parts", part);
   Settings rest = changes("sigmoid", {2, 3, 2});
   rest["checkpoint.interval"] = "2";
-  EXPECT_EQ(run(folder_, "parts", rest), expected);
+  EXPECT_EQ(run_steps(folder_, "parts", rest), expected);
   EXPECT_EQ(state_after(folder_, "parts", 4), state_after(folder_, "whole", 4));
 
   Settings named = rest;
   named["checkpoint.resume"] =
       folder_.file("parts/checkpoints/" + checkpoint::step_directory_name(2));
-  run(folder_, "elsewhere", named);
+  run_steps(folder_, "elsewhere", named);
   EXPECT_EQ(state_after(folder_, "elsewhere", 4), state_after(folder_, "whole", 4));
   EXPECT_EQ(folder_.read("elsewhere/reference.safetensors"),
             folder_.read("whole/reference.safetensors"));
@@ -277,7 +278,7 @@ TEST_F(PreferenceLadder, UsesTheMemoryThatWasPlannedInEveryPhase) {
        {Mesh{2, 3, 2}, Mesh{1, 0, 4, {{"parallelism.tensor_parallel_degree", "2"}}},
         Mesh{2, 1, 2, {{"parallelism.pipeline_parallel_degree", "2"}}}}) {
     const std::string output = fmt::format("planned-{}", ++number_);
-    run(folder_, output, changes("sigmoid", mesh));
+    run_steps(folder_, output, changes("sigmoid", mesh));
     const json memory = json::parse(folder_.read(output + "/memory.json"));
     const json &predicted = memory["predicted"]["by_rank"],
                &measured = memory["measured"]["by_rank"];

@@ -14,7 +14,7 @@
 namespace sherd::testing {
 namespace {
 
-constexpr int kSteps = 3;
+constexpr int kQuantisedSteps = 3;
 
 model::ModelShape adapted_model(bool tied) {
   model::ModelShape shape = tiny_model(tied);
@@ -32,7 +32,8 @@ engine::TrainingOptions quantised(const model::ModelShape& shape) {
 }
 
 std::string compare(const model::ModelShape& shape, const RunShape& a, const RunShape& b) {
-  return difference(train(quantised(shape), a, kSteps), train(quantised(shape), b, kSteps));
+  return difference(train(quantised(shape), a, kQuantisedSteps),
+                    train(quantised(shape), b, kQuantisedSteps));
 }
 
 TEST(QuantisedLadder, StagesWorldsMicroStepsPrefetchAndDelaysChangeNoBit) {
@@ -264,7 +265,7 @@ TEST(Quantised, TrainingLeavesEveryByte) {
       rank.guard([&] {
         rank.compute().synchronize();
         const auto before = bytes_at_rest(model);
-        for (int step = 0; step < kSteps; ++step) {
+        for (int step = 0; step < kQuantisedSteps; ++step) {
           training_step.run(step, tokens_for(options, rank, memory));
         }
         rank.compute().synchronize();

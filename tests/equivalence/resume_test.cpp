@@ -43,8 +43,8 @@ const char* const kPrecisions[] = {
     "mixed_precision: {param_dtype: f32}", "mixed_precision: {param_dtype: bf16}",
     "mixed_precision: {param_dtype: f16}\nloss_scaling: {mode: dynamic, growth_interval: 3}",
     "mixed_precision: {param_dtype: bf16, optimizer_state_dtype: bf16, stochastic_rounding: true}"};
-const char* const kOptimizers[] = {"adamw", "adam", "sgd",  "lion",
-                                   "lamb",  "lars", "muon", "adafactor"};
+const char* const kResumeOptimizers[] = {"adamw", "adam", "sgd",  "lion",
+                                         "lamb",  "lars", "muon", "adafactor"};
 
 TEST(Resume, IsTheRunThatNeverStoppedInEveryStageWorldPrecisionAndOptimizer) {
   const test::TempFolder folder;
@@ -55,7 +55,7 @@ TEST(Resume, IsTheRunThatNeverStoppedInEveryStageWorldPrecisionAndOptimizer) {
         .world = row[1] + 1,
         // Adafactor has no moments in bf16.
         .precision = kPrecisions[row[2] == 3 && row[3] == 7 ? 1 : row[2]],
-        .optimizer = kOptimizers[row[3]],
+        .optimizer = kResumeOptimizers[row[3]],
         .accumulation = row[4] == 0 ? "gradient_accumulation_steps: 1" : "micro_batch_size: 1",
         .async = row[5] == 0};
     expect_resume_equals(

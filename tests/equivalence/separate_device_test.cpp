@@ -21,24 +21,24 @@ using optim::OptimizerType;
 using sharding::GradSync;
 using Place = RunShape::Place;
 
-constexpr OptimizerType kOptimizers[] = {
+constexpr OptimizerType kSeparateOptimizers[] = {
     OptimizerType::kAdamW, OptimizerType::kAdam, OptimizerType::kSgd, OptimizerType::kLion,
     OptimizerType::kLamb,  OptimizerType::kLars, OptimizerType::kMuon};
-constexpr DType kTypes[] = {DType::kF32, DType::kBF16, DType::kF16};
+constexpr DType kSeparateTypes[] = {DType::kF32, DType::kBF16, DType::kF16};
 
 // Stage, world, micro-steps, optimizer, type, model, deferred, delays.
 const std::vector<int> kFactors = {4, 3, 2, 7, 3, 2, 2, 2};
 
 void expect_equal_to_host(const std::vector<int>& row) {
   model::ModelShape shape = tiny_model(row[5] == 0);
-  shape.dtype = kTypes[row[4]];
+  shape.dtype = kSeparateTypes[row[4]];
   engine::TrainingOptions options = tiny_training(shape, 1.0f);
   options.precision = {shape.dtype, DType::kF32, DType::kF32};
   if (shape.dtype == DType::kF16) {
     options.loss_scaling.mode = optim::LossScaling::Mode::kDynamic;
     options.loss_scaling.initial_scale_power = 8;
   }
-  options.optimizer.type = kOptimizers[row[3]];
+  options.optimizer.type = kSeparateOptimizers[row[3]];
   options.optimizer.momentum = 0.9f;
   RunShape setup{.world_size = row[1] + 1,
                  .num_micro_steps = row[2] == 0 ? 1 : 3,

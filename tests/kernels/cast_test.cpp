@@ -18,7 +18,7 @@ using test::Outputs;
 using test::OwnedTensor;
 using test::Values;
 
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr float kFloatInfinity = std::numeric_limits<float>::infinity();
 
 class Cast : public testing::TestWithParam<DType> {};
 INSTANTIATE_TEST_SUITE_P(Types, Cast, testing::Values(DType::kBF16, DType::kF16), test::type_name);
@@ -50,7 +50,8 @@ TEST_P(Cast, OfAllPatternsToF32AndBackIsExactAndKeepsNaN) {
 
 TEST_P(Cast, FromF32RoundsToNearestEvenEverywhere) {
   // Every border between two neighbours, and the floats next to it; then random patterns.
-  std::vector<float> inputs{kInfinity, -kInfinity, 0.0f, -0.0f, std::numeric_limits<float>::max()};
+  std::vector<float> inputs{kFloatInfinity, -kFloatInfinity, 0.0f, -0.0f,
+                            std::numeric_limits<float>::max()};
   for (std::uint16_t bits = 0;; ++bits) {
     const double low = oracle::value_of_bits(GetParam(), bits);
     const double high = oracle::value_of_bits(GetParam(), static_cast<std::uint16_t>(bits + 1));
@@ -62,7 +63,7 @@ TEST_P(Cast, FromF32RoundsToNearestEvenEverywhere) {
     }
     const auto border = static_cast<float>(0.5 * (low + high));
     inputs.insert(inputs.end(), {border, -border, std::nextafter(border, 0.0f),
-                                 std::nextafter(border, kInfinity)});
+                                 std::nextafter(border, kFloatInfinity)});
   }
   for (const std::int32_t word : test::random_tokens(20000, 0x7f800000, 3)) {
     inputs.push_back(std::bit_cast<float>(word));

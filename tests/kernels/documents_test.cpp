@@ -27,7 +27,7 @@ using test::documents_in_rows;
 constexpr std::int64_t kPositions = test::kDocumentPositions;
 const std::vector<Place>& kPlaces = test::kDocumentPlaces;
 
-enum Output : std::size_t { kOut, kLse, kDqkv };
+enum AttentionOutput : std::size_t { kOut, kLse, kDqkv };
 
 Outputs both_ways(Stream& stream, const AttentionShape& shape, ConstTensor qkv, ConstTensor dout,
                   const Documents& documents, const Dropout& dropout = {}) {
@@ -102,7 +102,7 @@ TEST_P(DocumentRows, AttentionOfEachHasTheBitsThatItHasAlone) {
       EXPECT_EQ(alone[kLse].values(), statistics_of(together[kLse], shape, place));
     }
     for (const std::int64_t t : test::padding_tokens()) {
-      for (const Output output : {kOut, kDqkv}) {
+      for (const AttentionOutput output : {kOut, kDqkv}) {
         for (const double value : test::values_of(tokens_of(together[output], {t, 1}))) {
           EXPECT_EQ(value, 0.0);
         }

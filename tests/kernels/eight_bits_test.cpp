@@ -21,7 +21,7 @@ using test::Outputs;
 using test::OwnedTensor;
 using test::Values;
 
-constexpr std::int64_t kNumel = 300, kNumBlocks = 5;
+constexpr std::int64_t kEightBitsNumel = 300, kNumBlocks = 5;
 
 // FNV-1a, 64 bits.
 std::string digest(ConstTensor tensor) {
@@ -41,7 +41,7 @@ std::uint64_t mixed(std::uint64_t i) {
 // As in tests/reference/eight_bits.py.
 Values numbers(std::uint64_t draw) {
   Values values;
-  for (std::uint64_t i = 0; i < kNumel; ++i) {
+  for (std::uint64_t i = 0; i < kEightBitsNumel; ++i) {
     const auto bits = static_cast<std::int64_t>(mixed(i * 64 + draw) >> 40);
     values.push_back(static_cast<double>(bits - (1 << 23)) * 0x1p-23);
   }
@@ -49,7 +49,7 @@ Values numbers(std::uint64_t draw) {
 }
 Values gradients(std::int64_t step) {
   Values values = numbers(static_cast<std::uint64_t>(step));
-  for (int i = 0; i < kNumel; ++i) {
+  for (int i = 0; i < kEightBitsNumel; ++i) {
     double& value = values[static_cast<std::size_t>(i)];
     value = i >= 128 && i < 192 ? 0.0 : std::ldexp(value, -(i % 29));
   }
@@ -64,8 +64,8 @@ nlohmann::json reference() {
 // A tensor's parameters, codes and scales.
 Outputs begin() {
   return {{DType::kF32, numbers(0)},
-          {DType::kU8, Values(kNumel, 0.0)},
-          {DType::kU8, Values(kNumel, 0.0)},
+          {DType::kU8, Values(kEightBitsNumel, 0.0)},
+          {DType::kU8, Values(kEightBitsNumel, 0.0)},
           {DType::kF32, Values(kNumBlocks, 0.0)},
           {DType::kF32, Values(kNumBlocks, 0.0)}};
 }
@@ -225,7 +225,8 @@ TEST(EightBits, ANanIsNotHidden) {
   Outputs state = begin();
   Values gradient = gradients(1);
   gradient[70] = std::numeric_limits<double>::quiet_NaN();
-  take_step(*test::compute_stream(), "adamw", {DType::kF32, gradient}, 1, 0, kNumel, state);
+  take_step(*test::compute_stream(), "adamw", {DType::kF32, gradient}, 1, 0, kEightBitsNumel,
+            state);
   EXPECT_TRUE(std::isnan(state[3].values()[1]));
   EXPECT_FALSE(std::isnan(state[3].values()[0]));
 }

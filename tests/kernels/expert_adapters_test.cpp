@@ -38,9 +38,9 @@ struct Results {
   std::vector<OwnedTensor> of_matrices, of_a, of_b;
 };
 
-class Experts {
+class AdapterExperts {
  public:
-  Experts(const Routed& routed, DType dtype)
+  AdapterExperts(const Routed& routed, DType dtype)
       : shape_(routed.shape),
         dtype_(dtype),
         x_(random(shape_.tokens * shape_.width, 1)),
@@ -186,10 +186,10 @@ class Experts {
 TEST(ExpertAdapters, FormTheRowsAndGradientsOfMatricesThatTheyAreMergedInto) {
   for (const Routed& routed : routed_shapes()) {
     SCOPED_TRACE(routed.number);
-    Experts experts(routed, DType::kF32);
+    AdapterExperts experts(routed, DType::kF32);
     const Results found = experts.adapted(routed.shape.buffer_rows), merged = experts.merged();
     for (std::size_t i = 0; i < found.rows.size(); ++i) {
-      Experts::expect_near(found.rows[i].values(), merged.rows[i].values(), "row");
+      AdapterExperts::expect_near(found.rows[i].values(), merged.rows[i].values(), "row");
     }
     experts.expect_gradients(found, merged);
   }
@@ -201,7 +201,7 @@ TEST(ExpertAdapters, HaveTheSameBitsWithABufferOfAnySize) {
     const std::int64_t all = shape.tokens * shape.per_token;
     if (all <= kExpertPiece) continue;
     for (const DType dtype : {DType::kF32, DType::kBF16}) {
-      Experts experts(routed, dtype);
+      AdapterExperts experts(routed, dtype);
       const Results one = experts.adapted(all);
       for (const std::int64_t rows : {kExpertPiece, kExpertPiece + 100}) {
         const Results found = experts.adapted(rows);

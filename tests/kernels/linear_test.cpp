@@ -22,8 +22,8 @@ const LinearShape kShapes[] = {{1, 1, 1},     {1, 7, 5},       {5, 1, 3},
                                {3, 17, 1},    {13, 31, 29},    {130, 96, 200},
                                {65, 200, 96}, {259, 300, 331}, {1281, 3, 1290}};
 
-struct Case {
-  Case(DType dtype, LinearShape shape)
+struct LinearCase {
+  LinearCase(DType dtype, LinearShape shape)
       : dtype(dtype),
         shape(shape),
         x(dtype, test::random_values(shape.tokens * shape.inputs, 1)),
@@ -41,7 +41,7 @@ struct Case {
   OwnedTensor x, w, bias, dy;
 };
 
-OwnedTensor forward(Stream& stream, const Case& c, bool with_bias) {
+OwnedTensor forward(Stream& stream, const LinearCase& c, bool with_bias) {
   OwnedTensor y(c.dtype, c.shape.tokens * c.shape.outputs);
   OwnedTensor workspace = c.workspace(stream, c.dtype);
   linear_forward(
@@ -50,14 +50,15 @@ OwnedTensor forward(Stream& stream, const Case& c, bool with_bias) {
 }
 
 // `before`, if given, is the initial value of dx, to which the result is added.
-OwnedTensor backward_input(Stream& stream, const Case& c, const OwnedTensor* before = nullptr) {
+OwnedTensor backward_input(Stream& stream, const LinearCase& c,
+                           const OwnedTensor* before = nullptr) {
   OwnedTensor dx = before ? *before : OwnedTensor(c.dtype, c.shape.tokens * c.shape.inputs);
   OwnedTensor workspace = c.workspace(stream, c.dtype);
   linear_backward_input(stream, {c.shape, c.dy, c.w, dx, before != nullptr, workspace});
   return dx;
 }
 
-Outputs backward_weight(Stream& stream, const Case& c, DType grad_dtype,
+Outputs backward_weight(Stream& stream, const LinearCase& c, DType grad_dtype,
                         const Outputs* before = nullptr) {
   OwnedTensor dw =
       before ? (*before)[0] : OwnedTensor(grad_dtype, c.shape.outputs * c.shape.inputs);
@@ -77,7 +78,7 @@ INSTANTIATE_TEST_SUITE_P(Types, Linear, test::compute_types(), test::type_name);
 TEST_P(Linear, ForwardMatchesTheOracleOnAnyNumberOfThreads) {
   for (const LinearShape& shape : kShapes) {
     SCOPED_TRACE(describe(shape));
-    const Case c(GetParam(), shape);
+    const LinearCase c(GetParam(), shape);
     for (const bool with_bias : {true, false}) {
       const Outputs out = test::on_any_number_of_threads(
           [&](Stream& stream) { return Outputs{forward(stream, c, with_bias)}; });
@@ -91,7 +92,7 @@ TEST_P(Linear, ForwardMatchesTheOracleOnAnyNumberOfThreads) {
 TEST_P(Linear, InputGradientMatchesTheOracleOnAnyNumberOfThreads) {
   for (const LinearShape& shape : kShapes) {
     SCOPED_TRACE(describe(shape));
-    const Case c(GetParam(), shape);
+    const LinearCase c(GetParam(), shape);
     const Outputs out = test::on_any_number_of_threads(
         [&](Stream& stream) { return Outputs{backward_input(stream, c)}; });
     const Values expected = oracle::linear_backward_input(shape, c.dy.values(), c.w.values());
@@ -102,7 +103,7 @@ TEST_P(Linear, InputGradientMatchesTheOracleOnAnyNumberOfThreads) {
 TEST_P(Linear, WeightGradientMatchesTheOracleInItsOwnTypeOnAnyNumberOfThreads) {
   for (const LinearShape& shape : kShapes) {
     SCOPED_TRACE(describe(shape));
-    const Case c(GetParam(), shape);
+    const LinearCase c(GetParam(), shape);
     const Values dw = oracle::linear_backward_weight(shape, c.dy.values(), c.x.values());
     const Values dbias = oracle::linear_backward_bias(shape, c.dy.values());
     for (const DType grad_dtype : {GetParam(), DType::kF32}) {
@@ -115,7 +116,7 @@ TEST_P(Linear, WeightGradientMatchesTheOracleInItsOwnTypeOnAnyNumberOfThreads) {
 }
 
 TEST_P(Linear, WeightGradientNeedsNoBias) {
-  const Case c(GetParam(), {13, 31, 29});
+  const LinearCase c(GetParam(), {13, 31, 29});
   const auto stream = test::compute_stream();
   OwnedTensor dw(GetParam(), c.shape.outputs * c.shape.inputs);
   OwnedTensor workspace = c.workspace(*stream, GetParam());
@@ -128,7 +129,7 @@ TEST_P(Linear, WeightGradientNeedsNoBias) {
 TEST(LinearAdd, IsOneAdditionAfterTheWholeSumInF32) {
   for (const LinearShape& shape : {LinearShape{13, 31, 29}, LinearShape{130, 96, 200}}) {
     SCOPED_TRACE(describe(shape));
-    const Case c(DType::kF32, shape);
+    const LinearCase c(DType::kF32, shape);
     const auto stream = test::compute_stream(2);
     const auto plus = [](const OwnedTensor& a, const OwnedTensor& b) {
       OwnedTensor sum(DType::kF32, a.numel());
@@ -153,7 +154,7 @@ TEST(LinearAdd, IsOneAdditionAfterTheWholeSumInF32) {
 TEST_P(Linear, AddsToWhatStandsInTheGradientsOnAnyNumberOfThreads) {
   for (const LinearShape& shape : {LinearShape{13, 31, 29}, LinearShape{130, 96, 200}}) {
     SCOPED_TRACE(describe(shape));
-    const Case c(GetParam(), shape);
+    const LinearCase c(GetParam(), shape);
     const OwnedTensor dx(GetParam(), test::random_values(shape.tokens * shape.inputs, 5));
     const Outputs before{{GetParam(), test::random_values(shape.outputs * shape.inputs, 6)},
                          {GetParam(), test::random_values(shape.outputs, 7)}};
@@ -183,7 +184,7 @@ TEST_P(Linear, AddsToWhatStandsInTheGradientsOnAnyNumberOfThreads) {
 TEST_P(Linear, GeluTakenAlongHasTheBitsOfTheTwoCalls) {
   for (const LinearShape& shape : kShapes) {
     SCOPED_TRACE(describe(shape));
-    const Case c(GetParam(), shape);
+    const LinearCase c(GetParam(), shape);
     const OwnedTensor before(GetParam(), test::random_values(shape.tokens * shape.inputs, 9, 3.0));
     for (const bool with_bias : {true, false}) {
       const auto stream = test::compute_stream(2);
@@ -213,7 +214,7 @@ TEST_P(Linear, GeluTakenAlongHasTheBitsOfTheTwoCalls) {
 TEST_P(Linear, AddsTheProductToAResidualStream) {
   for (const LinearShape& shape : kShapes) {
     SCOPED_TRACE(describe(shape));
-    const Case c(GetParam(), shape);
+    const LinearCase c(GetParam(), shape);
     const OwnedTensor residual(GetParam(), test::random_values(shape.tokens * shape.outputs, 9));
     for (const bool with_bias : {true, false}) {
       const auto stream = test::compute_stream(2);

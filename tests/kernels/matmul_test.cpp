@@ -16,15 +16,15 @@ namespace {
 using test::OwnedTensor;
 using test::Values;
 
-struct Sizes {
+struct MatmulSizes {
   std::int64_t rows, columns, depth;
 };
 // Parts of a tile, and whole ones; several pieces: of the depth, of the columns; and more rows
 // and columns than a 16-bit output keeps sums of.
-const Sizes kSizes[] = {{1, 1, 1},       {1, 77, 1601},   {1, 200, 40},   {12, 32, 8},
-                        {7, 17, 9},      {13, 40, 301},   {14, 129, 33},  {50, 260, 801},
-                        {25, 33, 1543},  {160, 1563, 12}, {1030, 7, 770}, {3, 1100, 770},
-                        {1070, 20, 770}, {40, 1100, 770}, {26, 70, 3100}};
+const MatmulSizes kMatmulSizes[] = {
+    {1, 1, 1},      {1, 77, 1601},  {1, 200, 40},    {12, 32, 8},     {7, 17, 9},
+    {13, 40, 301},  {14, 129, 33},  {50, 260, 801},  {25, 33, 1543},  {160, 1563, 12},
+    {1030, 7, 770}, {3, 1100, 770}, {1070, 20, 770}, {40, 1100, 770}, {26, 70, 3100}};
 
 Values transposed(const Values& x, std::int64_t rows, std::int64_t columns) {
   Values out(x.size());
@@ -36,7 +36,7 @@ Values transposed(const Values& x, std::int64_t rows, std::int64_t columns) {
 
 // Either factor as it is and as its transpose.
 struct Factors {
-  Factors(DType dtype, const Sizes& s, double scale = 1.0)
+  Factors(DType dtype, const MatmulSizes& s, double scale = 1.0)
       : sizes(s),
         a(dtype, test::random_values(s.rows * s.depth, 1, scale)),
         b(dtype, test::random_values(s.depth * s.columns, 2, scale)),
@@ -46,7 +46,7 @@ struct Factors {
         before(test::random_values(s.rows * s.columns, 4)) {}
 
   DType dtype() const { return a.tensor().dtype; }
-  Sizes sizes;
+  MatmulSizes sizes;
   OwnedTensor a, b, a_t, b_t, bias;
   Values before;  ///< initial values of c
 };
@@ -67,11 +67,11 @@ const void* at(const OwnedTensor& matrix, std::int64_t element) {
 
 // Rows [row, row + part.rows), columns [column, ...) and depth [k, ...) of the whole, as a matmul of
 // its own.
-OwnedTensor product(const Factors& f, const How& how, const Sizes& part, std::int64_t row = 0,
+OwnedTensor product(const Factors& f, const How& how, const MatmulSizes& part, std::int64_t row = 0,
                     std::int64_t column = 0, std::int64_t k = 0,
                     const OwnedTensor* onto = nullptr) {
   ThreadTeam team(how.num_threads);
-  const Sizes& s = f.sizes;
+  const MatmulSizes& s = f.sizes;
   Values before;
   for (std::int64_t i = 0; i < part.rows; ++i) {
     for (std::int64_t j = 0; j < part.columns; ++j) {
@@ -115,7 +115,7 @@ OwnedTensor model(const Factors& f, const How& how) {
   return c;
 }
 
-std::string describe(const Sizes& s, const How& how) {
+std::string describe(const MatmulSizes& s, const How& how) {
   return fmt::format("{} x {}, depth {}, into {}, onto {}, turned {}{}, {} threads, {}", s.rows,
                      s.columns, s.depth, name_of(how.c_dtype), static_cast<int>(how.onto),
                      how.turn_a, how.turn_b, how.num_threads, name_of(isa()));
@@ -142,7 +142,7 @@ INSTANTIATE_TEST_SUITE_P(Types, MatmulOnEachIsa, test::compute_types(), test::ty
 
 TEST_P(MatmulOnEachIsa, IsAScalarModelOfTheInstructionsBitForBit) {
   on_each_isa([&] {
-    for (const Sizes& s : kSizes) {
+    for (const MatmulSizes& s : kMatmulSizes) {
       if (s.rows * s.columns * s.depth > 8'000'000) continue;  // the model takes its time
       const Factors f(GetParam(), s);
       for (const DType c_dtype : types_beside(GetParam())) {
@@ -171,7 +171,7 @@ TEST_P(MatmulOnEachIsa, TreatsSubnormalsAsTheModel) {
 
 TEST_P(MatmulOnEachIsa, HasTheSameBitsOnAnyNumberOfThreadsAndInEitherLayout) {
   on_each_isa([&] {
-    for (const Sizes& s : kSizes) {
+    for (const MatmulSizes& s : kMatmulSizes) {
       const Factors f(GetParam(), s);
       for (const DType c_dtype : types_beside(GetParam())) {
         const OwnedTensor one = product(f, {.c_dtype = c_dtype, .onto = Onto::kBias});
@@ -186,7 +186,7 @@ TEST_P(MatmulOnEachIsa, HasTheSameBitsOnAnyNumberOfThreadsAndInEitherLayout) {
 
 TEST_P(MatmulOnEachIsa, GivesAnElementTheSameBitsAloneAndInsideALargerMatmul) {
   on_each_isa([&] {
-    const Sizes s{85, 140, 1543};
+    const MatmulSizes s{85, 140, 1543};
     const Factors f(GetParam(), s);
     for (const DType c_dtype : types_beside(GetParam())) {
       const How how{.c_dtype = c_dtype, .onto = Onto::kBias};
@@ -227,9 +227,9 @@ TEST_P(MatmulOnEachIsa, GivesAnElementTheSameBitsAloneAndInsideALargerMatmul) {
 TEST_P(MatmulOnEachIsa, HalvesOfTheDepthOneAfterTheOtherHaveTheBitsOfTheWhole) {
   on_each_isa([&] {
     for (const std::int64_t depth : {1536, 1376, 6144}) {
-      const Sizes s{9, 35, depth};
+      const MatmulSizes s{9, 35, depth};
       const Factors f(GetParam(), s);
-      const Sizes half{s.rows, s.columns, depth / 2};
+      const MatmulSizes half{s.rows, s.columns, depth / 2};
       const OwnedTensor first = product(f, {}, half);
       EXPECT_TRUE(test::same_bits(product(f, {}, half, 0, 0, depth / 2, &first), product(f, {})))
           << depth;
@@ -239,7 +239,7 @@ TEST_P(MatmulOnEachIsa, HalvesOfTheDepthOneAfterTheOtherHaveTheBitsOfTheWhole) {
 
 TEST_P(MatmulOnEachIsa, MatchesTheOracle) {
   on_each_isa([&] {
-    for (const Sizes& s : kSizes) {
+    for (const MatmulSizes& s : kMatmulSizes) {
       const Factors f(GetParam(), s);
       const OwnedTensor c = product(f, {.onto = Onto::kOutput});
       const Values a = f.a.values(), b = f.b.values();

@@ -12,9 +12,9 @@ float value(int i, int kind) {
   return static_cast<float>((i * 7919 + kind * 104729) % 2003 - 1001) / 997.0f;
 }
 
-struct Case {
+struct OuterStepCase {
   std::vector<float> old, local, sum, velocity;
-  explicit Case(int count) {
+  explicit OuterStepCase(int count) {
     for (int i = 0; i < count; ++i) {
       old.push_back(value(i, 1));
       local.push_back(value(i, 2));
@@ -32,8 +32,8 @@ TEST(OuterStep, IsSgdWithNesterovMomentumOnTheMeanChange) {
   for (const int threads : {1, 3}) {
     const auto stream = make_cpu_compute_stream({.num_threads = threads, .hook = {}});
     for (const int count : {1, 63, 64, 40'000}) {
-      Case given(count);
-      const Case before = given;
+      OuterStepCase given(count);
+      const OuterStepCase before = given;
       outer_step(*stream, {.sum = view(given.sum),
                            .replicas = 3,
                            .rate = 0.7f,
@@ -53,8 +53,8 @@ TEST(OuterStep, IsSgdWithNesterovMomentumOnTheMeanChange) {
 
 TEST(OuterStep, WithoutMomentumFollowsTheMeanChange) {
   const auto stream = make_cpu_compute_stream({});
-  Case given(1000);
-  const Case before = given;
+  OuterStepCase given(1000);
+  const OuterStepCase before = given;
   outer_step(*stream,
              {.sum = view(given.sum), .replicas = 4, .rate = 2.0f, .old = view(given.old)});
   for (std::size_t i = 0; i < given.old.size(); ++i) {
@@ -65,7 +65,7 @@ TEST(OuterStep, WithoutMomentumFollowsTheMeanChange) {
 
 TEST(OuterChange, IsWhatAReplicaHasTakenAway) {
   const auto stream = make_cpu_compute_stream({});
-  Case given(777);
+  OuterStepCase given(777);
   outer_change(*stream, view(given.old), view(given.local), view(given.sum));
   for (std::size_t i = 0; i < given.old.size(); ++i) {
     ASSERT_EQ(given.sum[i], given.old[i] - given.local[i]);

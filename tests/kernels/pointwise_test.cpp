@@ -19,7 +19,7 @@ using test::OwnedTensor;
 using test::Values;
 
 constexpr std::int64_t kSizes[] = {1, 7, 8, 63, 64, 131, 4096, 4099, 50021};
-constexpr Dropout kDropout{0.25f, {0x5eed5eed5eedull, 3, 12}, 0};
+constexpr Dropout kPointwiseDropout{0.25f, {0x5eed5eed5eedull, 3, 12}, 0};
 
 class Pointwise : public testing::TestWithParam<DType> {};
 INSTANTIATE_TEST_SUITE_P(Types, Pointwise, test::compute_types(), test::type_name);
@@ -155,7 +155,7 @@ TEST_P(Pointwise, ResidualAddAndDropoutMatchTheOracleOnAnyNumberOfThreads) {
   for (const std::int64_t numel : kSizes) {
     for (const float probability : {0.0f, 0.25f, 0.9f}) {
       for (const std::int64_t first : {0, 1, 2, 7}) {
-        Dropout dropout = kDropout;
+        Dropout dropout = kPointwiseDropout;
         dropout.probability = probability;
         dropout.first_element = first;
         const OwnedTensor residual(GetParam(), test::random_values(numel, 1));
@@ -207,14 +207,14 @@ TEST_P(Pointwise, AnElementHasTheSameBitsWhereverItLies) {
   };
   const auto dropped = [&](std::int64_t first, std::int64_t n) {
     OwnedTensor out(GetParam(), n);
-    Dropout dropout = kDropout;
+    Dropout dropout = kPointwiseDropout;
     dropout.first_element = 1000 + first;
     residual_add(*stream, part(a, first, n), part(b, first, n), dropout, out);
     return out;
   };
   const auto gradient = [&](std::int64_t first, std::int64_t n) {
     OwnedTensor out(GetParam(), n);
-    Dropout dropout = kDropout;
+    Dropout dropout = kPointwiseDropout;
     dropout.first_element = 1000 + first;
     dropout_backward(*stream, part(b, first, n), dropout, out);
     return out;
@@ -234,7 +234,7 @@ TEST_P(Pointwise, AnElementHasTheSameBitsWhereverItLies) {
 TEST(PointwiseDropout, KeepsTheFractionAskedFor) {
   constexpr std::int64_t kNumel = 200000;
   for (const float probability : {0.1f, 0.5f, 0.8f}) {
-    Dropout dropout = kDropout;
+    Dropout dropout = kPointwiseDropout;
     dropout.probability = probability;
     const OwnedTensor ones(DType::kF32, Values(kNumel, 1.0));
     OwnedTensor out(DType::kF32, kNumel);
@@ -251,7 +251,7 @@ TEST(PointwiseDropout, KeepsTheFractionAskedFor) {
 // drawn at once goes over the ends of rows. The tensor begins with the second of these rows.
 TEST(PointwiseDropout, OfAPartIsThatOfItsPlacesInTheWhole) {
   constexpr std::int64_t kAllRows = 10, kAllColumns = 300, kRows = 3, kSequences = 3;
-  Dropout whole = kDropout;
+  Dropout whole = kPointwiseDropout;
   whole.first_element = 12345;
   const Values mask = oracle::dropout_mask(whole, kSequences * kAllRows * kAllColumns);
   for (const auto& [first_column, columns] : {std::pair(20, 250), {0, 300}}) {
@@ -272,7 +272,7 @@ TEST(PointwiseDropout, OfAPartIsThatOfItsPlacesInTheWhole) {
 }
 
 TEST(PointwiseDropout, CountsElementsIn64Bits) {
-  Dropout dropout = kDropout;
+  Dropout dropout = kPointwiseDropout;
   dropout.first_element = (std::int64_t{1} << 34) - 5;
   const OwnedTensor ones(DType::kF32, Values(40, 1.0));
   OwnedTensor out(DType::kF32, 40);

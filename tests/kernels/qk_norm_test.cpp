@@ -13,7 +13,7 @@ using test::Outputs;
 using test::OwnedTensor;
 using test::Values;
 
-std::vector<QkNormShape> shapes() {
+std::vector<QkNormShape> qk_shapes() {
   std::vector<QkNormShape> shapes;
   for (const NormKind kind : {NormKind::kRmsNorm, NormKind::kLayerNorm}) {
     for (const QkRows rows : {QkRows::kHeads, QkRows::kPerHead, QkRows::kProjections}) {
@@ -36,7 +36,7 @@ std::string describe(const QkNormShape& s) {
                      s.tokens, s.query_heads, s.kv_heads, s.head_width, s.weight_offset);
 }
 
-enum Output : std::size_t { kY, kRaw, kMean, kRstd, kDqkv, kDQuery, kDKey };
+enum Output : std::size_t { kNormY, kRaw, kNormMean, kNormRstd, kDqkv, kDQuery, kDKey };
 
 Outputs both_ways(Stream& stream, const QkNormShape& shape, const OwnedTensor& qkv,
                   const OwnedTensor& query_weight, const OwnedTensor& key_weight,
@@ -51,13 +51,13 @@ Outputs both_ways(Stream& stream, const QkNormShape& shape, const OwnedTensor& q
       dy,
       {DType::kF32, shape.query_weights()},
       {DType::kF32, shape.key_weights()}};
-  qk_norm_forward(stream, {shape, out[kY], query_weight, key_weight, out[kRaw],
-                           centred ? Tensor(out[kMean]) : Tensor(), out[kRstd]});
+  qk_norm_forward(stream, {shape, out[kNormY], query_weight, key_weight, out[kRaw],
+                           centred ? Tensor(out[kNormMean]) : Tensor(), out[kNormRstd]});
   OwnedTensor workspace =
       test::workspace(qk_norm_backward_workspace_bytes(shape, compute_device(stream)));
-  qk_norm_backward(stream,
-                   {shape, out[kRaw], centred ? ConstTensor(out[kMean]) : ConstTensor(), out[kRstd],
-                    query_weight, key_weight, out[kDqkv], out[kDQuery], out[kDKey], workspace});
+  qk_norm_backward(stream, {shape, out[kRaw], centred ? ConstTensor(out[kNormMean]) : ConstTensor(),
+                            out[kNormRstd], query_weight, key_weight, out[kDqkv], out[kDQuery],
+                            out[kDKey], workspace});
   return out;
 }
 
@@ -65,7 +65,7 @@ class QkNorm : public testing::TestWithParam<DType> {};
 INSTANTIATE_TEST_SUITE_P(Types, QkNorm, test::compute_types(), test::type_name);
 
 TEST_P(QkNorm, BothDirectionsMatchTheOracleOnAnyNumberOfThreadsAndLeaveValuesAlone) {
-  for (const QkNormShape& shape : shapes()) {
+  for (const QkNormShape& shape : qk_shapes()) {
     SCOPED_TRACE(describe(shape));
     const OwnedTensor qkv(GetParam(), test::random_values(shape.tokens * shape.packed_width(), 1));
     const OwnedTensor dy(GetParam(), test::random_values(shape.tokens * shape.packed_width(), 2));
@@ -76,7 +76,7 @@ TEST_P(QkNorm, BothDirectionsMatchTheOracleOnAnyNumberOfThreadsAndLeaveValuesAlo
     test::Tolerance tolerance = test::rounded_once(GetParam());
     tolerance.absolute += 4e-6;
     EXPECT_TRUE(test::close(
-        out[kY], oracle::qk_norm_forward(shape, qkv.values(), query.values(), key.values()),
+        out[kNormY], oracle::qk_norm_forward(shape, qkv.values(), query.values(), key.values()),
         tolerance));
     const oracle::QkNormGradients expected =
         oracle::qk_norm_backward(shape, qkv.values(), query.values(), key.values(), dy.values());
@@ -119,7 +119,7 @@ TEST_P(QkNorm, WithoutWeightsIsTheNormWithWeightsOfOne) {
                              .d_key_weight = {},
                              .workspace = workspace});
   stream->synchronize();
-  EXPECT_TRUE(test::same_bits(y, with[kY]));
+  EXPECT_TRUE(test::same_bits(y, with[kNormY]));
   EXPECT_TRUE(test::same_bits(d_qkv, with[kDqkv]));
 }
 

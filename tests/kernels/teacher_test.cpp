@@ -19,7 +19,7 @@ using test::OwnedTensor;
 using test::Values;
 using Ids = std::vector<std::int32_t>;
 
-struct Case {
+struct TeacherCase {
   std::int64_t vocab_size = 0;
   Values logits;  // [T, V]
   Ids targets;
@@ -35,7 +35,7 @@ struct Result {
   Values losses, divergences, gradients;
 };
 
-Result whole(DType dtype, const Case& c) {
+Result whole(DType dtype, const TeacherCase& c) {
   const auto stream = test::compute_stream();
   OwnedTensor x(dtype, c.logits), losses(DType::kF32, c.tokens()), targets(c.targets), ids(c.ids);
   OwnedTensor p(DType::kF32, c.probabilities), divergences(DType::kF32, c.tokens());
@@ -52,7 +52,7 @@ Result whole(DType dtype, const Case& c) {
 }
 
 // Ranks with an equal number of rows; `groups` in all.
-Result cut(DType dtype, const Case& c, int num_ranks, int groups) {
+Result cut(DType dtype, const TeacherCase& c, int num_ranks, int groups) {
   const auto stream = test::compute_stream();
   const std::int64_t T = c.tokens(), rows = c.vocab_size / num_ranks;
   OwnedTensor targets(c.targets), ids(c.ids), p(DType::kF32, c.probabilities);
@@ -128,7 +128,7 @@ Result cut(DType dtype, const Case& c, int num_ranks, int groups) {
 }
 
 // kernels/teacher.h in double precision.
-Result expected(const Case& c) {
+Result expected(const TeacherCase& c) {
   const auto V = static_cast<std::size_t>(c.vocab_size);
   const auto K = static_cast<std::size_t>(c.form.top);
   Result out{Values(c.targets.size()), Values(c.targets.size()), Values(c.logits.size())};
@@ -168,13 +168,13 @@ Result expected(const Case& c) {
 }
 
 // The teacher's tokens of each token are spread over the vocabulary; some are the target.
-Case made_up(std::int64_t top, float weight, float temperature) {
+TeacherCase made_up(std::int64_t top, float weight, float temperature) {
   constexpr std::int64_t kTokens = 6, kVocab = 1024;
-  Case c{.vocab_size = kVocab,
-         .logits = test::random_values(kTokens * kVocab, 3),
-         .targets = {5, 1023, kNoTarget, 0, 511, 77},
-         .form = {top, weight, temperature},
-         .scale = 0.25f};
+  TeacherCase c{.vocab_size = kVocab,
+                .logits = test::random_values(kTokens * kVocab, 3),
+                .targets = {5, 1023, kNoTarget, 0, 511, 77},
+                .form = {top, weight, temperature},
+                .scale = 0.25f};
   for (double& logit : c.logits) logit *= 4.0;
   for (std::int64_t t = 0; t < kTokens; ++t) {
     const std::int64_t first = std::max(0, c.targets[static_cast<std::size_t>(t)]) + t % 2;
@@ -206,7 +206,7 @@ TEST(Teacher, AddsItsDivergenceToTheGradient) {
   for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
     for (const auto& [top, weight, temperature] :
          {std::tuple(1, 0.5f, 1.0f), {12, 1.0f, 1.0f}, {12, 0.25f, 2.5f}, {7, 0.0f, 0.5f}}) {
-      Case c = made_up(top, weight, temperature);
+      TeacherCase c = made_up(top, weight, temperature);
       c.logits = OwnedTensor(dtype, c.logits).values();
       const std::string what = fmt::format("{}, {} tokens, weight {}, temperature {}",
                                            name_of(dtype), top, weight, temperature);
@@ -218,14 +218,14 @@ TEST(Teacher, AddsItsDivergenceToTheGradient) {
 }
 
 TEST(Teacher, SeesScaledAndCappedLogits) {
-  Case c = made_up(9, 0.5f, 2.0f);
+  TeacherCase c = made_up(9, 0.5f, 2.0f);
   c.shape = {0.5f, 3.0f};
   expect_near(whole(DType::kF32, c), expected(c), DType::kF32, "whole");
   expect_near(cut(DType::kF32, c, 2, 2), expected(c), DType::kF32, "2 ranks");
 }
 
 TEST(Teacher, HasTheSameBitsOnAnyNumberOfRanksWithCanonicalSums) {
-  const Case c = made_up(12, 0.5f, 2.0f);
+  const TeacherCase c = made_up(12, 0.5f, 2.0f);
   const Result one = cut(DType::kF32, c, 1, 8);
   for (const int ranks : {2, 4, 8}) {
     const Result found = cut(DType::kF32, c, ranks, 8);
@@ -236,7 +236,7 @@ TEST(Teacher, HasTheSameBitsOnAnyNumberOfRanksWithCanonicalSums) {
 }
 
 TEST(Teacher, HasNoDivergenceFromTheModelItself) {
-  Case c = made_up(1, 1.0f, 2.0f);
+  TeacherCase c = made_up(1, 1.0f, 2.0f);
   c.form.top = 512;
   c.vocab_size = 512;
   c.logits.resize(c.targets.size() * 512);
@@ -267,10 +267,10 @@ TEST(Teacher, HasTorchtunesForwardDivergence) {
                            0.8203,  0.0012,  0.7656,  0.3477,  -1.5781, 0.4297, 0.5977,  0.3926,
                            1.5156,  0.1641,  2.0781,  -0.7734, -0.5898, 0.4453, -0.7969, 0.6328,
                            0.6289,  -0.8359, 0.9258,  0.2109,  0.0006,  0.5195, 3.2344,  -1.5781};
-  Case c{.vocab_size = 4,
-         .logits = students,
-         .targets = {0, 3, 3, 1, 1, 1, 1, 1},
-         .form = {4, 1.0f, 1.0f}};
+  TeacherCase c{.vocab_size = 4,
+                .logits = students,
+                .targets = {0, 3, 3, 1, 1, 1, 1, 1},
+                .form = {4, 1.0f, 1.0f}};
   double entropies = 0.0;
   for (std::size_t t = 0; t < 8; ++t) {
     double sum = 0.0;

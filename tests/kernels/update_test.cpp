@@ -18,17 +18,17 @@ using test::Values;
 
 // A slice as the flat layout makes them, long enough for several tasks: tensors with and without
 // decay, one of them begun on another rank, padding between and after them.
-constexpr std::int64_t kNumel = 40017;
-constexpr UpdateSegment kSegments[] = {{0, 1, 0.1f, 3, 99},       {1, 39, 0.0f, 4, 0},
-                                       {47, 953, 0.1f, 5, 0},     {1000, 3, 0.02f, 6, 0},
-                                       {1003, 23997, 0.1f, 7, 0}, {25000, 15000, 0.0f, 8, 0}};
+constexpr std::int64_t kUpdateNumel = 40017;
+constexpr UpdateSegment kUpdateSegments[] = {{0, 1, 0.1f, 3, 99},       {1, 39, 0.0f, 4, 0},
+                                             {47, 953, 0.1f, 5, 0},     {1000, 3, 0.02f, 6, 0},
+                                             {1003, 23997, 0.1f, 7, 0}, {25000, 15000, 0.0f, 8, 0}};
 bool is_padding(std::int64_t i) {
   return (i >= 40 && i < 47) || i >= 40000;
 }
 
 Values values_with_padding(std::uint64_t seed) {
-  Values values = test::random_values(kNumel, seed);
-  for (std::int64_t i = 0; i < kNumel; ++i) {
+  Values values = test::random_values(kUpdateNumel, seed);
+  for (std::int64_t i = 0; i < kUpdateNumel; ++i) {
     if (is_padding(i)) values[static_cast<std::size_t>(i)] = 0.0;
   }
   return values;
@@ -105,7 +105,7 @@ OwnedTensor gradient_of_step(const Settings& settings, std::int64_t step) {
 
 UpdateCommon common_of(const Settings& settings, std::int64_t step) {
   UpdateCommon common;
-  common.segments = kSegments;
+  common.segments = kUpdateSegments;
   common.lr = 0.01f;
   common.gradient_scale = settings.gradient_scale;
   common.rounding.stochastic = settings.stochastic;
@@ -116,7 +116,7 @@ UpdateCommon common_of(const Settings& settings, std::int64_t step) {
 // The segments of elements [first, first + count), counted from there.
 std::vector<UpdateSegment> cut_segments(std::int64_t first, std::int64_t count) {
   std::vector<UpdateSegment> out;
-  for (const UpdateSegment& segment : kSegments) {
+  for (const UpdateSegment& segment : kUpdateSegments) {
     const std::int64_t begin = std::max(segment.first, first);
     const std::int64_t end = std::min(segment.first + segment.count, first + count);
     if (begin >= end) continue;
@@ -128,8 +128,8 @@ std::vector<UpdateSegment> cut_segments(std::int64_t first, std::int64_t count) 
 
 // Borders of slices of every length, from one element on, at deterministic random places.
 std::vector<std::int64_t> random_cuts(std::uint64_t seed) {
-  std::vector<std::int64_t> cuts{0, 1, 8, 41, kNumel};
-  for (const std::int32_t cut : test::random_tokens(9, kNumel, seed)) cuts.push_back(cut);
+  std::vector<std::int64_t> cuts{0, 1, 8, 41, kUpdateNumel};
+  for (const std::int32_t cut : test::random_tokens(9, kUpdateNumel, seed)) cuts.push_back(cut);
   std::sort(cuts.begin(), cuts.end());
   return cuts;
 }
@@ -137,8 +137,8 @@ std::vector<std::int64_t> random_cuts(std::uint64_t seed) {
 // Parameter and moments.
 Outputs begin(const Settings& settings) {
   return {{DType::kF32, values_with_padding(1)},
-          {settings.moment, Values(kNumel, 0.0)},
-          {settings.moment, Values(kNumel, 0.0)}};
+          {settings.moment, Values(kUpdateNumel, 0.0)},
+          {settings.moment, Values(kUpdateNumel, 0.0)}};
 }
 
 void take_step(Stream& stream, const Optimizer& optimizer, const Settings& settings,
@@ -157,7 +157,7 @@ void take_step(Stream& stream, const Optimizer& optimizer, const Settings& setti
 }
 
 Outputs run(Stream& stream, const Optimizer& optimizer, const Settings& settings,
-            const std::vector<std::int64_t>& cuts = {0, kNumel}) {
+            const std::vector<std::int64_t>& cuts = {0, kUpdateNumel}) {
   Outputs state = begin(settings);
   for (std::int64_t step = 1; step <= settings.num_steps; ++step) {
     take_step(stream, optimizer, settings, step, cuts, state);
@@ -196,7 +196,7 @@ TEST_P(Update, RoundsMomentsInBFloat16OnceAStep) {
   Outputs out = begin(settings);
   for (std::int64_t step = 1; step <= 3; ++step) {
     UpdateState state{out[0].values(), out[1].values(), out[2].values()};
-    take_step(*stream, GetParam(), settings, step, {0, kNumel}, out);
+    take_step(*stream, GetParam(), settings, step, {0, kUpdateNumel}, out);
     GetParam().oracle(state, gradient_of_step(settings, step).values(), common_of(settings, step),
                       step);
     EXPECT_TRUE(test::close(out[0], state.parameter, test::rounded_once(DType::kF32)));
@@ -228,7 +228,7 @@ TEST_P(Update, PaddingStaysZero) {
                             .stochastic = stochastic};
     for (const OwnedTensor& state : run(*test::compute_stream(2), GetParam(), settings)) {
       const Values values = state.values();
-      for (std::int64_t i = 0; i < kNumel; ++i) {
+      for (std::int64_t i = 0; i < kUpdateNumel; ++i) {
         if (is_padding(i)) {
           ASSERT_EQ(values[static_cast<std::size_t>(i)], 0.0) << "element " << i;
         }
@@ -252,7 +252,7 @@ TEST_P(Update, AlsoRoundsWhatBecomesOfTheParameters) {
       return state;
     };
     const Outputs out = test::on_any_number_of_threads([&](Stream& stream) {
-      OwnedTensor rounded(type, Values(kNumel, 7.0));
+      OwnedTensor rounded(type, Values(kUpdateNumel, 7.0));
       Outputs state = updated(stream, rounded);
       state.push_back(rounded);
       return state;
@@ -260,7 +260,7 @@ TEST_P(Update, AlsoRoundsWhatBecomesOfTheParameters) {
     const Outputs alone = updated(*test::compute_stream(), {});
     for (std::size_t i = 0; i < alone.size(); ++i) EXPECT_TRUE(test::same_bits(out[i], alone[i]));
     Values expected = out[0].values();
-    for (std::int64_t i = 0; i < kNumel; ++i) {
+    for (std::int64_t i = 0; i < kUpdateNumel; ++i) {
       if (is_padding(i)) expected[static_cast<std::size_t>(i)] = 7.0;
     }
     EXPECT_TRUE(test::same_bits(out[3], OwnedTensor(type, expected)));

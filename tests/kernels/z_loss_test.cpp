@@ -18,7 +18,7 @@ using test::Outputs;
 using test::OwnedTensor;
 using test::Values;
 
-struct Case {
+struct ZLossCase {
   std::int64_t vocab = 0;
   Values logits;  // [T, V]
   std::vector<std::int32_t> targets;
@@ -30,7 +30,7 @@ struct Case {
 
 enum Output : std::size_t { kLosses, kZLosses, kGradients };
 
-Outputs compute(Stream& stream, DType dtype, const Case& c, bool gradient = true) {
+Outputs compute(Stream& stream, DType dtype, const ZLossCase& c, bool gradient = true) {
   Outputs out{{DType::kF32, c.tokens()}, {DType::kF32, c.tokens()}, {dtype, c.logits}};
   cross_entropy(stream, {.tokens = c.tokens(),
                          .vocab_size = c.vocab,
@@ -46,7 +46,7 @@ Outputs compute(Stream& stream, DType dtype, const Case& c, bool gradient = true
 }
 
 // The same on two ranks: the first has `first_rows` of the vocabulary's rows.
-Outputs compute_cut(Stream& stream, DType dtype, const Case& c, std::int64_t first_rows) {
+Outputs compute_cut(Stream& stream, DType dtype, const ZLossCase& c, std::int64_t first_rows) {
   const std::int64_t T = c.tokens();
   const OwnedTensor targets(c.targets);
   OwnedTensor maxima(DType::kF32, 2 * T), part(DType::kF32, 2 * T);
@@ -122,7 +122,7 @@ INSTANTIATE_TEST_SUITE_P(Types, ZLosses, test::compute_types(), test::type_name)
 TEST(ZLoss, HasTheValuesOfItsDefinition) {
   const auto stream = test::compute_stream();
   const auto added = [&](Values logits, double z_loss, const Values& gradient) {
-    Case c{std::ssize(logits), logits, {0}, 0.0f};
+    ZLossCase c{std::ssize(logits), logits, {0}, 0.0f};
     const Values without = compute(*stream, DType::kF32, c)[kGradients].values();
     c.c = 1e-4f;
     const Outputs with = compute(*stream, DType::kF32, c);
@@ -140,7 +140,7 @@ TEST_P(ZLosses, AndTheirGradientsAreTorchsWholeAndCut) {
   const nlohmann::json reference = nlohmann::json::parse(file);
   ASSERT_EQ(reference.at("z_loss").size(), 5u);
   for (const auto& expected : reference.at("z_loss")) {
-    Case c;
+    ZLossCase c;
     c.vocab = expected["vocab"];
     c.targets = expected["targets"].get<std::vector<std::int32_t>>();
     c.c = expected["c"];
@@ -161,7 +161,7 @@ TEST_P(ZLosses, AndTheirGradientsAreTorchsWholeAndCut) {
 }
 
 TEST_P(ZLosses, MatchTheOracleOnLongRows) {
-  Case c{5003, test::random_values(3 * 5003, 1, 5.0), {7, kNoTarget, 5002}, 0.01f, 0.37f};
+  ZLossCase c{5003, test::random_values(3 * 5003, 1, 5.0), {7, kNoTarget, 5002}, 0.01f, 0.37f};
   c.logits = test::rounded(GetParam(), c.logits);
   const std::vector<std::int32_t> some{7, 0, 5002};
   oracle::Loss loss = oracle::cross_entropy(c.vocab, c.logits, some);
@@ -179,8 +179,8 @@ TEST_P(ZLosses, MatchTheOracleOnLongRows) {
 }
 
 TEST_P(ZLosses, ChangeNeitherTheLossNorLogitsThatStay) {
-  const Case without{75, test::random_values(6 * 75, 1, 3.0), test::random_tokens(6, 75, 2)};
-  Case with = without;
+  const ZLossCase without{75, test::random_values(6 * 75, 1, 3.0), test::random_tokens(6, 75, 2)};
+  ZLossCase with = without;
   with.c = 0.1f;
   const auto stream = test::compute_stream(2);
   const Outputs a = compute(*stream, GetParam(), without), b = compute(*stream, GetParam(), with);

@@ -58,7 +58,7 @@ Values trained(const OptimizerOptions& options, const RunShape& shape, int num_s
   return values;
 }
 
-OptimizerOptions options_of(OptimizerType type) {
+OptimizerOptions group_options_of(OptimizerType type) {
   OptimizerOptions options;
   options.type = type;
   options.eps = 1e-6f;
@@ -82,7 +82,7 @@ INSTANTIATE_TEST_SUITE_P(Optimizers, Groups,
 // Factors that are powers of two, since some optimizers multiply the rate and the factor in another
 // order.
 TEST_P(Groups, AreUpdatedAsIfTheirRatesWereEverybodys) {
-  const OptimizerOptions plain = options_of(GetParam());
+  const OptimizerOptions plain = group_options_of(GetParam());
   const bool has_betas = GetParam() == OptimizerType::kAdamW ||
                          GetParam() == OptimizerType::kAdam || GetParam() == OptimizerType::kLion;
   OptimizerOptions grouped = plain, all = plain;
@@ -116,7 +116,7 @@ TEST_P(Groups, AreUpdatedAsIfTheirRatesWereEverybodys) {
 
 // AdamW's first step with a tiny eps moves each element by lr x sign(g), after the decay.
 TEST(ParameterGroups, OfFactor2MoveTwiceAsFarAndOfFactor0NotAtAll) {
-  OptimizerOptions options = options_of(OptimizerType::kAdamW);
+  OptimizerOptions options = group_options_of(OptimizerType::kAdamW);
   options.eps = 1e-30f;
   options.decay.rate = 0.0f;
   const auto rates = [&](float factor) {
@@ -147,8 +147,8 @@ TEST(ParameterGroups, OfFactor2MoveTwiceAsFarAndOfFactor0NotAtAll) {
 
 // A rate that is a power of two of Muon's, since it is multiplied in another order.
 TEST(ParameterGroups, ThatMuonLeavesToAdamWHaveItsBits) {
-  OptimizerOptions muon = options_of(OptimizerType::kMuon),
-                   adamw = options_of(OptimizerType::kAdamW);
+  OptimizerOptions muon = group_options_of(OptimizerType::kMuon),
+                   adamw = group_options_of(OptimizerType::kAdamW);
   muon.adamw_lr_ratio = 0.5f;
   adamw.groups = {{.patterns = {"*"},
                    .lr_factor = 0.5f,
@@ -178,14 +178,14 @@ TEST(ParameterGroups, ThatMuonLeavesToAdamWHaveItsBits) {
 }
 
 TEST(ParameterGroups, MatricesOfOneRowAreLeftToAdamW) {
-  const OptimizerOptions options = options_of(OptimizerType::kMuon);
+  const OptimizerOptions options = group_options_of(OptimizerType::kMuon);
   const UnitSpec block{"block.0", UnitClass::kBlock, {}};
   EXPECT_FALSE(is_muons(options, block, {"block.0.gate.weight", {1, 8}, {}, 0}));
   EXPECT_TRUE(is_muons(options, block, {"block.0.up.weight", {2, 8}, {}, 0}));
 }
 
 TEST(ParameterGroups, DecideTheDecayOfVectorsToo) {
-  OptimizerOptions options = options_of(OptimizerType::kAdamW);
+  OptimizerOptions options = group_options_of(OptimizerType::kAdamW);
   options.groups = {{.patterns = {"*.norm"}, .weight_decay = 0.3f}, {.patterns = {"*.up"}}};
   const auto decay = [&](const std::string& name, std::vector<std::int64_t> shape) {
     return options.decay_of({name, std::move(shape), {}, 0});

@@ -15,7 +15,7 @@ using sharding::Rank;
 using sharding::UnitState;
 using sherd::testing::RunShape;
 
-constexpr int kSteps = 2;
+constexpr int kLongSteps = 2;
 
 // Four segments of an embedding; of a block, three of a wide matrix, and two tall ones, stacked, of
 // which the first takes two.
@@ -28,7 +28,7 @@ std::vector<UnitSpec> long_units() {
             {"block.0.qkv", {12000, 12}, {}, 3, {9000, 3000}}}}};
 }
 
-OptimizerOptions options_of(OptimizerType type) {
+OptimizerOptions long_options_of(OptimizerType type) {
   OptimizerOptions options;
   options.type = type;
   options.beta2 = 0.95f;
@@ -74,9 +74,9 @@ Compared compare_after_steps(OptimizerType type, const RunShape& shape,
         long_units(), sharding::placement_of(shape.stage, sharding::GradSync::kEveryMicroStep),
         rank);
     for (const UnitState& unit : units) test::fill_slices(unit, initial_value);
-    const auto optimizer = make_optimizer(options_of(type), rank, units);
+    const auto optimizer = make_optimizer(long_options_of(type), rank, units);
     rank.guard([&] {
-      for (int t = 1; t <= kSteps; ++t) {
+      for (int t = 1; t <= kLongSteps; ++t) {
         for (const UnitState& unit : units) {
           fill_gradients(unit, [t](std::uint32_t parameter, std::int64_t element) {
             return gradient_value(t, parameter, element);
@@ -100,8 +100,8 @@ TEST(LongTensors, EveryOptimizerTreatsManySegmentsAsTheOneTensorThatTheyAre) {
   for (const OptimizerType type : {OptimizerType::kAdamW, OptimizerType::kAdam, OptimizerType::kSgd,
                                    OptimizerType::kLion, OptimizerType::kLamb, OptimizerType::kLars,
                                    OptimizerType::kMuon, OptimizerType::kAdafactor}) {
-    oracle::WholeTensorOptimizer whole(options_of(type), long_units(), initial_value);
-    for (int t = 1; t <= kSteps; ++t) {
+    oracle::WholeTensorOptimizer whole(long_options_of(type), long_units(), initial_value);
+    for (int t = 1; t <= kLongSteps; ++t) {
       whole.step(update_step(0.01f, t), [t](std::uint32_t parameter, std::int64_t element) {
         return static_cast<double>(gradient_value(t, parameter, element));
       });

@@ -18,12 +18,12 @@ using sharding::GradSync;
 using sharding::Rank;
 using sharding::UnitState;
 
-constexpr int kSteps = 20;
+constexpr int kOptimizerSteps = 20;
 constexpr float kLr = 0.02f;
 constexpr float kScale = 0.75f;  // a clip factor
 // Parameters of about 1 move by at most 0.02 a step. Each step rounds the parameter (2^-24) and the
 // update (some 2^-24 of 0.02, more where moments nearly cancel): 20 steps stay below 5e-6.
-constexpr double kTolerance = 5e-6;
+constexpr double kOptimizerTolerance = 5e-6;
 
 float initial(std::uint64_t parameter, std::int64_t i) {
   return test::number(parameter, static_cast<std::uint64_t>(i), 1000);
@@ -74,7 +74,7 @@ void set_gradients(const UnitState& unit, int step) {
 double element_after(const ParameterSpec& parameter, std::int64_t i,
                      const ElementStep& element_step) {
   Element element{initial(parameter.index, i), 0, 0};
-  for (int t = 1; t <= kSteps; ++t) {
+  for (int t = 1; t <= kOptimizerSteps; ++t) {
     const double g = static_cast<double>(kScale) * gradient(parameter.index, i, t);
     element_step(element, g, decay_of(parameter), t);
   }
@@ -94,7 +94,7 @@ void check_parameters(const UnitState& unit, const ElementStep& element_step) {
     }
     for (std::int64_t i = 0; i < slice.numel; ++i) {
       const double value = expected[static_cast<std::size_t>(i)];
-      ASSERT_NEAR(slice.as<float>()[i], value, value == 0.0 ? 0.0 : kTolerance)
+      ASSERT_NEAR(slice.as<float>()[i], value, value == 0.0 ? 0.0 : kOptimizerTolerance)
           << unit.name() << " slice " << slice_index << " of " << unit.layout().num_slices();
     }
   }
@@ -111,7 +111,7 @@ void expect_textbook(const OptimizerOptions& options, const ElementStep& element
                              sharding::placement_of(stage, GradSync::kEveryMicroStep), rank);
         const auto optimizer = make_optimizer(options, rank, units);
         for (const UnitState& unit : units) test::fill_slices(unit, initial);
-        for (int t = 1; t <= kSteps; ++t) {
+        for (int t = 1; t <= kOptimizerSteps; ++t) {
           for (const UnitState& unit : units) set_gradients(unit, t);
           optimizer->prepare(*stream, {kLr, t, kScale});
           for (std::size_t u = 0; u < units.size(); ++u) {

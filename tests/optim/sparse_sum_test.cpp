@@ -17,7 +17,7 @@ namespace sherd::optim {
 namespace {
 
 /// As in tests/reference/dgc.py.
-float formula(int replica, int step, std::uint32_t parameter, std::int64_t element) {
+float sparse_formula(int replica, int step, std::uint32_t parameter, std::int64_t element) {
   const std::int64_t i = ((element + 1) * 7919 + step * std::int64_t{104729} +
                           replica * std::int64_t{1299709} + parameter * std::int64_t{15485863}) %
                          2001;
@@ -119,7 +119,7 @@ TEST(SparseSum, HasTheBitsOfNumpyWithEachOptionChangedAlone) {
   for (const auto& [name, options] : all) {
     const auto steps = run({.options = with(options),
                             .units = two_chunks(),
-                            .gradient = formula,
+                            .gradient = sparse_formula,
                             .replicas = 3,
                             .shards = 1 + static_cast<int>(ends.size()) % 2,
                             .steps = 6,
@@ -142,8 +142,10 @@ TEST(SparseSum, HasTheSameBitsAtEveryStageAndOnAnyNumberOfShards) {
     SparseOptions options = base();
     options.compress_ratio = 0.1;
     options.clip = clip;
-    expect_equal_at_every_stage(
-        {.options = with(options), .units = straddling_units(), .gradient = formula, .steps = 3});
+    expect_equal_at_every_stage({.options = with(options),
+                                 .units = straddling_units(),
+                                 .gradient = sparse_formula,
+                                 .steps = 3});
   }
 }
 
@@ -155,7 +157,7 @@ TEST(SparseSum, WhatWasSentAndTheErrorsAreTheGradients) {
   options.compress_ratio = 0.05;
   const CompressedRun how{.options = with(options),
                           .units = small_block(),
-                          .gradient = formula,
+                          .gradient = sparse_formula,
                           .replicas = 3,
                           .steps = 50};
   const auto steps = run(how);
@@ -164,7 +166,7 @@ TEST(SparseSum, WhatWasSentAndTheErrorsAreTheGradients) {
     for (int step = 0; step < how.steps; ++step) {
       sent += steps[static_cast<std::size_t>(step)].sums.at(2)[i];
       for (int replica = 0; replica < 3; ++replica) {
-        gradients += formula(replica, step, 2, static_cast<std::int64_t>(i));
+        gradients += sparse_formula(replica, step, 2, static_cast<std::int64_t>(i));
       }
     }
     for (int replica = 0; replica < 3; ++replica) {
@@ -209,7 +211,7 @@ TEST(SparseSum, ZeroGradientsMoveNothingIn1000Steps) {
 TEST(SparseSum, StepsWithoutTargetsChangeNothing) {
   CompressedRun how{.options = with(base()), .units = small_block(), .steps = 3};
   how.gradient = [](int replica, int step, std::uint32_t parameter, std::int64_t i) {
-    return step == 1 ? 0.0f : formula(replica, step, parameter, i);
+    return step == 1 ? 0.0f : sparse_formula(replica, step, parameter, i);
   };
   how.has_targets = [](int step) { return step != 1; };
   const auto steps = run(how);
@@ -228,7 +230,7 @@ TEST(SparseSum, WhatIsntFiniteIsSentFirst) {
                .gradient = [bad](int replica, int step, std::uint32_t parameter, std::int64_t i) {
                  return replica == 1 && parameter == 2 && i == 240
                             ? bad
-                            : formula(replica, step, parameter, i);
+                            : sparse_formula(replica, step, parameter, i);
                }});
       EXPECT_FALSE(std::isfinite(steps[0].sums.at(2)[240])) << bad << static_cast<int>(clip);
     }

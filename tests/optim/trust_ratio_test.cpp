@@ -17,8 +17,8 @@ using sharding::Rank;
 using sharding::UnitState;
 using sherd::testing::RunShape;
 
-constexpr int kSteps = 5;
-constexpr float kLr = 0.05f;
+constexpr int kTrustSteps = 5;
+constexpr float kTrustLr = 0.05f;
 // A norm is summed in f64, but of f32 elements and directions: they are off by some 2^-24, and
 // after a few steps by some more of that.
 constexpr double kRelativeTolerance = 2e-6;
@@ -55,13 +55,13 @@ std::vector<RatiosOfSteps> ratios_on_ranks(const Problem& problem, const RunShap
     const auto optimizer = make_optimizer(problem.options, rank, units);
     const auto& adaptive = dynamic_cast<const LayerwiseAdaptive&>(*optimizer);
     rank.guard([&] {
-      for (int t = 1; t <= kSteps; ++t) {
+      for (int t = 1; t <= kTrustSteps; ++t) {
         for (const UnitState& unit : units) {
           fill_gradients(unit, [&](std::uint32_t parameter, std::int64_t element) {
             return problem.gradient(t, parameter, element);
           });
         }
-        take_step(rank.compute(), *optimizer, units, update_step(kLr, t));
+        take_step(rank.compute(), *optimizer, units, update_step(kTrustLr, t));
         ratios[static_cast<std::size_t>(rank.rank)].push_back(adaptive.ratios());
       }
     });
@@ -72,8 +72,8 @@ std::vector<RatiosOfSteps> ratios_on_ranks(const Problem& problem, const RunShap
 std::vector<oracle::Values> ratios_of_whole_tensors(const Problem& problem) {
   WholeTensorOptimizer whole(problem.options, straddling_units(), problem.initial);
   std::vector<oracle::Values> ratios;
-  for (int t = 1; t <= kSteps; ++t) {
-    whole.step(update_step(kLr, t), [&](std::uint32_t parameter, std::int64_t element) {
+  for (int t = 1; t <= kTrustSteps; ++t) {
+    whole.step(update_step(kTrustLr, t), [&](std::uint32_t parameter, std::int64_t element) {
       return static_cast<double>(problem.gradient(t, parameter, element));
     });
     ratios.push_back(whole.ratios());

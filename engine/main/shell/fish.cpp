@@ -15,7 +15,7 @@ std::string fish_quoted(std::string_view text) {
   return out;
 }
 
-std::string action_of(const OptionRow& row) {
+std::string fish_action_of(const OptionRow& row) {
   switch (row.kind) {
     case ValueKind::kRecipe:
       return "-k -x -a '(__fish_complete_suffix .yaml)'";
@@ -37,7 +37,7 @@ std::string action_of(const OptionRow& row) {
   return "-x";
 }
 
-std::string arguments_of(const CommandRow& command) {
+std::string fish_arguments_of(const CommandRow& command) {
   const std::string begin =
       fmt::format("complete -c sherd -n '__fish_seen_subcommand_from {}'", command.name);
   std::string out;
@@ -46,14 +46,14 @@ std::string arguments_of(const CommandRow& command) {
     for (const std::string& name : row.names) {
       names += name.starts_with("--") ? " -l " + name.substr(2) : " -s " + name.substr(1);
     }
-    const std::string action = action_of(row);
+    const std::string action = fish_action_of(row);
     out += fmt::format("{}{}{}{} -d '{}'\n", begin, names, action.empty() ? "" : " ", action,
                        fish_quoted(row.help));
   }
   if (!command.positionals.empty()) {
     const OptionRow& row = command.positionals[0];
     const std::string action =
-        row.kind == ValueKind::kCommand ? "-x -a '(__sherd_commands)'" : action_of(row);
+        row.kind == ValueKind::kCommand ? "-x -a '(__sherd_commands)'" : fish_action_of(row);
     if (action != "-x") out += fmt::format("{} {}\n", begin, action);
   }
   return out;
@@ -81,7 +81,7 @@ std::string fish_completion(const CommandTable& commands, const KeyTable& keys) 
     out += fmt::format("complete -c sherd -n __fish_use_subcommand -a {} -d '{}'\n", command.name,
                        fish_quoted(command.help));
   }
-  for (const CommandRow& command : commands) out += arguments_of(command);
+  for (const CommandRow& command : commands) out += fish_arguments_of(command);
   return out;
 }
 

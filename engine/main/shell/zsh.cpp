@@ -5,7 +5,7 @@
 namespace sherd::main {
 namespace {
 
-constexpr std::string_view kMain = R"(
+constexpr std::string_view kZshMain = R"(
 _sherd_setting() {  # KEY=VALUE
   if compset -P '*='; then
     _sherd_values "${${IPREFIX%=}##*=}"
@@ -31,7 +31,7 @@ else
 fi
 )";
 
-std::string action_of(const OptionRow& row) {
+std::string zsh_action_of(const OptionRow& row) {
   switch (row.kind) {
     case ValueKind::kRecipe:
       return R"x(_files -g "*.(yaml|yml)")x";
@@ -67,12 +67,12 @@ std::string specification_of(const OptionRow& row, const std::string& name) {
   const bool repeats = row.may_repeat || row.kind == ValueKind::kSetting;
   std::string out = fmt::format("'{}{}[{}]", repeats ? "*" : "", name, description(row.help));
   if (row.kind != ValueKind::kNone) {
-    out += fmt::format(":{}:{}", description(row.value), action_of(row));
+    out += fmt::format(":{}:{}", description(row.value), zsh_action_of(row));
   }
   return out + "'";
 }
 
-std::string arguments_of(const CommandRow& command) {
+std::string zsh_arguments_of(const CommandRow& command) {
   std::string out = fmt::format("    {})\n      _arguments", command.name);
   for (const OptionRow& row : command.options) {
     for (const std::string& name : row.names) out += " \\\n        " + specification_of(row, name);
@@ -83,7 +83,7 @@ std::string arguments_of(const CommandRow& command) {
                        is_command       ? "*:"
                        : row.may_repeat ? "*"
                                         : "",
-                       description(row.names[0]), action_of(row));
+                       description(row.names[0]), zsh_action_of(row));
   }
   return out + " ;;\n";
 }
@@ -106,8 +106,8 @@ std::string zsh_completion(const CommandTable& commands, const KeyTable& keys) {
   }
   out += ")\n_sherd_values() {  # of a key\n  case $1 in\n" + values + "  esac\n}\n";
   out += "_sherd_arguments() {  # of a command\n  case $1 in\n";
-  for (const CommandRow& command : commands) out += arguments_of(command);
-  return out + "  esac\n}\n" + std::string(kMain);
+  for (const CommandRow& command : commands) out += zsh_arguments_of(command);
+  return out + "  esac\n}\n" + std::string(kZshMain);
 }
 
 }  // namespace sherd::main

@@ -45,7 +45,7 @@ bool all_divisible(const std::vector<std::int64_t>& widths, std::int64_t by) {
   return std::ranges::all_of(widths, [by](std::int64_t width) { return width % by == 0; });
 }
 
-bool divides(int degree, const ModelShape& whole) {
+bool divides_extent(int degree, const ModelShape& whole) {
   const std::int64_t G = whole.kv_heads;
   if (whole.part.has_canonical_sums() && kSumGroups % degree != 0) return false;
   return whole.query_heads % degree == 0 && (G % degree == 0 || degree % G == 0) &&
@@ -69,9 +69,9 @@ void check_groups(const ModelShape& whole) {
 }
 
 void check_degree(const ModelShape& whole, int degree) {
-  if (divides(degree, whole)) return;
+  if (divides_extent(degree, whole)) return;
   int nearest = degree - 1;
-  while (!divides(nearest, whole)) --nearest;
+  while (!divides_extent(nearest, whole)) --nearest;
   if (whole.part.has_canonical_sums()) {
     throw UsageError(
         "{} tensor ranks can't share a model of {} query heads, {} key/value heads, {} and {} "
@@ -230,7 +230,7 @@ std::vector<std::vector<ParameterCut>> tensor_cut(const ModelShape& whole, int d
 
 bool cuts_between_blocks(const ModelShape& whole, int degree) {
   if (degree == 1) return true;
-  if (!divides(degree, whole)) return false;
+  if (!divides_extent(degree, whole)) return false;
   const std::int64_t heads_width = whole.query_heads * whole.head_width();
   return whole.width % kQuantisedBlock == 0 && heads_width / degree % kQuantisedBlock == 0 &&
          all_divisible(ffn_widths(whole), degree * kQuantisedBlock);

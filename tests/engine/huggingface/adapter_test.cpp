@@ -101,12 +101,12 @@ class AdapterFolder : public Folder, public ::testing::WithParamInterface<std::s
   }
 };
 
-std::vector<std::string> names_of_cases() {
+std::vector<std::string> names_of_adapter_cases() {
   std::vector<std::string> names;
   for (const auto& [name, one] : adapters().items()) names.push_back(name);
   return names;
 }
-INSTANTIATE_TEST_SUITE_P(Cases, AdapterFolder, ::testing::ValuesIn(names_of_cases()),
+INSTANTIATE_TEST_SUITE_P(Cases, AdapterFolder, ::testing::ValuesIn(names_of_adapter_cases()),
                          [](const auto& info) { return info.param; });
 
 struct AdapterRun {

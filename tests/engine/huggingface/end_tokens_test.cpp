@@ -10,7 +10,7 @@ namespace {
 
 using Ids = std::vector<std::int32_t>;
 
-class EndTokens : public testing::Test {
+class EndTokens : public ::testing::Test {
  protected:
   Ids of_folder() const { return end_tokens(checkpoint::posix_disk(), folder_.path()); }
   test::TempFolder folder_;

@@ -17,7 +17,7 @@ const json& scratch_cases() {
   return kCases;
 }
 
-std::vector<std::string> names_of_cases() {
+std::vector<std::string> names_of_scratch_cases() {
   std::vector<std::string> names;
   for (const json& one : scratch_cases()) names.push_back(one["name"]);
   return names;
@@ -74,7 +74,7 @@ class FromScratch : public Folder, public ::testing::WithParamInterface<std::str
         .loss;
   }
 };
-INSTANTIATE_TEST_SUITE_P(Cases, FromScratch, ::testing::ValuesIn(names_of_cases()),
+INSTANTIATE_TEST_SUITE_P(Cases, FromScratch, ::testing::ValuesIn(names_of_scratch_cases()),
                          [](const auto& info) { return info.param; });
 
 TEST_P(FromScratch, IsWrittenAsTheFamilyThatMeansTheSame) {

@@ -13,7 +13,7 @@
 
 namespace sherd::engine {
 
-class TrainCliTest : public testing::Test {
+class TrainCliTest : public ::testing::Test {
  protected:
   static constexpr int kSteps = 6;
   static constexpr std::size_t kTextBytes = 4001;

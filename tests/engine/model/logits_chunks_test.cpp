@@ -57,7 +57,7 @@ Computed compute(const model::ModelShape& shape) {
   return result;
 }
 
-double norm_of(const std::vector<float>& values) {
+double norm_of_values(const std::vector<float>& values) {
   double sum = 0.0;
   for (const float value : values) sum += double{value} * double{value};
   return std::sqrt(sum);
@@ -79,7 +79,8 @@ TEST(LogitsChunks, LossesAndGradientsAreThoseOfOneChunk) {
         EXPECT_NEAR(many.evaluated, one.loss_sum, 1e-6 * one.loss_sum) << where;
         for (const auto& [name, expected] : one.gradients) {
           const std::vector<float>& actual = many.gradients.at(name);
-          const double rms = norm_of(expected) / std::sqrt(static_cast<double>(expected.size()));
+          const double rms =
+              norm_of_values(expected) / std::sqrt(static_cast<double>(expected.size()));
           // Rounded to bf16 on the way, where an f32 sum in another order may fall differently.
           const double tolerance = dtype == DType::kF32 ? 1e-5 * rms : 0.05 * rms;
           for (std::size_t i = 0; i < expected.size(); ++i) {

@@ -10,10 +10,10 @@ namespace {
 using model::ModelShape;
 
 /// Notes what passes.
-class Noting final : public model::Collectives {
+class NotingExchanges final : public model::Collectives {
  public:
   using Kind = model::Exchange::Kind;
-  explicit Noting(model::Collectives& inner) : inner_(inner) {}
+  explicit NotingExchanges(model::Collectives& inner) : inner_(inner) {}
   void sum(const char* what, const Tensor& x) override {
     note(Kind::kSum, what, x);
     inner_.sum(what, x);
@@ -74,7 +74,7 @@ TEST(TensorParallel, ABlockIsTwoSumsForwardAndTwoBackward) {
   const ValuesByName weights = weights_of(whole);
   const MicroBatch batch = micro_batch_of(whole);
   run_tensor_ranks(whole, 4, [&](const ModelShape& part, Stream& stream, model::Collectives& page) {
-    Noting noting(page);
+    NotingExchanges noting(page);
     compute(part, held_of(weights, model::tensor_cut(whole, 4, part.part.rank)), batch, stream,
             noting);
     const int L = static_cast<int>(whole.num_layers);
@@ -95,7 +95,7 @@ void expect_listed(const ModelForm& form) {
   run_tensor_ranks(whole, 4, [&](const ModelShape& part, Stream& stream, auto& page) {
     const ValuesByName own = held_of(weights, model::tensor_cut(whole, 4, part.part.rank));
     for (const auto pass : {model::PassKind::kTraining, model::PassKind::kEvaluation}) {
-      Noting noting(page);
+      NotingExchanges noting(page);
       if (pass == model::PassKind::kTraining) {
         compute(part, own, batch, stream, noting);
       } else {

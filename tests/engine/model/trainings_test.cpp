@@ -18,12 +18,12 @@ Json trainings() {
 }
 
 // The six rows of a step, cut up: every stage, both ways to reduce, and loss scales.
-struct Cut {
+struct TrainingCut {
   RunShape setup;
   std::int64_t rows;
   int loss_scale_power;
 };
-std::vector<Cut> cuts() {
+std::vector<TrainingCut> cuts() {
   return {
       {{.world_size = 1, .num_micro_steps = 2, .stage = 0}, 3, 0},
       {{.world_size = 2, .num_micro_steps = 3, .stage = 1, .grad_sync = GradSync::kBoundary}, 1, 0},
@@ -33,7 +33,7 @@ std::vector<Cut> cuts() {
 }
 
 engine::TrainingOptions options_of(const ReferenceCase& model, const Json& all,
-                                   const Json& training, const Cut& cut) {
+                                   const Json& training, const TrainingCut& cut) {
   const std::string name = training.at("optimizer");
   const Json& o = all.at("optimizers").at(name);
   engine::TrainingOptions options = model.options(cut.setup, cut.rows);
@@ -94,7 +94,7 @@ TEST_P(Trainings, AreThoseOfPyTorchAtEveryStageAndWorldClippedAndAccumulated) {
     if (training.at("optimizer") != GetParam()) continue;
     const ReferenceCase model(training.at("model").get<std::string>());
     const int num_steps = static_cast<int>(training.at("steps").size());
-    for (const Cut& cut : cuts()) {
+    for (const TrainingCut& cut : cuts()) {
       const auto options = options_of(model, all, training, cut);
       expect_trained(
           model, training, train(model, options, cut.setup, num_steps),

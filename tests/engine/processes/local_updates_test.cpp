@@ -22,18 +22,18 @@ TrainingRun replicas(int interval) {
 }
 
 // Two processes are two replicas of one rank.
-const std::vector<std::string> kOneShard = {"--set", "parallelism.data_parallel_shard_degree=1"};
+const std::vector<std::string> kSingleShard = {"--set", "parallelism.data_parallel_shard_degree=1"};
 
 TEST_F(LocalUpdatesInProcesses, HaveTheBitsOfThreadsAlsoAfterAReplicaWasKilled) {
   write_data(folder_);
   train_in(folder_, "threads", replicas(1));
-  const auto whole = train_in_processes(folder_, "processes", replicas(1), {2, 1}, kOneShard);
+  const auto whole = train_in_processes(folder_, "processes", replicas(1), {2, 1}, kSingleShard);
   EXPECT_EQ(whole.exit_code, 0) << whole.err;
   EXPECT_EQ(numbers_of(folder_, "processes"), numbers_of(folder_, "threads"));
   EXPECT_EQ(final_state(folder_, "processes"), final_state(folder_, "threads"));
 
-  train_until_killed(folder_, "killed", replicas(1), {2, 1}, kOneShard);
-  const auto again = train_in_processes(folder_, "killed", replicas(1), {2, 1}, kOneShard);
+  train_until_killed(folder_, "killed", replicas(1), {2, 1}, kSingleShard);
+  const auto again = train_in_processes(folder_, "killed", replicas(1), {2, 1}, kSingleShard);
   EXPECT_EQ(again.exit_code, 0) << again.err;
   EXPECT_EQ(final_state(folder_, "killed"), final_state(folder_, "threads"));
 }

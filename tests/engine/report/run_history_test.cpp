@@ -12,7 +12,7 @@
 namespace sherd::engine {
 namespace {
 
-const std::string kVersion2 = "{\"metrics_version\":2}\n";
+const std::string kSecondVersion = "{\"metrics_version\":2}\n";
 
 std::string step_line(int step, double loss) {
   return fmt::format(
@@ -26,7 +26,7 @@ RunHistory history(const std::string& text) {
 }
 
 TEST(RunHistory, HasACurveOfEachFigure) {
-  const RunHistory found = history(kVersion2 + step_line(1, 4) + step_line(2, 3) +
+  const RunHistory found = history(kSecondVersion + step_line(1, 4) + step_line(2, 3) +
                                    "{\"step\":2,\"val_loss\":3.5,\"num_tokens\":9}\n" +
                                    "{\"step\":2,\"saved\":2,\"bytes\":1}\n");
   EXPECT_EQ(found.loss, (Curve{{1, 4}, {2, 3}}));
@@ -41,7 +41,7 @@ TEST(RunHistory, HasACurveOfEachFigure) {
 
 TEST(RunHistory, OfAStepThatStandsThereAgainTheLastLineCountsAndLaterOnesGo) {
   const RunHistory found = history(
-      kVersion2 + step_line(1, 4) + step_line(2, 3) + "{\"step\":2,\"val_loss\":3.5}\n" +
+      kSecondVersion + step_line(1, 4) + step_line(2, 3) + "{\"step\":2,\"val_loss\":3.5}\n" +
       step_line(3, 2) + "{\"step\":3,\"val_loss\":2.5}\n{\"step\":3,\"stopped_early\":true}\n" +
       step_line(3, 7) + "{\"step\":3,\"val_loss\":7.5}\n{\"step\":3,\"val_loss\":8.5}\n");
   EXPECT_EQ(found.loss, (Curve{{1, 4}, {2, 3}, {3, 7}}));
@@ -59,15 +59,15 @@ std::string slow_line(int step, int rank, double own_ms) {
 }
 
 TEST(RunHistory, NamesTheRankThatWasTheSlowestInMostSteps) {
-  EXPECT_EQ(history(kVersion2 + step_line(1, 4)).slowest, "") << "one rank";
+  EXPECT_EQ(history(kSecondVersion + step_line(1, 4)).slowest, "") << "one rank";
   const std::string most =
       slow_line(1, 3, 80) + slow_line(2, 0, 60) + slow_line(3, 3, 90) + slow_line(4, 3, 500);
-  EXPECT_EQ(history(kVersion2 + most).slowest,
+  EXPECT_EQ(history(kSecondVersion + most).slowest,
             "rank 3 was the slowest in 3 of 4 steps, at the median 1.80 times the median rank");
-  EXPECT_EQ(history(kVersion2 + most + slow_line(2, 0, 60)).slowest, "") << "1 of 2";
-  EXPECT_EQ(history(kVersion2 + slow_line(1, 3, 54) + slow_line(2, 3, 54)).slowest, "")
+  EXPECT_EQ(history(kSecondVersion + most + slow_line(2, 0, 60)).slowest, "") << "1 of 2";
+  EXPECT_EQ(history(kSecondVersion + slow_line(1, 3, 54) + slow_line(2, 3, 54)).slowest, "")
       << "of equal ranks one is always the slowest";
-  EXPECT_EQ(history(kVersion2 + slow_line(1, -1, 80)).slowest, "");
+  EXPECT_EQ(history(kSecondVersion + slow_line(1, -1, 80)).slowest, "");
 }
 
 TEST(RunHistory, AFileOfTheFirstVersionCountsStepsFrom0) {
@@ -78,10 +78,10 @@ TEST(RunHistory, AFileOfTheFirstVersionCountsStepsFrom0) {
 }
 
 TEST(RunHistory, WhatIsNoNumberIsNoneAndWhatIsNoLineIsLeftOut) {
-  const RunHistory found =
-      history(kVersion2 + "{\"step\":1,\"loss\":null,\"loss_text\":\"nan\",\"tokens_per_s\":8}\n" +
-              "not json\n[1]\n{\"step\":\"2\",\"loss\":1,\"tokens_per_s\":8}\n" +
-              "{\"step\":2,\"tokens_per_s\":8,\"peak_bytes\":3,\"tokens\":-1}\n{\"step\":3,\"lo");
+  const RunHistory found = history(
+      kSecondVersion + "{\"step\":1,\"loss\":null,\"loss_text\":\"nan\",\"tokens_per_s\":8}\n" +
+      "not json\n[1]\n{\"step\":\"2\",\"loss\":1,\"tokens_per_s\":8}\n" +
+      "{\"step\":2,\"tokens_per_s\":8,\"peak_bytes\":3,\"tokens\":-1}\n{\"step\":3,\"lo");
   ASSERT_EQ(found.loss.size(), 2u);
   EXPECT_TRUE(std::isnan(found.loss[0].value));
   EXPECT_TRUE(std::isnan(found.loss[1].value));

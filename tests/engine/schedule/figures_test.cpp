@@ -48,13 +48,13 @@ constexpr Column kColumns[] = {
     {Order::kInterleaved1F1B, 4}, {Order::kZbH1, 1}, {Order::kZbV, 2},
     {Order::kDualPipeV, 2}};
 
-struct Row {
+struct FigureRow {
   int ranks, micro_batches;
   Figures figures[7];  ///< extra in per cent
 };
 
 // Forward, input gradient and weight gradient of a rank's share take 1 each; messages nothing.
-constexpr Row kRows[] = {
+constexpr FigureRow kFigureRows[] = {
     {2,
      4,
      {{25.0, 4, 3},
@@ -112,7 +112,7 @@ constexpr Row kRows[] = {
 };
 
 TEST(Figures, AreThoseOfAnotherSimulator) {
-  for (const Row& row : kRows) {
+  for (const FigureRow& row : kFigureRows) {
     for (std::size_t i = 0; i < std::size(kColumns); ++i) {
       const auto [order, chunks] = kColumns[i];
       SCOPED_TRACE(fmt::format("{} on {} ranks, {} micro-batches, {} chunks", name_of(order),

@@ -25,13 +25,13 @@ std::string violation_in(
                     "\nrank 0: " + rank0 + "\nrank 1: " + rank1 + "\n"));
 }
 
-struct Case {
+struct ValidationCase {
   const char* rank0;
   const char* violation;
 };
 
 TEST(Validate, SaysTheFirstViolationOfARanksList) {
-  const Case cases[] = {
+  const ValidationCase cases[] = {
       {"0F0 0SEND_F0 0F1 0SEND_F1 0RECV_B0 0B0 0RECV_B1 0B1", "(none)"},
       {"0F0 0SEND_F0 1F0", "rank 0 can't do 1F0 at position 2: chunk 1 is on rank 1."},
       {"0F0 2F0", "rank 0 can't do 2F0 at position 1: there are chunks 0 to 1."},
@@ -76,7 +76,7 @@ TEST(Validate, SaysTheFirstViolationOfARanksList) {
       {"0RECV_B0 (0F0+0B0)",
        "rank 0 can't do 0F0 at position 1: a backward can't run together with its own forward."},
   };
-  for (const Case& each : cases) EXPECT_EQ(violation_in(each.rank0), each.violation);
+  for (const ValidationCase& each : cases) EXPECT_EQ(violation_in(each.rank0), each.violation);
 }
 
 TEST(Validate, SaysThatALaterRanksInputOrMessageIsMissing) {

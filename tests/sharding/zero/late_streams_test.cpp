@@ -15,7 +15,7 @@
 namespace sherd::sharding {
 namespace {
 
-constexpr int kBlocks = 3;
+constexpr int kLateBlocks = 3;
 constexpr const char* kStreams[] = {"compute", "gather", "reduce"};
 
 void on_ranks(int world_size, const std::string& late, const std::function<void(Rank&)>& body) {
@@ -37,7 +37,7 @@ class Parameters {
   Parameters(Rank& rank, int stage, bool tied, const GatherOptions& options)
       : rank_(rank),
         tied_(tied),
-        units_(test::make_units(test::small_units(kBlocks, tied),
+        units_(test::make_units(test::small_units(kLateBlocks, tied),
                                 placement_of(stage, GradSync::kEveryMicroStep), rank)),
         gather_(rank, units_, options) {}
 
@@ -53,9 +53,9 @@ class Parameters {
 
   void step() {
     std::vector<int> uses;
-    for (int unit = 0; unit <= kBlocks; ++unit) uses.push_back(unit);
-    uses.push_back(tied_ ? 0 : kBlocks + 1);
-    for (int unit = kBlocks; unit >= 1; --unit) uses.push_back(unit);
+    for (int unit = 0; unit <= kLateBlocks; ++unit) uses.push_back(unit);
+    uses.push_back(tied_ ? 0 : kLateBlocks + 1);
+    for (int unit = kLateBlocks; unit >= 1; --unit) uses.push_back(unit);
     gather_.plan(uses);
     for (const int unit : uses) use(unit);
   }
@@ -160,17 +160,17 @@ class Gradients {
   Gradients(Rank& rank, const Reduced& how)
       : rank_(rank),
         how_(how),
-        units_(test::make_units(test::small_units(kBlocks, how.tied),
+        units_(test::make_units(test::small_units(kLateBlocks, how.tied),
                                 placement_of(how.stage, how.grad_sync), rank)),
         gradients_(rank, units_, how.num_micro_steps) {}
 
   void step(int step) {
     for (int micro_step = 0; micro_step < how_.num_micro_steps; ++micro_step) {
       gradients_.begin_micro_step(micro_step);
-      const int head = how_.tied ? 0 : kBlocks + 1;
+      const int head = how_.tied ? 0 : kLateBlocks + 1;
       write(head, step, micro_step);
       if (!how_.tied) gradients_.close(head);
-      for (int unit = kBlocks; unit >= 0; --unit) {
+      for (int unit = kLateBlocks; unit >= 0; --unit) {
         if (unit != head) write(unit, step, micro_step);
         gradients_.close(unit);
       }

@@ -51,7 +51,7 @@ class CountingCommunicator final : public Communicator {
   std::unique_ptr<Communicator> inner_;
 };
 
-struct Case {
+struct GatherCase {
   int stage = 3;
   int world_size = 2;
   int num_blocks = 4;
@@ -63,7 +63,7 @@ struct Case {
 
 // One rank's units and their gather, with parameters that are a function of the version.
 struct Bench {
-  Bench(const Case& example_, Rank& rank_)
+  Bench(const GatherCase& example_, Rank& rank_)
       : example(example_),
         rank(rank_),
         communicator(count_gathers(rank_)),
@@ -141,7 +141,7 @@ struct Bench {
     return {blocks, edges};
   }
 
-  const Case& example;
+  const GatherCase& example;
   Rank& rank;
   CountingCommunicator& communicator;
   std::vector<UnitState> units;
@@ -149,7 +149,7 @@ struct Bench {
   int version = 0;
 };
 
-void on_ranks(const Case& example, const std::function<void(Bench&)>& body) {
+void on_ranks(const GatherCase& example, const std::function<void(Bench&)>& body) {
   testing::run_ranks({.world_size = example.world_size, .delay_seed = example.delay_seed},
                      [&](Rank& rank) {
                        Bench bench(example, rank);
@@ -161,10 +161,10 @@ TEST(ParameterGather, GivesTheWholeParametersAtEveryStageWorldAndDepth) {
   for (int stage = 0; stage <= 3; ++stage) {
     for (int world = 1; world <= 4; ++world) {
       for (int depth = 0; depth <= 3; ++depth) {
-        const Case example{.stage = stage,
-                           .world_size = world,
-                           .tied = depth % 2 == 1,
-                           .options = {depth, world != 2}};
+        const GatherCase example{.stage = stage,
+                                 .world_size = world,
+                                 .tied = depth % 2 == 1,
+                                 .options = {depth, world != 2}};
         on_ranks(example, [](Bench& bench) {
           for (int version = 1; version <= 3; ++version) {
             bench.update(version);
@@ -178,7 +178,7 @@ TEST(ParameterGather, GivesTheWholeParametersAtEveryStageWorldAndDepth) {
 
 TEST(ParameterGather, RoundsParametersToTheComputeTypeAtEveryStage) {
   for (int stage = 0; stage <= 3; ++stage) {
-    const Case example{.stage = stage, .precision = {DType::kBF16, DType::kF32, DType::kF32}};
+    const GatherCase example{.stage = stage, .precision = {DType::kBF16, DType::kF32, DType::kF32}};
     on_ranks(example, [](Bench& bench) {
       for (int version = 1; version <= 2; ++version) {
         bench.update(version);
@@ -192,10 +192,10 @@ TEST(ParameterGather, RoundsParametersToTheComputeTypeAtEveryStage) {
 TEST(ParameterGather, ShowsWhatWasPublishedThoughStreamsAreLate) {
   for (int stage = 0; stage <= 3; ++stage) {
     for (int depth = 0; depth <= 2; ++depth) {
-      const Case example{.stage = stage,
-                         .world_size = 3,
-                         .options = {depth, true},
-                         .delay_seed = 11u + static_cast<unsigned>(depth)};
+      const GatherCase example{.stage = stage,
+                               .world_size = 3,
+                               .options = {depth, true},
+                               .delay_seed = 11u + static_cast<unsigned>(depth)};
       on_ranks(example, [](Bench& bench) {
         for (int version = 1; version <= 4; ++version) {
           bench.update(version);
@@ -211,7 +211,7 @@ TEST(ParameterGather, ShowsWhatWasPublishedThoughStreamsAreLate) {
 TEST(ParameterGather, GathersABlockOnlyIfItIsInNoSlot) {
   constexpr int kBlocks = 4;
   for (int depth = 0; depth <= 5; ++depth) {
-    const Case example{.num_blocks = kBlocks, .options = {depth, true}};
+    const GatherCase example{.num_blocks = kBlocks, .options = {depth, true}};
     on_ranks(example, [&](Bench& bench) {
       for (int micro_steps = 1; micro_steps <= 3; ++micro_steps) {
         bench.update(micro_steps);

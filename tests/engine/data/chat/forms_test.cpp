@@ -78,13 +78,14 @@ class Forms : public testing::Test {
   std::shared_ptr<const tokenizer::Tokenizer> tokenizer_;
 };
 
-const std::string kTurns = R"([{"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}])";
+const std::string kFormTurns =
+    R"([{"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}])";
 const std::string kMessages =
     R"([{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}])";
 
 TEST_F(Forms, ASystemTextOfTheRowComesFirstInEveryForm) {
   const std::string expected = "[system]S;[user]q;[assistant]«a;»";
-  EXPECT_EQ(marked(R"({"system": "S", "conversations": )" + kTurns + "}"), expected);
+  EXPECT_EQ(marked(R"({"system": "S", "conversations": )" + kFormTurns + "}"), expected);
   EXPECT_EQ(marked(R"({"system": "S", "messages": )" + kMessages + "}"), expected);
   EXPECT_EQ(marked(R"({"system": "S", "instruction": "q", "output": "a"})"), expected);
   EXPECT_EQ(marked(R"({"system": "S", "prompt": [{"role": "user", "content": "q"}],)"
@@ -115,7 +116,7 @@ TEST_F(Forms, FieldsThatAreNullAreAsIfTheyWereNotThere) {
   EXPECT_EQ(marked(R"({"instruction": "q", "input": null, "output": "a"})"), expected);
   EXPECT_EQ(marked(R"({"instruction": "q", "system": null, "history": null, "output": "a"})"),
             expected);
-  EXPECT_EQ(marked(R"({"messages": null, "tools": null, "conversations": )" + kTurns + "}"),
+  EXPECT_EQ(marked(R"({"messages": null, "tools": null, "conversations": )" + kFormTurns + "}"),
             expected);
   EXPECT_EQ(
       marked(R"({"messages": [{"role": "user", "content": "q", "name": null},)"
@@ -247,9 +248,9 @@ TEST_F(Forms, WhatIsNotForAnswersIsUnfit) {
             unfit::kPreference);
   EXPECT_EQ(unfit(R"({"images": ["x.png"], "messages": )" + kMessages + "}"), unfit::kMedia);
   EXPECT_EQ(unfit(R"({"images": [], "messages": )" + kMessages + "}"), "fits");
-  EXPECT_EQ(unfit(R"({"mask": "Assistant", "conversations": )" + kTurns + "}"),
+  EXPECT_EQ(unfit(R"({"mask": "Assistant", "conversations": )" + kFormTurns + "}"),
             unfit::kUnknownMask);
-  EXPECT_EQ(unfit(R"({"mask": "User", "conversations": )" + kTurns + "}"), "fits");
+  EXPECT_EQ(unfit(R"({"mask": "User", "conversations": )" + kFormTurns + "}"), "fits");
   EXPECT_EQ(unfit(R"({"prompt": "q"})"), unfit::kNoForm);
   EXPECT_EQ(unfit(R"({"question": "q", "answer": "a"})"), unfit::kNoForm);
   EXPECT_EQ(unfit(R"({"prompt": "q", "completion": [{"role": "assistant", "content": "a"}]})"),

@@ -22,7 +22,7 @@ const GpuStepRates& gpu() {
   return rates;
 }
 
-constexpr const char* kRecipe = R"(run: {name: seven, device: cuda}
+constexpr const char* kSearchRecipe = R"(run: {name: seven, device: cuda}
 model:
   num_layers: 32
   hidden_size: 4096
@@ -63,7 +63,7 @@ void expect_same_mathematics(const Recipe& own, const Recipe& found) {
 }
 
 TEST(Search, ProposesTheFastestLayoutsThatFit) {
-  const ResolvedRecipe recipe = resolved(kRecipe);
+  const ResolvedRecipe recipe = resolved(kSearchRecipe);
   const SearchResult result = search_layouts(recipe, {.cluster = gpus(2)}, gpu());
   EXPECT_FALSE(result.own_fits);  // stage 0: 16 bytes a weight, of 6.7 billion
   ASSERT_EQ(result.best.size(), 3u);
@@ -71,7 +71,7 @@ TEST(Search, ProposesTheFastestLayoutsThatFit) {
   for (const FoundLayout& layout : result.best) {
     EXPECT_GE(layout.seconds, before);
     before = layout.seconds;
-    const ResolvedRecipe again = resolved(kRecipe, sets_of(layout));
+    const ResolvedRecipe again = resolved(kSearchRecipe, sets_of(layout));
     EXPECT_EQ(again.values.world_size(), 16);
     EXPECT_EQ(again.values.training.global_batch_size, 128);
     EXPECT_EQ(need(again, result.limit), layout.needed_bytes);
@@ -81,7 +81,7 @@ TEST(Search, ProposesTheFastestLayoutsThatFit) {
 }
 
 TEST(Search, DrawsWhatLessMemoryCostsInTime) {
-  const ResolvedRecipe recipe = resolved(kRecipe);
+  const ResolvedRecipe recipe = resolved(kSearchRecipe);
   const SearchResult result = search_layouts(recipe, {.cluster = gpus(2), .tradeoff = 40}, gpu());
   ASSERT_GE(result.tradeoff.size(), 4u);
   for (std::size_t i = 1; i < result.tradeoff.size(); ++i) {
@@ -108,7 +108,7 @@ TEST(Search, DrawsWhatLessMemoryCostsInTime) {
 
 TEST(Search, KeepsWhatItIsAskedToKeep) {
   const SearchResult result = search_layouts(
-      resolved(kRecipe),
+      resolved(kSearchRecipe),
       {.cluster = gpus(2), .keep = {"parallelism", "training.micro_batch_size"}, .top = 10}, gpu());
   ASSERT_FALSE(result.best.empty());
   for (const FoundLayout& layout : result.best) {
@@ -123,7 +123,7 @@ TEST(Search, KeepsWhatItIsAskedToKeep) {
 TEST(Search, SetsKeysThatWouldFollowOtherwise) {
   constexpr std::string_view kReshard = "zero_optimization.reshard_after_forward";
   const SearchResult result =
-      search_layouts(resolved(kRecipe, {"zero_optimization.stage=3"}),
+      search_layouts(resolved(kSearchRecipe, {"zero_optimization.stage=3"}),
                      {.cluster = gpus(2),
                       .keep = {"parallelism", "zero_optimization.stage", "activation_checkpointing",
                                "training.micro_batch_size"},
@@ -142,8 +142,9 @@ TEST(Search, SetsKeysThatWouldFollowOtherwise) {
 
 // Eight tensor ranks exchange more than a search would let them.
 TEST(Search, KeepsADegreeThatItWouldChange) {
-  const ResolvedRecipe recipe = resolved(kRecipe, {"parallelism.tensor_parallel_degree=8",
-                                                   "parallelism.data_parallel_shard_degree=2"});
+  const ResolvedRecipe recipe = resolved(
+      kSearchRecipe,
+      {"parallelism.tensor_parallel_degree=8", "parallelism.data_parallel_shard_degree=2"});
   const SearchResult free = search_layouts(recipe, {.cluster = gpus(2), .top = 1}, gpu());
   EXPECT_LT(free.best.at(0).recipe.values.parallelism.tensor_parallel_degree, 8);
   const SearchResult kept = search_layouts(
@@ -157,7 +158,7 @@ TEST(Search, KeepsADegreeThatItWouldChange) {
 TEST(Search, NamesTheKeysThatCanBeKept) {
   EXPECT_EQ(usage_error_of([&] {
               search_layouts(
-                  resolved(kRecipe),
+                  resolved(kSearchRecipe),
                   {.keep = {"zero_optimization.stag"}, .device_memory = std::int64_t{80} << 30},
                   gpu());
             }),
@@ -166,7 +167,7 @@ TEST(Search, NamesTheKeysThatCanBeKept) {
 }
 
 TEST(Search, RefusesParameterServers) {
-  ResolvedRecipe recipe = resolved(kRecipe);
+  ResolvedRecipe recipe = resolved(kSearchRecipe);
   recipe.values.parallelism.parameter_servers = 2;
   EXPECT_EQ(
       usage_error_of([&] { search_layouts(recipe, {.cluster = gpus(2)}, gpu()); }),
@@ -177,7 +178,7 @@ TEST(Search, RefusesParameterServers) {
 
 TEST(Search, FindsNothingWhereNothingFits) {
   const SearchResult result = search_layouts(
-      resolved(kRecipe), {.cluster = gpus(2), .device_memory = std::int64_t{1} << 30}, gpu());
+      resolved(kSearchRecipe), {.cluster = gpus(2), .device_memory = std::int64_t{1} << 30}, gpu());
   EXPECT_TRUE(result.best.empty());
   EXPECT_NE(search_text(result).find("No layout fits"), std::string::npos);
 }
@@ -187,7 +188,7 @@ TEST(Search, MoreMachinesAreFaster) {
   double before = 1e9;
   for (const std::int64_t machines : {1, 2, 4}) {
     const SearchResult result =
-        search_layouts(resolved(kRecipe), {.cluster = gpus(machines), .top = 1}, gpu());
+        search_layouts(resolved(kSearchRecipe), {.cluster = gpus(machines), .top = 1}, gpu());
     ASSERT_EQ(result.best.size(), 1u);
     EXPECT_LT(result.best[0].seconds, before);
     before = result.best[0].seconds;
@@ -195,7 +196,7 @@ TEST(Search, MoreMachinesAreFaster) {
 }
 
 TEST(Search, VisitsEveryLayoutOnce) {
-  SearchSpace space{.own = step_shape(resolved(kRecipe).values),
+  SearchSpace space{.own = step_shape(resolved(kSearchRecipe).values),
                     .ranks = 16,
                     .per_machine = 8,
                     .global_batch = 128};
@@ -230,7 +231,7 @@ TEST(Search, LowerBoundsAreBelowExactPlans) {
             "zero_optimization.stage=1"},
            {"parallelism.data_parallel_shard_degree=8", "parallelism.context_parallel_degree=2",
             "zero_optimization.stage=3"}}) {
-    const ResolvedRecipe recipe = resolved(kRecipe, sets);
+    const ResolvedRecipe recipe = resolved(kSearchRecipe, sets);
     const double least = least_bytes(step_shape(recipe.values), false);
     const double exact = static_cast<double>(need(recipe, per_rank(0)));
     EXPECT_LE(least, exact) << fmt::format("{}", fmt::join(sets, " "));
