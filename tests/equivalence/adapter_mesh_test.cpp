@@ -178,6 +178,7 @@ TEST(AdapterMesh, WhatIsFrozenHasTheBitsOfOneRankHoweverItIsCut) {
       const Gathered one = gathered(options, {});
       for (const Case& each :
            {Case{.tensor = 2, .stage = 0}, Case{.tensor = 2, .shards = 3, .stage = 3},
+            Case{.tensor = 2, .shards = 4, .stage = 3},  // a slice begins within a box
             Case{.context = 2, .tensor = 2, .stage = 2}}) {
         for (const auto& [name, values] : gathered(options, each)) {
           EXPECT_EQ(values, one.at(name)) << name << ", " << name_of(each);
