@@ -5,6 +5,7 @@ set(SHERD_BATCH 8 CACHE STRING "Source files that are compiled at once, at most;
 # The presets share one folder, so that ccache has for one of them what another has compiled.
 set(SHERD_BATCH_FOLDER ${CMAKE_BINARY_DIR}/batches CACHE PATH "Where the sources that include others are written")
 find_package(Python3 COMPONENTS Interpreter QUIET)
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${CMAKE_CURRENT_LIST_DIR}/batches.py)
 
 # In `result`: SOURCES, in batches. What exists in two forms (cmake/layers.cmake) or has options of its own stays
 # by itself: the batches of a folder are the same in each preset.

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # What CMake calls C++ compilers through: compile.sh [CCACHE] COMPILER ARGS…
 #
-# A batch (cmake/batches.cmake) doesn't compile if two of its files use one name for two things. Its
-# files are compiled one by one then, and their objects are joined into the one that was asked for:
-# a shared name costs time, nothing else. What doesn't compile alone, either, is an error.
+# A batch (cmake/batches.cmake) doesn't compile if two of its files use one name for two things, which
+# batches.py may overlook or which an edit brings. Its files are compiled one by one then, and their
+# objects are joined into the one that was asked for. What doesn't compile alone is an error.
 set -u
 
 source='' output='' list=''
