@@ -10,6 +10,8 @@ namespace sherd::engine {
 namespace {
 
 const std::string kBar(74, '-');
+// Of each signal that mpirun passes on, with its number.
+constexpr std::string_view kForwarding = "mpirun: Forwarding signal ";
 // A longer text between two bars is somebody else's.
 constexpr int kMostLines = 20;
 
@@ -17,6 +19,10 @@ bool is_about_ended_processes(std::string_view block) {
   return std::ranges::any_of(
       std::array<std::string_view, 3>{"Primary job ", "mpirun noticed that ", "mpirun detected "},
       [&](std::string_view begin) { return block.substr(kBar.size() + 1).starts_with(begin); });
+}
+
+bool may_be_forwarding(std::string_view line) {
+  return line.starts_with(kForwarding) || kForwarding.starts_with(line);
 }
 
 }  // namespace
@@ -32,7 +38,7 @@ std::string MpirunMessages::pass(std::string_view text) {
     line_ += c;
     if (c == '\n') {
       take_line(out);
-    } else if (block_.empty() && !kBar.starts_with(line_)) {
+    } else if (block_.empty() && !kBar.starts_with(line_) && !may_be_forwarding(line_)) {
       out += line_;
       line_.clear();
       is_passed_ = true;
@@ -51,7 +57,7 @@ std::string MpirunMessages::rest() {
 void MpirunMessages::take_line(std::string& out) {
   const bool is_bar = line_ == kBar + "\n";
   if (block_.empty() && !is_bar) {
-    out += line_;
+    if (!line_.starts_with(kForwarding)) out += line_;
   } else {
     const bool is_begin = block_.empty();
     block_ += line_;

@@ -1,5 +1,5 @@
 /// What mpirun and its processes print on standard error, without mpirun's own words about processes
-/// that ended: `sherd launch` says in one line what they say in ten.
+/// that ended and signals that it passes on: `sherd launch` says in one line what they say in ten.
 ///
 /// Source   Open MPI 4.1 prints a bar of dashes before and after each message.
 #pragma once

@@ -8,9 +8,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <string_view>
@@ -101,19 +103,18 @@ class Mpirun {
     ::fcntl(errors_.ends[0], F_SETFL, O_NONBLOCK);
   }
 
-  // Its exit code. A request to stop is repeated, since it may come before mpirun can pass it on,
-  // and before the processes are there.
+  // Its exit code.
   int wait() {
-    constexpr int kBetweenRequests = 100;  // milliseconds
+    constexpr int kBetweenLooks = 100;  // milliseconds
     int status = 0;
     while (true) {
       pollfd file{errors_.ends[0], POLLIN, 0};
-      ::poll(&file, 1, kBetweenRequests);
+      ::poll(&file, 1, kBetweenLooks);
       pass_errors_on();
       const pid_t ended = ::waitpid(process_, &status, WNOHANG);
       SHERD_CHECK(ended >= 0 || errno == EINTR, "waitpid: {}", std::strerror(errno));
       if (ended == process_) break;
-      if (stop_signal != 0) ::kill(process_, SIGUSR1);
+      ask_to_stop_again();
       if (save_asked.exchange(false)) ::kill(process_, SIGUSR2);
       if (interrupted_alone.exchange(false)) ::kill(process_, SIGINT);
     }
@@ -150,6 +151,17 @@ class Mpirun {
     ::_exit(127);
   }
 
+  // A request to stop is repeated, since it may come before mpirun can pass it on, and before the
+  // processes are there. Ever more rarely, by the clock: mpirun prints a line each time, so output
+  // doesn't mean that it is time.
+  void ask_to_stop_again() {
+    const auto now = std::chrono::steady_clock::now();
+    if (stop_signal == 0 || now < next_request_) return;
+    ::kill(process_, SIGUSR1);
+    next_request_ = now + between_requests_;
+    between_requests_ = std::min<std::chrono::milliseconds>(2 * between_requests_, kMostBetween);
+  }
+
   void pass_errors_on() {
     std::array<char, 4096> bytes{};
     while (true) {
@@ -179,6 +191,9 @@ class Mpirun {
     }
   }
 
+  static constexpr std::chrono::milliseconds kMostBetween{1000};
+  std::chrono::steady_clock::time_point next_request_{};
+  std::chrono::milliseconds between_requests_{100};
   Pipe errors_;
   engine::MpirunMessages messages_;
   pid_t process_ = 0;

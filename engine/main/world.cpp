@@ -99,6 +99,9 @@ int leave(sharding::Processes& processes, ProcessEnd end, const std::string& lab
   const auto own = static_cast<std::size_t>(processes.index());
   if (const int code = stop_code(ends)) {
     if (is_stop(end.exit_code) && speaks_of_stop(ends, own)) print(end.message, "");
+    // mpirun kills the others, and loses what they print, a second after the first has ended.
+    processes.links().say("printed", "");
+    processes.links().heard("printed", kForLastWords);
     return code;
   }
   // MPI only ends after every process has sent its last message, since it waits for all.

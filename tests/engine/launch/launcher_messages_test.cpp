@@ -37,6 +37,19 @@ TEST(MpirunMessages, ThatComeInPiecesAreReadAsWhole) {
   }
 }
 
+TEST(MpirunMessages, AboutSignalsThatItPassesOnAreLeftOut) {
+  const std::string text =
+      "mpirun: Forwarding signal 10 to job\nsherd: a\nmpirun: Forwarding signal 12 to job\nmpirun: "
+      "b\n";
+  for (std::size_t size = 1; size < text.size(); ++size) {
+    MpirunMessages messages;
+    std::string out;
+    for (std::size_t at = 0; at < text.size(); at += size)
+      out += messages.pass(text.substr(at, size));
+    EXPECT_EQ(out + messages.rest(), "sherd: a\nmpirun: b\n") << size;
+  }
+}
+
 TEST(MpirunMessages, OfOthersPassAtOnce) {
   MpirunMessages messages;
   EXPECT_EQ(messages.pass("no end of line"), "no end of line");

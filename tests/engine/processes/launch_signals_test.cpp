@@ -50,6 +50,28 @@ TEST_F(LaunchSignals, ARequestThatMpirunCannotPassOnYetIsRepeated) {
   }
 }
 
+// Open MPI prints a line for each request. If the line brought the next request at once, processes would be asked
+// thousands of times per second, and their save would never end.
+TEST_F(LaunchSignals, WhatMpirunPrintsAboutARequestDoesNotBringTheNext) {
+  write_mpirun(
+      "my $heard = 0; $SIG{USR1} = sub { ++$heard; print STDERR \"heard\\n\" };\n"
+      "print \"begun\\n\"; while ($heard == 0) { select(undef, undef, undef, 0.01) }\n"
+      "my $end = time() + 2; while (time() < $end && $heard < 1000) {"
+      " select(undef, undef, undef, 0.01) }\n"
+      "print \"$heard\\n\"; exit 75;\n");
+  int heard = 0;
+  const auto outcome = launch([&](pid_t program, const std::string& line) {
+    if (line == "begun") {
+      ::kill(program, SIGTERM);
+    } else {
+      heard = std::stoi(line);
+    }
+  });
+  EXPECT_EQ(outcome.exit_code, 75);
+  EXPECT_GE(heard, 1);
+  EXPECT_LE(heard, 20) << "at most every 100 ms, for 2 s";
+}
+
 // A process that has just been started has no handlers yet, and mpirun returns 128 and the signal.
 TEST_F(LaunchSignals, ProcessesThatEndByTheRequestItselfEndAsAsked) {
   write_mpirun("$SIG{USR1} = sub { exit 138 }; print \"begun\\n\"; sleep 1 while 1;\n");
