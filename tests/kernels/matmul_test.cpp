@@ -287,5 +287,50 @@ TEST(Matmul, WorkspaceForASizeIsEnoughForEverySmallerOne) {
   }
 }
 
+// Lists are divided among threads by the matmul, or by rows and columns where that would be uneven or memory is short.
+TEST(MatmulList, GivesEachMatmulTheBitsThatItHasAlone) {
+  const std::vector<MatmulSizes> even = {{30, 64, 96}, {41, 40, 100}, {12, 64, 96}, {25, 96, 64}};
+  const std::vector<MatmulSizes> uneven = {{300, 64, 96}, {20, 40, 100}, {7, 64, 96}};
+  const std::vector<MatmulSizes> deep = {{30, 64, 900}, {41, 40, 1600}, {29, 64, 900}};
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    for (const auto& list : {even, uneven, deep}) {
+      std::vector<Factors> factors;
+      std::vector<OwnedTensor> alone;
+      std::int64_t needed = 0;
+      for (const MatmulSizes& sizes : list) {
+        factors.emplace_back(dtype, sizes);
+        alone.push_back(product(factors.back(), {.c_dtype = dtype, .turn_b = true}));
+        needed = std::max(
+            needed, matmul_list_workspace_bytes(sizes.rows, sizes.columns, sizes.depth, dtype));
+      }
+      for (const int threads : {1, 2, 3}) {
+        for (const std::int64_t room : {needed, 4 * needed}) {
+          ThreadTeam team(threads);
+          std::vector<OwnedTensor> each;
+          std::vector<Matmul> matmuls;
+          for (std::size_t i = 0; i < list.size(); ++i) {
+            each.emplace_back(dtype, Values(alone[i].values().size()));
+          }
+          for (std::size_t i = 0; i < list.size(); ++i) {
+            const auto [rows, columns, depth] = list[i];
+            matmuls.push_back({.rows = rows,
+                               .columns = columns,
+                               .depth = depth,
+                               .dtype = dtype,
+                               .a = {factors[i].a.tensor().data, depth},
+                               .b = {factors[i].b_t.tensor().data, depth, true},
+                               .c = each[i]});
+          }
+          OwnedTensor workspace = test::workspace(room);
+          matmul_list(team, matmuls, workspace);
+          for (std::size_t i = 0; i < list.size(); ++i) {
+            EXPECT_EQ(each[i].values(), alone[i].values()) << threads << " threads, number " << i;
+          }
+        }
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace sherd::kernels::cpu

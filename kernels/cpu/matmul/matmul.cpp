@@ -1,6 +1,8 @@
 #include "kernels/cpu/matmul/matmul.h"
 
 #include <algorithm>
+#include <functional>
+#include <vector>
 
 #include "kernels/cpu/interleaved.h"
 #include "kernels/cpu/matmul/one_row.h"
@@ -20,6 +22,40 @@ void check_operands(const Matmul& p) {
   SHERD_CHECK(p.b.interleaved == 0 || (p.b.transposed && can_interleave(p.dtype, p.b.stride) &&
                                        p.b.interleaved == interleaved_rows(p.columns)),
               "matmul: {} of {} columns side by side", p.b.interleaved, p.columns);
+}
+
+// Packing a row of b takes as long as multiplying with about as many rows of a.
+constexpr std::int64_t kRowsOfPacking = 16;
+std::int64_t work_of(const Matmul& p) {
+  return (p.rows + kRowsOfPacking) * p.columns * p.depth;
+}
+
+// Whether threads that take one matmul after another, the largest first, end at about the same
+// time.
+bool is_even(const std::vector<Matmul>& largest_first, int threads) {
+  std::vector<std::int64_t> work(static_cast<std::size_t>(threads));
+  std::int64_t all = 0;
+  for (const Matmul& p : largest_first) {
+    *std::ranges::min_element(work) += work_of(p);
+    all += work_of(p);
+  }
+  return std::ranges::max(work) * threads <= all + all / 16;
+}
+
+// Each matmul by one thread, which packs what it multiplies: no core reads what another has packed.
+// False, and nothing is done: the work would be uneven.
+bool run_one_by_each(ThreadTeam& team, std::span<const Matmul> list, std::int64_t floats_of_thread,
+                     const Tensor& workspace) {
+  std::vector<Matmul> largest_first(list.begin(), list.end());
+  std::ranges::stable_sort(largest_first, std::ranges::greater{}, work_of);
+  if (!is_even(largest_first, team.num_threads())) return false;
+  const std::int64_t bytes = 4 * floats_of_thread;
+  team.parallel_for(std::ssize(largest_first), [&](std::int64_t i, int thread) {
+    ThreadTeam alone(1);
+    const Tensor own{static_cast<char*>(workspace.data) + thread * bytes, DType::kU8, bytes};
+    run_matmuls(alone, {&largest_first[static_cast<std::size_t>(i)], 1}, false, own);
+  });
+  return true;
 }
 
 }  // namespace
@@ -58,6 +94,8 @@ void matmul_list(ThreadTeam& team, std::span<const Matmul> list, const Tensor& w
   const std::int64_t needed = 4 * ((two_blocks ? 2 : 1) * block + sums);
   SHERD_CHECK(workspace.bytes() >= needed, "matmuls: a workspace of {} bytes, {} needed",
               workspace.bytes(), needed);
+  const bool has_room = sums == 0 && team.num_threads() * block * 4 <= workspace.bytes();
+  if (two_blocks && has_room && run_one_by_each(team, list, block, workspace)) return;
   run_matmuls(team, list, two_blocks, workspace);
 }
 

@@ -54,8 +54,9 @@ struct Matmul {
 };
 void matmul(ThreadTeam& team, const Matmul& matmul, const Tensor& workspace);
 
-/// Matmuls of the same types, of any sizes, one after another: their tasks are one list, so small
-/// ones keep all threads at work. The bits are those of `matmul`.
+/// Matmuls of the same types, of any sizes, that don't depend on one another. Each is done by one
+/// thread, if that keeps all threads at work and the workspace has a block of b for each; otherwise
+/// their tasks are one list, in order. The bits are those of `matmul`.
 void matmul_list(ThreadTeam& team, std::span<const Matmul> list, const Tensor& workspace);
 
 /// Enough for a list of matmuls of at most these sizes each.
