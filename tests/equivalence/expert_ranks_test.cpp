@@ -6,30 +6,10 @@
 #include "engine/train/expert_statistics.h"
 #include "kernels/pointwise.h"
 #include "sharding/zero/parameter_gather.h"
-#include "tests/support/models/weighed_forms.h"
-#include "tests/support/runs/training_harness.h"
+#include "tests/equivalence/expert_rank_runs.h"
 
 namespace sherd::testing {
 namespace {
-
-// The forms with as many experts as eight ranks can divide.
-std::vector<ModelForm> divisible_forms() {
-  std::vector<ModelForm> forms = expert_forms_on_cpus();
-  forms.push_back({"latents_and_experts", shape_named(latent_forms(), "latents_and_experts")});
-  for (ModelForm& form : forms) {
-    form.shape.moe.experts = 8;
-    if (form.shape.moe.groups > 1) form.shape.moe.groups = 4;
-  }
-  return forms;
-}
-
-model::ModelShape form(const std::string& name) {
-  return shape_named(divisible_forms(), name);
-}
-
-std::vector<sharding::MeshAxis> axes(int expert, int shard, int replicate = 1, int pipeline = 1) {
-  return {{"pipeline", pipeline}, {"replicate", replicate}, {"expert", expert}, {"shard", shard}};
-}
 
 // Ranks of which each has all experts.
 RunShape with_every_expert(RunShape setup) {
@@ -141,8 +121,9 @@ TEST(ExpertRanks, HaveTheBitsOfWholeExpertsWithAdaptersOnFrozenOnes) {
 
 TEST(ExpertRanks, HaveTheBitsOfWholeExpertsIn16BitsAndUnderEveryOptimizer) {
   int run = 0;
-  for (const auto type : {optim::OptimizerType::kAdamW, optim::OptimizerType::kLamb,
-                          optim::OptimizerType::kMuon, optim::OptimizerType::kLion}) {
+  for (const auto type :
+       {optim::OptimizerType::kAdamW, optim::OptimizerType::kLamb, optim::OptimizerType::kMuon,
+        optim::OptimizerType::kLion, optim::OptimizerType::kDion}) {
     engine::TrainingOptions options = tiny_training(form("sandwich_experts"));
     options.optimizer.type = type;
     options.optimizer.momentum = 0.9f;
@@ -168,8 +149,9 @@ TEST(ExpertRanks, HaveTheBitsOfWholeExpertsOnTensorRanks) {
       options.model.tied = false;
       options.model.recompute = static_cast<model::Recompute>(run % 3);
       options.model.part.sequence_parallel = run % 4 == 1;
-      options.optimizer.type =
-          run % 4 == 2 ? optim::OptimizerType::kMuon : optim::OptimizerType::kAdamW;
+      options.optimizer.type = run % 8 == 2   ? optim::OptimizerType::kMuon
+                               : run % 8 == 6 ? optim::OptimizerType::kDion
+                                              : optim::OptimizerType::kAdamW;
       options.optimizer.momentum = 0.9f;
       options.pipeline.order = schedule::Order::kZbH1;
       const bool in_pipeline = run % 3 == 2;
@@ -231,39 +213,6 @@ TEST(ExpertRanks, HaveTheBitsOfWholeExpertsOnContextRanks) {
       ++run;
     }
   }
-}
-
-// Everything with everything, on eight ranks.
-TEST(ExpertRanksSlow, HaveTheBitsOfWholeExpertsInTheFullProduct) {
-  int runs = 0;
-  for (const ModelForm& each : divisible_forms()) {
-    for (int stage = 0; stage <= 3; ++stage) {
-      for (const auto recompute :
-           {model::Recompute::kNone, model::Recompute::kSelective, model::Recompute::kFull}) {
-        for (const int threads : {1, 2}) {
-          engine::TrainingOptions options = tiny_training(each.shape, 0.05f);
-          options.model.tied = false;
-          options.model.recompute = recompute;
-          const RunShape one{.world_size = 8,
-                             .axes = axes(1, 8),
-                             .num_micro_steps = 2,
-                             .stage = stage,
-                             .threads_per_rank = threads};
-          const Outcome expected = train(options, one, 3);
-          for (const int degree : {2, 4, 8}) {
-            for (const int pipeline : {1, 2}) {
-              RunShape setup = one;
-              setup.axes = axes(degree, 8 / degree, 1, pipeline);
-              setup.world_size = 8 * pipeline;
-              setup.delay_seed = static_cast<std::uint64_t>(++runs);
-              EXPECT_EQ(difference(expected, train(options, setup, 3)), "") << name_of(setup);
-            }
-          }
-        }
-      }
-    }
-  }
-  EXPECT_EQ(runs, std::ssize(divisible_forms()) * 4 * 3 * 2 * 3 * 2);
 }
 
 // Tokens in all, pieces and rounds: every expert gets every token.
