@@ -221,4 +221,5 @@ def main():
         assert abs(committed[name]["loss"] - case["loss"]) < 1e-9, name
 
 
-main()
+if __name__ == "__main__":
+    main()
