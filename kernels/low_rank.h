@@ -1,5 +1,5 @@
-/// Matrices as products of two thin ones: what PowerSGD (Vogels et al. 2019, arXiv:1905.13727)
-/// computes. All tensors are f32 and row-major. CPU only.
+/// Matrices as products of two thin ones: what PowerSGD (Vogels et al. 2019, arXiv:1905.13727) and
+/// Dion (Ahn et al. 2025, arXiv:2504.05295) compute. All tensors are f32 and row-major. CPU only.
 ///
 ///   M [rows, columns];   factors are transposed: p [rank, rows], q [rank, columns]
 ///
@@ -32,6 +32,11 @@ void low_rank_columns(Stream& stream, const LowRankShape& shape, ConstTensor mat
 /// (redraw's seed, step c, site, k). One that isn't finite becomes NaN.
 void orthonormalise(Stream& stream, std::int64_t count, std::int64_t length, Tensor x,
                     std::optional<RandomAddress> redraw = {});
+
+/// The vectors of r [count, length] give the next basis: q[c] = r[c] / |r[c]|, unchanged where r[c]
+/// is zero; then r = scale * r. Norms are summed in f64.
+void next_basis(Stream& stream, std::int64_t count, std::int64_t length, float scale, Tensor r,
+                Tensor q);
 
 /// For elements [first, first + n) of M, in `elements`:
 ///   error[k]    = elements[k] - sum over c of p[c, i] own_q[c, j]

@@ -132,4 +132,8 @@ struct MuonUpdate {
 void muon_momentum(Stream& stream, const MuonUpdate& args);
 void muon_apply(Stream& stream, const MuonUpdate& args, std::span<const float> ratios);
 
+/// The beginning of Dion's update (optim/dion.h): m = m + g;   u = m. `momentum` isn't used. CPU
+/// only.
+void dion_momentum(Stream& stream, const MuonUpdate& args);
+
 }  // namespace sherd::kernels

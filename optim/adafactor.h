@@ -15,11 +15,6 @@ namespace sherd::optim {
 
 inline constexpr std::string_view kRowKind = "exp_avg_sq_row", kColumnKind = "exp_avg_sq_col";
 
-/// Whether a kind has numbers of rows or columns, not of elements. Every rank has all of them.
-inline bool is_factor(std::string_view kind) {
-  return kind == kRowKind || kind == kColumnKind;
-}
-
 OptimizerDescriptor adafactor_descriptor();
 
 }  // namespace sherd::optim

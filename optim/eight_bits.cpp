@@ -2,7 +2,6 @@
 
 #include "core/error.h"
 #include "kernels/eight_bits.h"
-#include "optim/adafactor.h"
 
 namespace sherd::optim {
 namespace {
@@ -44,21 +43,6 @@ MomentForm form_of(std::string_view kind, const MomentType& type) {
   if (!type.in_8_bits) return {type.dtype, 1};
   return kind.ends_with(kScale) ? MomentForm{DType::kF32, kEightBitBlock}
                                 : MomentForm{DType::kU8, 1};
-}
-
-std::vector<std::int64_t> shape_of_kind(std::string_view kind, const MomentType& type,
-                                        const std::vector<std::int64_t>& shape) {
-  if (kind == kRowKind) return {shape.front()};
-  if (kind == kColumnKind) return {shape.back()};
-  if (form_of(kind, type).elements == 1) return shape;
-  std::vector<std::int64_t> blocks = shape;
-  if (divides(shape.back())) {
-    blocks.back() /= kEightBitBlock;
-    return blocks;
-  }
-  std::int64_t numel = 1;
-  for (const std::int64_t dimension : shape) numel *= dimension;
-  return {kernels::eight_bit_blocks(numel)};
 }
 
 void check_blocks(const UnitSpec& unit) {

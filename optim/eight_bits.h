@@ -23,11 +23,6 @@ struct MomentForm {
 };
 MomentForm form_of(std::string_view kind, const MomentType& type);
 
-/// The shape of a kind's numbers for a whole parameter of `shape`. Adafactor's: [R] and [C]. Scales: [.., C / 64] if blocks
-/// end with the rows, otherwise [number of blocks].
-std::vector<std::int64_t> shape_of_kind(std::string_view kind, const MomentType& type,
-                                        const std::vector<std::int64_t>& shape);
-
 /// Errors   UsageError if a rank's part of a parameter that is split over ranks cuts a block.
 void check_blocks(const UnitSpec& unit);
 

@@ -13,16 +13,42 @@ std::int64_t copies_of(const MatrixPart& matrix, int degree) {
   return degree * matrix.numel() / matrix.whole_numel();
 }
 
+// Rows of each matrix.
+std::vector<std::int64_t> stacked(const std::vector<std::int64_t>& rows, std::int64_t all) {
+  return rows.empty() ? std::vector{all} : rows;
+}
+
 kernels::Columns columns_of(const MatrixPart& matrix, int tensor_rank) {
   return {matrix.rows, matrix.whole_columns, tensor_rank * matrix.columns, matrix.columns};
 }
 
 }  // namespace
 
+std::vector<MatrixPart> whole_matrices(const ParameterSpec& parameter) {
+  const auto& cut = parameter.cut;
+  const std::int64_t columns = cut ? cut->shape[1] : parameter.shape[1];
+  std::vector<MatrixPart> matrices;
+  for (const std::int64_t rows : cut ? stacked(cut->matrix_rows, cut->shape[0])
+                                     : stacked(parameter.matrix_rows, parameter.shape[0])) {
+    matrices.push_back({rows, columns, rows, columns});
+  }
+  return matrices;
+}
+
+int first_matrix(const ParameterSpec& parameter) {
+  if (!parameter.cut || parameter.matrix_rows.size() == parameter.cut->matrix_rows.size()) return 0;
+  const std::int64_t row = parameter.cut->held.front().box.first_row;
+  int number = 0;
+  std::int64_t end = 0;  // of the matrix before
+  for (const std::int64_t rows : parameter.cut->matrix_rows) {
+    end += rows;
+    if (row < end) break;
+    ++number;
+  }
+  return number;
+}
+
 std::vector<MatrixPart> matrix_parts(const ParameterSpec& parameter) {
-  const auto stacked = [](const std::vector<std::int64_t>& rows, std::int64_t all) {
-    return rows.empty() ? std::vector{all} : rows;
-  };
   const std::vector<std::int64_t> own = stacked(parameter.matrix_rows, parameter.shape[0]);
   std::vector<MatrixPart> parts;
   for (const std::int64_t rows : own) {
@@ -49,14 +75,14 @@ std::vector<BufferSpec> MatrixParts::buffers(const std::vector<MatrixPart>& matr
           {"matrix_parts.whole", Category::kWorkspace, DType::kF32, whole, kUpdate}};
 }
 
-void MatrixParts::add_traffic(const MatrixPart& matrix, int degree, bool is_owner,
-                              sharding::Traffic& traffic) {
+void MatrixParts::add_traffic(const MatrixPart& matrix, std::int64_t numel, int degree,
+                              bool is_owner, sharding::Traffic& traffic) {
   using sharding::Collective;
   const sharding::Callers ranks{.count = degree, .axes = {std::string(sharding::kTensorAxis)}};
   traffic.add("parts of matrices", Collective::kAllGather, DType::kF32, degree * matrix.numel(),
               ranks);
   if (is_owner) {
-    traffic.add("whole matrices", Collective::kBroadcast, DType::kF32, matrix.whole_numel(), ranks);
+    traffic.add("whole matrices", Collective::kBroadcast, DType::kF32, numel, ranks);
   } else {
     traffic.add_silent("whole matrices", Collective::kBroadcast, DType::kF32, ranks);
   }
@@ -99,21 +125,34 @@ void MatrixParts::form(const std::string& label, const MatrixPart& matrix, const
   }
 }
 
-void MatrixParts::hand_back(const std::string& label, const MatrixPart& matrix, const Tensor& part,
-                            int owner) {
+void MatrixParts::broadcast(const std::string& label, const Tensor& result, int owner) {
   Stream &compute = rank_->compute(), &reduce = rank_->reduce();
-  const Tensor from =
-      tensor_rank_ == owner ? whole(matrix) : parts_.tensor().part(0, matrix.whole_numel());
   compute.record(*ready_);
   reduce.wait(*ready_);
-  ranks_->broadcast(reduce, label, from, owner);
+  ranks_->broadcast(reduce, label, result, owner);
   reduce.record(*done_);
   compute.wait(*done_);
+}
+
+std::int64_t MatrixParts::first_row(const MatrixPart& matrix) const {
+  return matrix.by_columns() ? 0 : tensor_rank_ / copies_of(matrix, degree_) * matrix.rows;
+}
+
+std::int64_t MatrixParts::first_column(const MatrixPart& matrix) const {
+  return matrix.by_columns() ? tensor_rank_ * matrix.columns : 0;
+}
+
+void MatrixParts::hand_back(const std::string& label, const MatrixPart& matrix, const Tensor& part,
+                            int owner) {
+  Stream& compute = rank_->compute();
+  const Tensor from =
+      tensor_rank_ == owner ? whole(matrix) : parts_.tensor().part(0, matrix.whole_numel());
+  broadcast(label, from, owner);
   if (matrix.by_columns()) {
     return kernels::take_columns(compute, columns_of(matrix, tensor_rank_), from, 1.0f, part);
   }
-  const std::int64_t number = tensor_rank_ / copies_of(matrix, degree_);
-  compute.copy(from.part(number * matrix.numel(), part.numel).data, part.data, part.bytes());
+  const std::int64_t before = first_row(matrix) * matrix.columns;
+  compute.copy(from.part(before, part.numel).data, part.data, part.bytes());
 }
 
 }  // namespace sherd::optim

@@ -3,6 +3,7 @@
 ///
 ///   form        all-gather of the parts; the owner assembles them
 ///   hand_back   the owner broadcasts the matrix; each rank takes its part
+///   broadcast   the owner broadcasts something else that it has made of the matrix
 ///
 /// Both only move elements, so the owner computes from the same values as a single rank would.
 /// Neighbours with copies of a part send and receive the same elements. Cost per matrix of P
@@ -34,12 +35,17 @@ struct MatrixPart {
 /// The matrices stacked in a parameter, or this rank's parts of them, in order.
 std::vector<MatrixPart> matrix_parts(const ParameterSpec& parameter);
 
+/// The matrices stacked in the whole parameter, and the number of the rank's first among them:
+/// expert ranks have some of them.
+std::vector<MatrixPart> whole_matrices(const ParameterSpec& parameter);
+int first_matrix(const ParameterSpec& parameter);
+
 class MatrixParts {
  public:
   /// Buffers for whole matrices whose parts are on `degree` tensor ranks; none for one rank.
   static std::vector<BufferSpec> buffers(const std::vector<MatrixPart>& matrices, int degree);
-  /// Adds the bytes that a rank sends to form one matrix and hand it back.
-  static void add_traffic(const MatrixPart& matrix, int degree, bool is_owner,
+  /// Adds the bytes that a rank sends to form one matrix, and to broadcast `numel` results.
+  static void add_traffic(const MatrixPart& matrix, std::int64_t numel, int degree, bool is_owner,
                           sharding::Traffic& traffic);
 
   /// `matrices`: all matrices that will be formed.
@@ -51,6 +57,11 @@ class MatrixParts {
   /// Collectives, on the reduce stream; the compute stream waits. `owner`: a tensor rank.
   void form(const std::string& label, const MatrixPart& matrix, const Tensor& part, int owner);
   void hand_back(const std::string& label, const MatrixPart& matrix, const Tensor& part, int owner);
+  /// Broadcasts what tensor rank `owner` has computed from a whole matrix.
+  void broadcast(const std::string& label, const Tensor& result, int owner);
+  /// The first row and column of this rank's part in the whole matrix.
+  std::int64_t first_row(const MatrixPart& matrix) const;
+  std::int64_t first_column(const MatrixPart& matrix) const;
   /// The whole matrix, row-major; on the owner, between `form` and `hand_back`.
   Tensor whole(const MatrixPart& matrix) const {
     return whole_.tensor().part(0, matrix.whole_numel());

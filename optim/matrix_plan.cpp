@@ -1,9 +1,9 @@
-#include "optim/muon_plan.h"
+#include "optim/matrix_plan.h"
 
 #include <algorithm>
 #include <numeric>
 
-#include "kernels/orthogonalise.h"
+#include "optim/slices.h"
 
 namespace sherd::optim {
 namespace {
@@ -16,12 +16,12 @@ std::int64_t second_moment_numel(const OptimizerOptions& options, const sharding
   std::int64_t numel = 0;
   if (!unit.placement.optimizer_sharded()) {
     for (const ParameterSpec& parameter : unit.spec.parameters) {
-      if (!is_muons(options, unit.spec, parameter)) numel += padded(parameter.numel());
+      if (!is_by_matrix(options, unit.spec, parameter)) numel += padded(parameter.numel());
     }
     return numel;
   }
   for (const sharding::Piece& piece : unit.layout.pieces(slice)) {
-    if (!is_muons(options, unit.spec, unit.spec.parameters[piece.parameter]))
+    if (!is_by_matrix(options, unit.spec, unit.spec.parameters[piece.parameter]))
       numel += padded(piece.count);
   }
   return numel;
@@ -29,8 +29,8 @@ std::int64_t second_moment_numel(const OptimizerOptions& options, const sharding
 
 }  // namespace
 
-bool is_muons(const OptimizerOptions& options, const UnitSpec& unit,
-              const ParameterSpec& parameter) {
+bool is_by_matrix(const OptimizerOptions& options, const UnitSpec& unit,
+                  const ParameterSpec& parameter) {
   const int group = options.group_of(parameter);
   if (group >= 0 && options.groups[static_cast<std::size_t>(group)].adamw) return false;
   // Neither a router nor a vector that is a matrix of one row.
@@ -43,10 +43,11 @@ std::vector<OwnedMatrix> matrices_of(const OptimizerOptions& options,
   std::vector<OwnedMatrix> matrices;
   for (std::size_t i = 0; i < unit.spec.parameters.size(); ++i) {
     const ParameterSpec& parameter = unit.spec.parameters[i];
-    if (!is_muons(options, unit.spec, parameter)) continue;
+    if (!is_by_matrix(options, unit.spec, parameter)) continue;
     std::int64_t offset = unit.layout.offset(static_cast<int>(i));
+    int number = first_matrix(parameter);
     for (const MatrixPart& part : matrix_parts(parameter)) {
-      matrices.push_back({offset, part});
+      matrices.push_back({offset, part, static_cast<int>(i), number++});
       offset += part.numel();
     }
   }
@@ -87,7 +88,7 @@ std::vector<std::int64_t> second_moment_numels(const OptimizerOptions& options,
   std::vector<std::int64_t> numels(num_slices, 0);
   for (std::size_t i = 0; i < unit.spec.parameters.size(); ++i) {
     const ParameterSpec& parameter = unit.spec.parameters[i];
-    if (is_muons(options, unit.spec, parameter)) continue;
+    if (is_by_matrix(options, unit.spec, parameter)) continue;
     const std::int64_t begin = unit.layout.offset(static_cast<int>(i));
     const std::int64_t end = begin + parameter.numel();
     for (std::int64_t rank = begin / slice; rank * slice < end; ++rank) {
@@ -97,10 +98,10 @@ std::vector<std::int64_t> second_moment_numels(const OptimizerOptions& options,
   return numels;
 }
 
-MuonBuffers buffers_of(const OptimizerOptions& options, const sharding::ShardingPlan& plan,
-                       int rank) {
-  MuonBuffers buffers;
-  std::int64_t largest_unit = 0, workspace = 0;
+MatrixBuffers matrix_buffers(const OptimizerOptions& options, const sharding::ShardingPlan& plan,
+                             int rank, const std::string& optimizer) {
+  MatrixBuffers buffers;
+  std::int64_t largest_unit = 0;
   for (const sharding::UnitPlan& unit : plan.units) {
     buffers.momentum.emplace_back();
     if (unit.trains())
@@ -114,63 +115,57 @@ MuonBuffers buffers_of(const OptimizerOptions& options, const sharding::Sharding
     }
     for (const OwnedMatrix& matrix : matrices_of(options, unit)) {
       largest_unit = std::max(largest_unit, unit.layout.numel());
-      workspace = std::max(
-          workspace, kernels::orthogonalise_workspace_numel(
-                         matrix.part.whole_rows, matrix.part.whole_columns, options.muon_dtype));
       buffers.matrices.push_back(matrix.part);
     }
   }
   if (largest_unit > 0) {
-    buffers.update = {"muon.update", Category::kWorkspace, DType::kF32, largest_unit, kUpdate};
-    buffers.workspace = {"muon.workspace", Category::kWorkspace, DType::kF32, workspace, kUpdate};
+    buffers.full = {optimizer + ".update", Category::kWorkspace, DType::kF32, largest_unit,
+                    kUpdate};
   }
   return buffers;
 }
 
-std::vector<BufferSpec> muon_buffers(const OptimizerOptions& options,
-                                     const sharding::ShardingPlan& plan, int rank) {
-  MuonBuffers buffers = buffers_of(options, plan, rank);
+std::vector<BufferSpec> MatrixBuffers::list(int tensor_degree) const {
   std::vector<BufferSpec> all;
-  for (auto* by_unit : {&buffers.momentum, &buffers.exp_avg_sq}) {
-    for (auto& moments : *by_unit) {
-      if (moments) all.push_back(std::move(*moments));
+  for (const auto* by_unit : {&momentum, &exp_avg_sq}) {
+    for (const auto& moments : *by_unit) {
+      if (moments) all.push_back(*moments);
     }
   }
-  if (buffers.update) all.push_back(std::move(*buffers.update));
-  if (buffers.workspace) all.push_back(std::move(*buffers.workspace));
-  for (BufferSpec& buffer :
-       MatrixParts::buffers(buffers.matrices, plan.mesh.degree(sharding::kTensorAxis))) {
+  if (full) all.push_back(*full);
+  for (BufferSpec& buffer : MatrixParts::buffers(matrices, tensor_degree)) {
     all.push_back(std::move(buffer));
   }
   return all;
 }
 
-sharding::Traffic muon_traffic(const OptimizerOptions& options, const sharding::ShardingPlan& plan,
-                               int rank) {
+sharding::Traffic matrix_traffic(const OptimizerOptions& options,
+                                 const sharding::ShardingPlan& plan, int rank,
+                                 const MatrixTraffic& what) {
   sharding::Traffic traffic;
   const int degree = plan.mesh.degree(sharding::kTensorAxis);
   const int tensor_rank = plan.mesh.coordinate(rank, sharding::kTensorAxis);
   for (const sharding::UnitPlan& unit : plan.units) {
     std::vector<OwnedMatrix> matrices = matrices_of(options, unit);
     if (matrices.empty()) continue;
-    SHERD_CHECK(!unit.divides_parts(), "muon of replicas that divide the optimizer's state");
+    SHERD_CHECK(!unit.divides_parts(), "matrices of replicas that divide the optimizer's state");
     const int group_size = unit.layout.num_slices();
     const int own = sharding::slice_of(plan.mesh, rank, unit.placement);
     choose_owners(matrices, group_size, degree);
     if (unit.placement.optimizer_sharded()) {
-      traffic.add("muon updates", sharding::Collective::kAllGather, DType::kF32,
-                  unit.layout.numel(), unit.group());
+      traffic.add(what.gathered, sharding::Collective::kAllGather, DType::kF32, unit.layout.numel(),
+                  unit.group());
     }
     for (const OwnedMatrix& matrix : matrices) {
       if (matrix.owner == own && degree > 1) {
-        MatrixParts::add_traffic(matrix.part, degree, matrix.tensor_owner == tensor_rank, traffic);
+        what.add_tensor_ranks(options, matrix, degree, matrix.tensor_owner == tensor_rank, traffic);
       }
       if (group_size == 1) continue;
       if (matrix.owner == own) {
-        traffic.add("muon matrices", sharding::Collective::kBroadcast, DType::kF32, matrix.numel(),
-                    unit.group());
+        traffic.add(what.broadcast, sharding::Collective::kBroadcast, DType::kF32,
+                    what.numel_sent(options, matrix), unit.group());
       } else {
-        traffic.add_silent("muon matrices", sharding::Collective::kBroadcast, DType::kF32,
+        traffic.add_silent(what.broadcast, sharding::Collective::kBroadcast, DType::kF32,
                            unit.group());
       }
     }

@@ -1,5 +1,6 @@
-/// Muon's plan, computed before anything runs and equal on every rank: the matrices, which rank
-/// orthogonalises each, the buffers, and the traffic.
+/// The plan of optimizers that update whole matrices (optim/matrix_optimizer.h), computed before
+/// anything runs and equal on every rank: the matrices, which rank owns each, the buffers, and the
+/// traffic.
 #pragma once
 
 #include <algorithm>
@@ -7,15 +8,21 @@
 #include <vector>
 
 #include "optim/matrix_parts.h"
-#include "optim/muon.h"
+#include "optim/optimizer.h"
 
 namespace sherd::optim {
+
+/// Whether the parameter is updated as matrices; otherwise AdamW updates it. Groups may leave more
+/// matrices to AdamW.
+bool is_by_matrix(const OptimizerOptions& options, const UnitSpec& unit,
+                  const ParameterSpec& parameter);
 
 /// One logical matrix of a unit's flat buffer, or this rank's part of it.
 struct OwnedMatrix {
   std::int64_t offset = 0;  ///< in the flat buffer
   MatrixPart part;
-  int owner = 0;  ///< index among the owners of slices
+  int parameter = 0, number = 0;  ///< index in the unit, and of the matrix in the whole parameter
+  int owner = 0;                  ///< index among the owners of slices
   int tensor_owner = 0;
 
   std::int64_t numel() const { return part.numel(); }
@@ -38,18 +45,38 @@ std::int64_t padded(std::int64_t numel);
 std::vector<std::int64_t> second_moment_numels(const OptimizerOptions& options,
                                                const sharding::UnitPlan& unit);
 
-struct MuonBuffers {
+struct MatrixBuffers {
   std::vector<std::optional<BufferSpec>> momentum, exp_avg_sq;  // by unit
-  std::optional<BufferSpec> update, workspace;
-  std::vector<MatrixPart> matrices;  // of all units
-};
-MuonBuffers buffers_of(const OptimizerOptions& options, const sharding::ShardingPlan& plan,
-                       int rank);
-/// The same buffers as a list.
-std::vector<BufferSpec> muon_buffers(const OptimizerOptions& options,
-                                     const sharding::ShardingPlan& plan, int rank);
+  std::optional<BufferSpec> full;                               // of one unit at a time
+  std::vector<MatrixPart> matrices;                             // of all units
 
-sharding::Traffic muon_traffic(const OptimizerOptions& options, const sharding::ShardingPlan& plan,
-                               int rank);
+  /// All of them, and those that form whole matrices of `tensor_degree` parts.
+  std::vector<BufferSpec> list(int tensor_degree) const;
+};
+/// `optimizer`: its name in the names of buffers.
+MatrixBuffers matrix_buffers(const OptimizerOptions& options, const sharding::ShardingPlan& plan,
+                             int rank, const std::string& optimizer);
+
+/// Room for the work on one matrix of any size of them, `numel_of` each.
+template <class Numel>
+std::optional<BufferSpec> matrix_workspace(const std::vector<MatrixPart>& matrices,
+                                           const std::string& name, const Numel& numel_of) {
+  std::int64_t numel = 0;
+  for (const MatrixPart& matrix : matrices) numel = std::max(numel, numel_of(matrix));
+  if (numel == 0) return std::nullopt;
+  return BufferSpec{name, Category::kWorkspace, DType::kF32, numel, kUpdate};
+}
+
+/// What a rank sends in an update: slices are gathered, and each owner's results are broadcast to
+/// the other slices. `add_tensor_ranks` adds what the owner's tensor ranks exchange for a matrix.
+struct MatrixTraffic {
+  std::string gathered, broadcast;  ///< labels
+  std::int64_t (*numel_sent)(const OptimizerOptions& options, const OwnedMatrix& matrix) = nullptr;
+  void (*add_tensor_ranks)(const OptimizerOptions& options, const OwnedMatrix& matrix, int degree,
+                           bool is_owner, sharding::Traffic& traffic) = nullptr;
+};
+sharding::Traffic matrix_traffic(const OptimizerOptions& options,
+                                 const sharding::ShardingPlan& plan, int rank,
+                                 const MatrixTraffic& what);
 
 }  // namespace sherd::optim

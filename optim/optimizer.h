@@ -4,7 +4,7 @@
 /// with the world size at stages 1-3. Some optimizers need whole tensors, although state is in
 /// slices:
 ///   LAMB, LARS   per-tensor norms, from slice partials in one small exchange (tensor_norms.h)
-///   Muon         whole matrices, one owner each (muon.cpp)
+///   Muon, Dion   whole matrices, one owner each (matrix_optimizer.h)
 ///   Adafactor    sums of rows and columns, exact and exchanged (adafactor.h)
 /// Equations and sources: kernels/update.h.
 #pragma once
@@ -27,7 +27,7 @@ struct UpdateStep {
 };
 
 /// Consecutive elements of one parameter's moment in this rank's memory.
-/// Adafactor's numbers are of rows or columns, and every rank has all of them (adafactor.h).
+/// Of some kinds every rank has all numbers (moment_kinds.h).
 struct MomentPiece {
   std::string kind;     ///< "exp_avg", "exp_avg_sq", "momentum"
   int slice_index = 0;  ///< the slice that it belongs to
@@ -66,7 +66,7 @@ struct ParameterGroup {
   float lr_factor = 1.0f;               ///< multiplies the learning rate
   std::optional<float> weight_decay{};  ///< also of vectors; none: WeightDecay decides
   float beta1 = 0.9f, beta2 = 0.999f, eps = 1e-8f;
-  bool adamw = false;  ///< muon: leaves them to AdamW
+  bool adamw = false;  ///< muon, dion: leave them to AdamW
 
   bool has(const ParameterSpec& parameter) const;
 };
@@ -81,7 +81,7 @@ struct MomentType {
   bool in_8_bits = false;  ///< blocks of 64 elements with a scale, instead of `dtype`
 };
 
-enum class OptimizerType { kAdamW, kAdam, kSgd, kLion, kLamb, kLars, kMuon, kAdafactor };
+enum class OptimizerType { kAdamW, kAdam, kSgd, kLion, kLamb, kLars, kMuon, kAdafactor, kDion };
 
 /// Factor on Muon's rate for a matrix: sqrt(max(1, rows / columns)) (Jordan et al. 2024), or 0.2
 /// sqrt(max(rows, columns)) (Liu et al. 2025, arXiv:2502.16982), the size of AdamW's updates.
@@ -94,9 +94,10 @@ enum class MuonCoefficients { kJordan, kPolarExpress };
 struct OptimizerOptions {
   OptimizerType type = OptimizerType::kAdamW;
   float beta1 = 0.9f, beta2 = 0.999f, eps = 1e-8f;
-  float momentum = 0.0f;            ///< sgd, lars, muon
-  float trust_coefficient = 1e-3f;  ///< lars
-  float adamw_lr_ratio = 1.0f;      ///< muon: AdamW's rate over Muon's
+  float momentum = 0.0f;             ///< sgd, lars, muon, dion
+  float trust_coefficient = 1e-3f;   ///< lars
+  float adamw_lr_ratio = 1.0f;       ///< muon, dion: AdamW's rate over theirs
+  float dion_rank_fraction = 0.25f;  ///< of the shorter side of a matrix
   float beta2_decay = -0.8f, clip_threshold = 1.0f, min_parameter_rms = 1e-3f;  ///< adafactor
   MuonScale muon_scale = MuonScale::kOriginal;
   MuonCoefficients muon_coefficients = MuonCoefficients::kJordan;

@@ -1,4 +1,5 @@
 #include "optim/adafactor.h"
+#include "optim/dion.h"
 #include "optim/elementwise.h"
 #include "optim/layerwise_adaptive.h"
 #include "optim/muon.h"
@@ -16,6 +17,7 @@ const OptimizerDescriptor& descriptor_of(OptimizerType type) {
       layerwise_adaptive_descriptor(OptimizerType::kLars),
       muon_descriptor(),
       adafactor_descriptor(),
+      dion_descriptor(),
   };
   for (const OptimizerDescriptor& row : kTable) {
     if (row.type == type) return row;

@@ -132,7 +132,7 @@ int zero_ranks_of(const Recipe& recipe) {
 // all ranks, exchanges of all ranks have their own group, and replicas have one, or two if they
 // divide the optimizer. A pipeline rank has one per direction for each end of its parts, and for a
 // tied matrix. A tensor rank has one for its sums, one with the ranks of the same key/value heads,
-// and one for Muon's matrices. A context rank has one, and in a ring one with each neighbour.
+// and one for matrices that the optimizer updates whole. A context rank has one, and in a ring one with each neighbour.
 // An expert rank has one for rows, and two for its experts' gathers and reductions.
 std::vector<int> further_groups_of(const Recipe& recipe) {
   const auto& degrees = recipe.parallelism;
@@ -155,7 +155,10 @@ std::vector<int> further_groups_of(const Recipe& recipe) {
   const auto kv_heads = static_cast<int>(recipe.model.num_kv_heads);
   if (tensor > 1) groups.push_back(tensor);
   if (kv_heads > 0 && tensor > kv_heads) groups.push_back(tensor / kv_heads);
-  if (tensor > 1 && recipe.optimizer.type == optim::OptimizerType::kMuon) groups.push_back(tensor);
+  const optim::OptimizerType type = recipe.optimizer.type;
+  if (tensor > 1 && (type == optim::OptimizerType::kMuon || type == optim::OptimizerType::kDion)) {
+    groups.push_back(tensor);
+  }
   if (context > 1) groups.push_back(context);
   const auto expert = static_cast<int>(degrees.expert_parallel_degree);
   if (expert > 1)

@@ -66,7 +66,7 @@ const std::vector<ItemKey<ParameterGroup>> kGroups = {
     key(&ParameterGroup::weight_decay, {.key = "weight_decay", .fallback = derived("optimizer.weight_decay"), .range = {.min = 0, .as_float = true}, .help = "Weight decay, for norms and biases too if they are in the group."}),
     key(&ParameterGroup::betas, {.key = "betas", .fallback = derived("optimizer.betas"), .range = kFloatFraction, .help = "As optimizer.betas."}),
     key(&ParameterGroup::eps, {.key = "eps", .fallback = derived("optimizer.eps"), .range = {.min = 0, .above_min = true, .as_float = true}, .help = "As optimizer.eps."}),
-    key(&ParameterGroup::optimizer, {.key = "optimizer", .fallback = derived("optimizer.type"), .help = "adamw: muon leaves these matrices to AdamW."}),
+    key(&ParameterGroup::optimizer, {.key = "optimizer", .fallback = derived("optimizer.type"), .help = "adamw: muon and dion leave these matrices to AdamW."}),
     key(&ParameterGroup::frozen, {.key = "frozen", .fallback = value("false"), .help = "The parameters aren't trained: they have no gradients, no optimizer state and no FP32 master."}),
 };
 // clang-format on

@@ -16,11 +16,12 @@ void check_mup_optimizer(Resolution& recipe) {
     case kLion:
     case kSgd:
     case kMuon:
+    case kDion:
       break;  // mup_rule in engine/train/parameter_groups.cpp
     case kAdafactor:
       recipe.refuse({"optimizer.type", kKey},
                     "{} has no rules for adafactor, which multiplies lr by the size of each "
-                    "tensor. Use adamw, adam, lion, sgd or muon.",
+                    "tensor. Use adamw, adam, lion, sgd, muon or dion.",
                     kKey);
       break;
     case kLamb:
@@ -28,7 +29,7 @@ void check_mup_optimizer(Resolution& recipe) {
       recipe.refuse(
           {"optimizer.type", kKey},
           "{} has no rules for {}, whose trust ratios scale the updates already. Use adamw, "
-          "adam, lion, sgd or muon.",
+          "adam, lion, sgd, muon or dion.",
           kKey, type == kLamb ? "lamb" : "lars");
       break;
   }

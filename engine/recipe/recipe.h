@@ -227,6 +227,7 @@ struct Recipe {
     double momentum = 0;
     double trust_coefficient = 0;
     double adamw_lr = 0;
+    double dion_rank_fraction = 0;  ///< of the shorter side of a matrix
     double beta2_decay = 0, clip_threshold = 0, min_parameter_rms = 0;  ///< adafactor
     optim::MuonScale muon_scale = optim::MuonScale::kOriginal;
     optim::MuonCoefficients muon_coefficients = optim::MuonCoefficients::kJordan;

@@ -233,17 +233,18 @@ void check_added_tokens(Resolution& recipe, const ModelNames& names) {
                 kAddedTokens, missing, kModules, kModules, all);
 }
 
-// Muon forms whole matrices from equal parts. Copies of key/value heads make the parts of the fused
+// Muon and Dion form whole matrices from equal parts. Copies of key/value heads make the parts of the fused
 // matrix's adapter unequal.
-void check_muon(Resolution& recipe) {
+void check_whole_matrices(Resolution& recipe) {
   const Recipe& values = recipe.values();
-  if (values.optimizer.type != optim::OptimizerType::kMuon) return;
+  const optim::OptimizerType type = values.optimizer.type;
+  if (type != optim::OptimizerType::kMuon && type != optim::OptimizerType::kDion) return;
   if (values.parallelism.tensor_parallel_degree <= values.model.num_kv_heads) return;
   if (!contains(values.adapter.targets, "attention.qkv")) return;
   recipe.refuse({kTargets, "optimizer.type"},
-                "{} has attention.qkv, which muon can't update where tensor ranks hold copies of "
+                "{} has attention.qkv, which {} can't update where tensor ranks hold copies of "
                 "key/value heads. Use attention.query, .key and .value, or another optimizer.",
-                kTargets);
+                kTargets, type == optim::OptimizerType::kMuon ? "muon" : "dion");
 }
 
 // An adapter has one shape in all layers.
@@ -323,7 +324,7 @@ void check_adapter(Resolution& recipe) {
     return !contains(adapter.targets, target.name);
   });
   if (check_overlaps(recipe, all)) check_rank(recipe, all);
-  check_muon(recipe);
+  check_whole_matrices(recipe);
   check_mixtures(recipe);
   check_targets_of_experts(recipe);
   note_frozen_experts(recipe);

@@ -144,10 +144,14 @@ void refuse_growth(const Recipe& recipe, std::vector<Refusal>& refusals) {
 
 void refuse_updates(const Recipe& recipe, std::vector<Refusal>& refusals) {
   const Recipe::Parallelism& degrees = recipe.parallelism;
-  if (recipe.optimizer.type == OptimizerType::kAdafactor) {
-    refusals.emplace_back("optimizer.type",
-                          "optimizer.type is adafactor, which is computed on CPUs only; use adamw, "
-                          "or set run.device: cpu.");
+  const OptimizerType type = recipe.optimizer.type;
+  if (type == OptimizerType::kAdafactor || type == OptimizerType::kDion) {
+    refusals.emplace_back(
+        "optimizer.type",
+        fmt::format("optimizer.type is {}, which is computed on CPUs only; use {}, or set "
+                    "run.device: cpu.",
+                    type == OptimizerType::kDion ? "dion" : "adafactor",
+                    type == OptimizerType::kDion ? "muon" : "adamw"));
   }
   if (degrees.parameter_servers > 0) {
     refusals.emplace_back("parallelism.parameter_servers",

@@ -27,7 +27,8 @@ void check_optimizer(Resolution& recipe, bool master) {
       recipe.values().zero_optimization.offload_optimizer != OffloadDevice::kNone ? kOptimizer
                                                                                   : kParam;
   if (optimizer.type == OptimizerType::kLamb || optimizer.type == OptimizerType::kLars ||
-      optimizer.type == OptimizerType::kMuon || optimizer.type == OptimizerType::kAdafactor) {
+      optimizer.type == OptimizerType::kMuon || optimizer.type == OptimizerType::kAdafactor ||
+      optimizer.type == OptimizerType::kDion) {
     recipe.refuse({key, "optimizer.type"},
                   "{} is {}, but {} needs whole tensors, which aren't brought back yet. Use adamw, "
                   "adam, lion or sgd.",

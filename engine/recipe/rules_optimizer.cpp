@@ -225,20 +225,22 @@ void check_groups(Resolution& recipe) {
     check_patterns(recipe, kKey, label + ".parameters", group.parameters);
     using enum optim::OptimizerType;
     const optim::OptimizerType type = values.optimizer.type;
-    const bool has_own = type == kAdamW || type == kAdam || type == kLion || type == kMuon;
+    const bool leaves_some = optim::descriptor_of(type).leaves_some_to_adamw;
+    const bool has_own = type == kAdamW || type == kAdam || type == kLion || leaves_some;
     if ((group.betas || group.eps) && !has_own) {
-      recipe.refuse({kKey, "optimizer.type"},
-                    "{} has betas or eps of its own; only adamw, adam, lion and muon's AdamW take "
-                    "them.",
-                    label);
+      recipe.refuse(
+          {kKey, "optimizer.type"},
+          "{} has betas or eps of its own; only adamw, adam, lion and the AdamW of muon and "
+          "dion take them.",
+          label);
     }
     if (!group.optimizer.empty() && group.optimizer != "adamw") {
-      recipe.refuse({kKey}, "{}.optimizer is {}; a group of muon can have adamw.", label,
+      recipe.refuse({kKey}, "{}.optimizer is {}; a group of muon or dion can have adamw.", label,
                     group.optimizer);
-    } else if (!group.optimizer.empty() && type != kMuon) {
+    } else if (!group.optimizer.empty() && !leaves_some) {
       recipe.refuse({kKey, "optimizer.type"},
-                    "{}.optimizer is {}, but only groups of muon have an optimizer of their own. "
-                    "Leave it out.",
+                    "{}.optimizer is {}, but only groups of muon and dion have an optimizer of "
+                    "their own. Leave it out.",
                     label, group.optimizer);
     }
   }

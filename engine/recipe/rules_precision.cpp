@@ -94,11 +94,13 @@ void check_moments(Resolution& recipe) {
                          "optimizer.eight_bit_states is true, but only adamw, adam and lion keep "
                          "moments in 8 bits. Use one of them, or leave it out.");
   }
-  if (optimizer.type == kAdafactor && precision.optimizer_state_dtype != FloatType::kF32) {
-    return recipe.refuse(
-        {"mixed_precision.optimizer_state_dtype", "optimizer.type"},
-        "mixed_precision.optimizer_state_dtype is bf16, but adafactor's few numbers "
-        "are always f32. Leave it out.");
+  if ((optimizer.type == kAdafactor || optimizer.type == kDion) &&
+      precision.optimizer_state_dtype != FloatType::kF32) {
+    return recipe.refuse({"mixed_precision.optimizer_state_dtype", "optimizer.type"},
+                         "mixed_precision.optimizer_state_dtype is bf16, but {} always f32. Leave "
+                         "it out.",
+                         optimizer.type == kAdafactor ? "adafactor's few numbers are"
+                                                      : "dion's momentum and basis are");
   }
   if (optimizer.eight_bit_states && precision.optimizer_state_dtype != FloatType::kF32) {
     return recipe.refuse({"optimizer.eight_bit_states", "mixed_precision.optimizer_state_dtype"},

@@ -45,8 +45,8 @@ void check_batch_groups(Resolution& recipe) {
   }
 }
 
-// Replicas can only divide state that is sharded already. Muon forms whole matrices within a
-// replica.
+// Replicas can only divide state that is sharded already. Muon and Dion form whole matrices within
+// a replica.
 void check_optimizer_over_replicas(Resolution& recipe) {
   constexpr std::string_view kKey = "zero_optimization.shard_optimizer_over_replicas";
   const Recipe& values = recipe.values();
@@ -57,11 +57,12 @@ void check_optimizer_over_replicas(Resolution& recipe) {
                   "stage: 1, 2 or 3, or leave it out.",
                   kKey);
   }
-  if (values.optimizer.type == optim::OptimizerType::kMuon) {
+  const optim::OptimizerType type = values.optimizer.type;
+  if (type == optim::OptimizerType::kMuon || type == optim::OptimizerType::kDion) {
     recipe.refuse({kKey, "optimizer.type"},
-                  "{} is true, but muon forms whole matrices out of their slices in every step, "
+                  "{} is true, but {} forms whole matrices out of their slices in every step, "
                   "within a replica. Use another optimizer, or leave it out.",
-                  kKey);
+                  kKey, type == optim::OptimizerType::kMuon ? "muon" : "dion");
   }
 }
 

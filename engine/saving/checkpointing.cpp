@@ -9,9 +9,9 @@
 #include "core/offload_home.h"
 #include "engine/saving/run_state.h"
 #include "kernels/isa.h"
-#include "optim/adafactor.h"
 #include "optim/compressed_sum.h"
 #include "optim/eight_bits.h"
+#include "optim/moment_kinds.h"
 
 namespace sherd::engine {
 namespace {
@@ -58,7 +58,10 @@ std::vector<std::int64_t> bytes_by_kind(const TrainingOptions& options,
     for (const ParameterSpec& parameter : unit.spec.parameters) {
       for (std::string& kind : optimizer.moment_kinds(options.optimizer, unit.spec, parameter)) {
         if (optim::is_factor(kind)) {
-          factors += optim::shape_of_kind(kind, {}, parameter.shape)[0];
+          factors +=
+              sharding::StateTensor{
+                  {}, {}, optim::shape_of_kind(kind, options.optimizer, parameter)}
+                  .numel();
         } else {
           kinds.insert(std::move(kind));
         }

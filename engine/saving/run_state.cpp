@@ -8,11 +8,11 @@
 #include "engine/model/adapter.h"
 #include "engine/model/parameters.h"
 #include "engine/train/units/cut_pieces.h"
-#include "optim/adafactor.h"
 #include "optim/average.h"
 #include "optim/compressed_sum.h"
 #include "optim/eight_bits.h"
 #include "optim/low_rank_sum.h"
+#include "optim/moment_kinds.h"
 #include "optim/outer_update.h"
 #include "optim/slices.h"
 
@@ -212,9 +212,8 @@ std::vector<sharding::StateTensor> state_tensors(const TrainingOptions& options,
         }
         if (apart) tensors.push_back({name, optim::kLocalKind, parameter.shape, DType::kF32});
         for (const std::string& kind : kinds_of(options.optimizer, unit, parameter)) {
-          const optim::MomentType& type = options.optimizer.moment_type;
-          tensors.push_back({name, kind, optim::shape_of_kind(kind, type, parameter.shape),
-                             optim::form_of(kind, type).dtype});
+          tensors.push_back({name, kind, optim::shape_of_kind(kind, options.optimizer, parameter),
+                             optim::form_of(kind, options.optimizer.moment_type).dtype});
         }
       }
       if (trained && options.placement.published_late) {

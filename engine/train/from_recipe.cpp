@@ -53,6 +53,7 @@ optim::OptimizerOptions optimizer_options(const Recipe& recipe, const model::Mod
       .trust_coefficient = static_cast<float>(optimizer.trust_coefficient),
       .adamw_lr_ratio =
           optimizer.lr > 0.0 ? static_cast<float>(optimizer.adamw_lr / optimizer.lr) : 0.0f,
+      .dion_rank_fraction = static_cast<float>(optimizer.dion_rank_fraction),
       .beta2_decay = static_cast<float>(optimizer.beta2_decay),
       .clip_threshold = static_cast<float>(optimizer.clip_threshold),
       .min_parameter_rms = static_cast<float>(optimizer.min_parameter_rms),

@@ -6,7 +6,7 @@
 
 #include "engine/model/parameters.h"
 #include "engine/recipe/mup.h"
-#include "optim/muon.h"
+#include "optim/matrix_plan.h"
 
 namespace sherd::engine {
 namespace {
@@ -53,9 +53,9 @@ Rule mup_rule(const Recipe& recipe, const optim::OptimizerOptions& options) {
     rule.applies = [](const UnitSpec&, const ParameterSpec& parameter) {
       return !is_hidden_matrix(parameter);
     };
-  } else if (options.type == kMuon) {
+  } else if (options.type == kMuon || options.type == kDion) {
     rule.applies = [options](const UnitSpec& unit, const ParameterSpec& parameter) {
-      return is_hidden_matrix(parameter) && !optim::is_muons(options, unit, parameter);
+      return is_hidden_matrix(parameter) && !optim::is_by_matrix(options, unit, parameter);
     };
   } else {
     rule.applies = [](const UnitSpec&, const ParameterSpec& parameter) {

@@ -14,10 +14,22 @@ namespace {
 constexpr double kDependent = 1e-5;
 constexpr std::int64_t kColumnsOfTask = 1024;
 
+// In fixed lanes, so that the compiler vectorises it without choosing an order.
+constexpr std::int64_t kLanes = 16;
 double dot(const float* a, const float* b, std::int64_t length) {
-  double sum = 0.0;
-  for (std::int64_t k = 0; k < length; ++k) sum += static_cast<double>(a[k]) * b[k];
-  return sum;
+  double lane[kLanes] = {};
+  std::int64_t k = 0;
+  for (; k + kLanes <= length; k += kLanes) {
+#pragma omp simd
+    for (std::int64_t i = 0; i < kLanes; ++i) {
+      lane[i] += static_cast<double>(a[k + i]) * static_cast<double>(b[k + i]);
+    }
+  }
+  for (std::int64_t i = 0; k < length; ++i, ++k) lane[i] += static_cast<double>(a[k]) * b[k];
+  for (std::int64_t half = kLanes / 2; half > 0; half /= 2) {
+    for (std::int64_t i = 0; i < half; ++i) lane[i] += lane[i + half];
+  }
+  return lane[0];
 }
 
 void subtract_others(float* x, const float* others, std::int64_t count, std::int64_t length) {
@@ -100,6 +112,18 @@ void orthonormalise(std::int64_t count, std::int64_t length, float* x,
     }
     std::fill_n(own, length, 0.0f);
   }
+}
+
+void next_basis(ThreadTeam& team, std::int64_t count, std::int64_t length, float scale, float* r,
+                float* q) {
+  parallel_rows(team, count, length, [=](std::int64_t c) {
+    float *own = r + c * length, *basis = q + c * length;
+    const double norm = std::sqrt(dot(own, own, length));
+    for (std::int64_t k = 0; k < length; ++k) {
+      if (norm != 0.0) basis[k] = static_cast<float>(own[k] / norm);
+      own[k] *= scale;
+    }
+  });
 }
 
 void low_rank_restore(ThreadTeam& team, const LowRankShape& shape, const LowRankParts& parts,

@@ -12,6 +12,8 @@ void low_rank_columns(ThreadTeam& team, const LowRankShape& shape, const float* 
                       const float* p, float* q);
 void orthonormalise(std::int64_t count, std::int64_t length, float* x,
                     const std::optional<RandomAddress>& redraw);
+void next_basis(ThreadTeam& team, std::int64_t count, std::int64_t length, float scale, float* r,
+                float* q);
 void low_rank_restore(ThreadTeam& team, const LowRankShape& shape, const LowRankParts& parts,
                       std::int64_t first, Tensor elements, Tensor error);
 

@@ -1,4 +1,5 @@
-// Updates that need nothing but the slice: Adam, SGD, Lion, and Muon's element-wise parts.
+// Updates that need nothing but the slice: Adam, SGD, Lion, and the element-wise
+// parts of Muon and Dion.
 
 #include "kernels/cpu/update.h"
 
@@ -106,6 +107,20 @@ void muon_momentum(ThreadTeam& team, const MuonUpdate& args) {
       const float g = scale * grad[i];
       m[i] = momentum * m[i] + fresh * g;
       u[i] = fresh * g + momentum * m[i];
+    }
+  });
+}
+
+void dion_momentum(ThreadTeam& team, const MuonUpdate& args) {
+  const float scale = args.common.gradient_scale;
+  float* update = args.update.as<float>();
+  update_blocks<1>(team, args.common, {args.momentum_buffer}, [&](const UpdateBlock<1>& block) {
+    const float* grad = block.gradient;
+    float *m = block.moment[0], *u = update + block.first;
+#pragma omp simd
+    for (int i = 0; i < block.count; ++i) {
+      m[i] += scale * grad[i];
+      u[i] = m[i];
     }
   });
 }

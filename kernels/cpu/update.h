@@ -15,6 +15,7 @@ void lamb_apply(ThreadTeam& team, const LambUpdate& args, std::span<const float>
 void lars_norms(ThreadTeam& team, const LarsUpdate& args, Tensor sums);
 void lars_apply(ThreadTeam& team, const LarsUpdate& args, std::span<const float> ratios);
 void muon_momentum(ThreadTeam& team, const MuonUpdate& args);
+void dion_momentum(ThreadTeam& team, const MuonUpdate& args);
 void muon_apply(ThreadTeam& team, const MuonUpdate& args, std::span<const float> ratios);
 
 }  // namespace sherd::kernels::cpu

@@ -41,6 +41,16 @@ void orthonormalise(Stream& stream, std::int64_t count, std::int64_t length, Ten
   stream.run("orthonormalise", [=] { cpu::orthonormalise(count, length, x.as<float>(), redraw); });
 }
 
+void next_basis(Stream& stream, std::int64_t count, std::int64_t length, float scale, Tensor r,
+                Tensor q) {
+  SHERD_CHECK(!is_cuda(stream), "low-rank products on a GPU");
+  check_tensor("r", r, DType::kF32, count * length);
+  check_tensor("q", q, DType::kF32, count * length);
+  stream.run("next_basis", [=, &stream] {
+    cpu::next_basis(stream.team(), count, length, scale, r.as<float>(), q.as<float>());
+  });
+}
+
 void low_rank_restore(Stream& stream, const LowRankShape& shape, const LowRankParts& parts,
                       std::int64_t first, Tensor elements, Tensor error) {
   SHERD_CHECK(!is_cuda(stream), "low-rank products on a GPU");

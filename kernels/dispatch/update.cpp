@@ -153,6 +153,15 @@ void muon_momentum(Stream& stream, const MuonUpdate& args) {
   stream.run("muon_momentum", [=, &stream] { cpu::muon_momentum(stream.team(), args); });
 }
 
+void dion_momentum(Stream& stream, const MuonUpdate& args) {
+  check_without_rounding(args.common);
+  check_moment(args.common, args.momentum_buffer);
+  SHERD_CHECK(!is_cuda(stream) && args.momentum_buffer.dtype == DType::kF32, "dion on a GPU");
+  SHERD_CHECK(args.update.dtype == DType::kF32 && args.update.numel == args.common.parameter.numel,
+              "{} updates of {} parameters", args.update.numel, args.common.parameter.numel);
+  stream.run("dion_momentum", [=, &stream] { cpu::dion_momentum(stream.team(), args); });
+}
+
 void muon_apply(Stream& stream, const MuonUpdate& args, std::span<const float> ratios) {
   check_without_rounding(args.common);
   SHERD_CHECK(args.update.dtype == DType::kF32 && args.update.numel == args.common.parameter.numel,

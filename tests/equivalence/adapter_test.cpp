@@ -114,9 +114,9 @@ TEST(AdapterLadder, RecomputeChangesNoBitInAnyPrecision) {
 }
 
 TEST(AdapterLadder, EveryOptimizerAgreesAtEveryStage) {
-  for (const OptimizerType type :
-       {OptimizerType::kAdam, OptimizerType::kSgd, OptimizerType::kLion, OptimizerType::kLamb,
-        OptimizerType::kLars, OptimizerType::kMuon, OptimizerType::kAdafactor}) {
+  for (const OptimizerType type : {OptimizerType::kAdam, OptimizerType::kSgd, OptimizerType::kLion,
+                                   OptimizerType::kLamb, OptimizerType::kLars, OptimizerType::kMuon,
+                                   OptimizerType::kAdafactor, OptimizerType::kDion}) {
     for (const auto& shape : {adapted_model(false), adapters_alone(true)}) {
       engine::TrainingOptions options = tiny_training(shape);
       options.optimizer.type = type;

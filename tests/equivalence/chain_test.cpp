@@ -43,9 +43,9 @@ RunShape in_groups(RunShape setup, int groups) {
 }
 
 constexpr optim::OptimizerType kOptimizers[] = {
-    optim::OptimizerType::kAdamW, optim::OptimizerType::kAdam,     optim::OptimizerType::kSgd,
-    optim::OptimizerType::kLion,  optim::OptimizerType::kLamb,     optim::OptimizerType::kLars,
-    optim::OptimizerType::kMuon,  optim::OptimizerType::kAdafactor};
+    optim::OptimizerType::kAdamW, optim::OptimizerType::kAdam,      optim::OptimizerType::kSgd,
+    optim::OptimizerType::kLion,  optim::OptimizerType::kLamb,      optim::OptimizerType::kLars,
+    optim::OptimizerType::kMuon,  optim::OptimizerType::kAdafactor, optim::OptimizerType::kDion};
 
 void expect_equal(const engine::TrainingOptions& options, const Outcome& expected,
                   const RunShape& setup, int num_steps) {

@@ -135,7 +135,7 @@ TEST(CompressedSums, ContextRanksAgreeAcrossStages) {
 
 TEST(CompressedSums, OptimizersAndAveragesAgreeAcrossStages) {
   using enum optim::OptimizerType;
-  for (const optim::OptimizerType type : {kAdamW, kSgd, kLamb, kMuon, kAdafactor}) {
+  for (const optim::OptimizerType type : {kAdamW, kSgd, kLamb, kMuon, kAdafactor, kDion}) {
     engine::TrainingOptions options = with(low_rank(1), tiny_model(true));
     options.optimizer.type = type;
     options.optimizer.momentum = 0.9f;

@@ -29,7 +29,7 @@ TrainingRun run_with_experts(int stage, int degree, const char* optimizer) {
 }
 
 TEST(ExpertRanks, GoOnAtAnotherDegreeAsIfTheyHadBeenThereAllAlong) {
-  for (const char* optimizer : {"adamw", "muon"}) {
+  for (const char* optimizer : {"adamw", "muon", "dion"}) {
     const test::TempFolder folder;
     write_data(folder);
     train_in(folder, "whole", run_with_experts(3, 1, optimizer));
@@ -58,7 +58,7 @@ TEST(ExpertRanks, GoOnAtAnotherDegreeAsIfTheyHadBeenThereAllAlong) {
 
 // Each rank writes its rows and columns of experts, each element once.
 TEST(ExpertRanks, GoOnOnTensorRanksAtAnotherDegreeAsIfTheyHadBeenThereAllAlong) {
-  for (const char* optimizer : {"adamw", "muon"}) {
+  for (const char* optimizer : {"adamw", "muon", "dion"}) {
     const test::TempFolder folder;
     write_data(folder);
     const auto on_ranks = [&](int stage, int expert) {

@@ -86,8 +86,9 @@ TEST(LayerParts, ChangeNoBitInPipelinesWithHalvesOfBackwardsAndWithAdapters) {
   }
 }
 
-TEST(LayerParts, ChangeNoBitUnderMuonAndLamb) {
-  for (const auto type : {optim::OptimizerType::kMuon, optim::OptimizerType::kLamb}) {
+TEST(LayerParts, ChangeNoBitUnderMuonDionAndLamb) {
+  for (const auto type :
+       {optim::OptimizerType::kMuon, optim::OptimizerType::kDion, optim::OptimizerType::kLamb}) {
     engine::TrainingOptions options = options_of(four_layers(true));
     options.optimizer.type = type;
     for (int stage = 0; stage <= 3; ++stage) {

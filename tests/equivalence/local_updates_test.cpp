@@ -59,9 +59,9 @@ TEST(LocalUpdatesRuns, HaveTheSameBitsAtEveryStageAndOnAnyShards) {
 
 TEST(LocalUpdatesRuns, HaveThemWithEveryOptimizer) {
   int stage = 0;
-  for (const OptimizerType type :
-       {OptimizerType::kAdam, OptimizerType::kSgd, OptimizerType::kLion, OptimizerType::kLamb,
-        OptimizerType::kLars, OptimizerType::kMuon, OptimizerType::kAdafactor}) {
+  for (const OptimizerType type : {OptimizerType::kAdam, OptimizerType::kSgd, OptimizerType::kLion,
+                                   OptimizerType::kLamb, OptimizerType::kLars, OptimizerType::kMuon,
+                                   OptimizerType::kAdafactor, OptimizerType::kDion}) {
     const auto options = options_of(kDelayed, type);
     const MeshCase each{.shards = 2, .replicas = 2, .stage = stage++ % 4};
     EXPECT_EQ(difference(run(options, each, 4), of_single_ranks(options, each, 4)), "")

@@ -18,12 +18,13 @@ constexpr int kMicroSteps[] = {1, 4};
 constexpr model::Recompute kRecompute[] = {model::Recompute::kNone, model::Recompute::kSelective,
                                            model::Recompute::kFull};
 constexpr OptimizerType kOptimizers[] = {
-    OptimizerType::kAdamW, OptimizerType::kAdam, OptimizerType::kSgd,  OptimizerType::kLion,
-    OptimizerType::kLamb,  OptimizerType::kLars, OptimizerType::kMuon, OptimizerType::kAdafactor};
+    OptimizerType::kAdamW, OptimizerType::kAdam,      OptimizerType::kSgd,
+    OptimizerType::kLion,  OptimizerType::kLamb,      OptimizerType::kLars,
+    OptimizerType::kMuon,  OptimizerType::kAdafactor, OptimizerType::kDion};
 
 // Stage, world, type, accumulation, recompute, shape (GPT-2 or Llama with grouped queries, tied or
 // not), optimizer, gradients reduced at the boundary or not.
-const std::vector<int> kFactors = {4, 5, 3, 2, 3, 4, 8, 2};
+const std::vector<int> kFactors = {4, 5, 3, 2, 3, 4, 9, 2};
 
 void train_as_planned(const std::vector<int>& row) {
   model::ModelShape shape = tiny_model(row[5] % 2 == 0);

@@ -32,8 +32,9 @@ const Types kOwnersTypes[] = {{"f32", {}},
                               {"f16", {DType::kF16, DType::kF32, DType::kF32}},
                               {"bf16 throughout", {DType::kBF16, DType::kBF16, DType::kBF16}}};
 constexpr OptimizerType kOwnersOptimizers[] = {
-    OptimizerType::kAdamW, OptimizerType::kAdam, OptimizerType::kSgd,  OptimizerType::kLion,
-    OptimizerType::kLamb,  OptimizerType::kLars, OptimizerType::kMuon, OptimizerType::kAdafactor};
+    OptimizerType::kAdamW, OptimizerType::kAdam,      OptimizerType::kSgd,
+    OptimizerType::kLion,  OptimizerType::kLamb,      OptimizerType::kLars,
+    OptimizerType::kMuon,  OptimizerType::kAdafactor, OptimizerType::kDion};
 
 engine::TrainingOptions training(const Types& types, OptimizerType optimizer, bool clips,
                                  bool tied) {

@@ -92,8 +92,8 @@ TEST(Pipeline, ZeroStagesShardEachPartsState) {
 
 TEST(Pipeline, RecomputedActivationsAndEveryOptimizer) {
   constexpr optim::OptimizerType kOptimizers[] = {
-      optim::OptimizerType::kSgd, optim::OptimizerType::kLamb, optim::OptimizerType::kLars,
-      optim::OptimizerType::kMuon, optim::OptimizerType::kAdafactor};
+      optim::OptimizerType::kSgd,  optim::OptimizerType::kLamb,      optim::OptimizerType::kLars,
+      optim::OptimizerType::kMuon, optim::OptimizerType::kAdafactor, optim::OptimizerType::kDion};
   int run = 0;
   for (const optim::OptimizerType type : kOptimizers) {
     engine::TrainingOptions options = options_of(false, type);

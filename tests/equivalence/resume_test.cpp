@@ -43,18 +43,18 @@ const char* const kPrecisions[] = {
     "mixed_precision: {param_dtype: f32}", "mixed_precision: {param_dtype: bf16}",
     "mixed_precision: {param_dtype: f16}\nloss_scaling: {mode: dynamic, growth_interval: 3}",
     "mixed_precision: {param_dtype: bf16, optimizer_state_dtype: bf16, stochastic_rounding: true}"};
-const char* const kResumeOptimizers[] = {"adamw", "adam", "sgd",  "lion",
-                                         "lamb",  "lars", "muon", "adafactor"};
+const char* const kResumeOptimizers[] = {"adamw", "adam", "sgd",       "lion", "lamb",
+                                         "lars",  "muon", "adafactor", "dion"};
 
 TEST(Resume, IsTheRunThatNeverStoppedInEveryStageWorldPrecisionAndOptimizer) {
   const test::TempFolder folder;
   write_data(folder);
-  for (const std::vector<int>& row : pairwise_cover({4, 4, 4, 8, 2, 2})) {
+  for (const std::vector<int>& row : pairwise_cover({4, 4, 4, 9, 2, 2})) {
     const TrainingRun run{
         .stage = row[0],
         .world = row[1] + 1,
-        // Adafactor has no moments in bf16.
-        .precision = kPrecisions[row[2] == 3 && row[3] == 7 ? 1 : row[2]],
+        // Adafactor and Dion have no moments in bf16.
+        .precision = kPrecisions[row[2] == 3 && row[3] >= 7 ? 1 : row[2]],
         .optimizer = kResumeOptimizers[row[3]],
         .accumulation = row[4] == 0 ? "gradient_accumulation_steps: 1" : "micro_batch_size: 1",
         .async = row[5] == 0};

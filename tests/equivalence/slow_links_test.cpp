@@ -155,7 +155,7 @@ TEST(SlowLinks, ExpertRanksHaveTheBitsOfRanksThatHaveAllExperts) {
 
 TEST(SlowLinks, EveryOptimizerAgreesAcrossStages) {
   using enum optim::OptimizerType;
-  for (const optim::OptimizerType type : {kAdamW, kSgd, kLion, kLamb, kLars, kMuon}) {
+  for (const optim::OptimizerType type : {kAdamW, kSgd, kLion, kLamb, kLars, kMuon, kDion}) {
     engine::TrainingOptions options =
         with({BlockFormat::kInt8, BlockFormat::kInt8}, tiny_model(true), DType::kBF16);
     options.optimizer.type = type;

@@ -106,7 +106,8 @@ TEST(Tensor, OptimizersThatNeedWholeTensorsAreRight) {
   };
   for (const Row& row :
        {Row{optim::OptimizerType::kLamb, 1e-2}, Row{optim::OptimizerType::kLars, 1e-5},
-        Row{optim::OptimizerType::kMuon, 1e-2}, Row{optim::OptimizerType::kAdafactor, 1e-2}}) {
+        Row{optim::OptimizerType::kMuon, 1e-2}, Row{optim::OptimizerType::kAdafactor, 1e-2},
+        Row{optim::OptimizerType::kDion, 1e-2}}) {
     for (const bool tied : {false, true}) {
       engine::TrainingOptions options = options_of(tied, row.type);
       // Without rotary positions the key's bias moves no loss: its gradient is rounding alone, which an

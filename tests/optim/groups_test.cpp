@@ -6,7 +6,7 @@
 #include <cmath>
 #include <map>
 
-#include "optim/muon.h"
+#include "optim/matrix_plan.h"
 #include "tests/optim/optimizer_runs.h"
 
 namespace sherd::optim {
@@ -77,7 +77,8 @@ INSTANTIATE_TEST_SUITE_P(Optimizers, Groups,
                          ::testing::Values(OptimizerType::kAdamW, OptimizerType::kAdam,
                                            OptimizerType::kSgd, OptimizerType::kLion,
                                            OptimizerType::kLamb, OptimizerType::kLars,
-                                           OptimizerType::kMuon, OptimizerType::kAdafactor));
+                                           OptimizerType::kMuon, OptimizerType::kAdafactor,
+                                           OptimizerType::kDion));
 
 // Factors that are powers of two, since some optimizers multiply the rate and the factor in another
 // order.
@@ -180,8 +181,8 @@ TEST(ParameterGroups, ThatMuonLeavesToAdamWHaveItsBits) {
 TEST(ParameterGroups, MatricesOfOneRowAreLeftToAdamW) {
   const OptimizerOptions options = group_options_of(OptimizerType::kMuon);
   const UnitSpec block{"block.0", UnitClass::kBlock, {}};
-  EXPECT_FALSE(is_muons(options, block, {"block.0.gate.weight", {1, 8}, {}, 0}));
-  EXPECT_TRUE(is_muons(options, block, {"block.0.up.weight", {2, 8}, {}, 0}));
+  EXPECT_FALSE(is_by_matrix(options, block, {"block.0.gate.weight", {1, 8}, {}, 0}));
+  EXPECT_TRUE(is_by_matrix(options, block, {"block.0.up.weight", {2, 8}, {}, 0}));
 }
 
 TEST(ParameterGroups, DecideTheDecayOfVectorsToo) {

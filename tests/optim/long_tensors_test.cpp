@@ -97,9 +97,10 @@ Compared compare_after_steps(OptimizerType type, const RunShape& shape,
 }
 
 TEST(LongTensors, EveryOptimizerTreatsManySegmentsAsTheOneTensorThatTheyAre) {
-  for (const OptimizerType type : {OptimizerType::kAdamW, OptimizerType::kAdam, OptimizerType::kSgd,
-                                   OptimizerType::kLion, OptimizerType::kLamb, OptimizerType::kLars,
-                                   OptimizerType::kMuon, OptimizerType::kAdafactor}) {
+  for (const OptimizerType type :
+       {OptimizerType::kAdamW, OptimizerType::kAdam, OptimizerType::kSgd, OptimizerType::kLion,
+        OptimizerType::kLamb, OptimizerType::kLars, OptimizerType::kMuon, OptimizerType::kAdafactor,
+        OptimizerType::kDion}) {
     oracle::WholeTensorOptimizer whole(long_options_of(type), long_units(), initial_value);
     for (int t = 1; t <= kLongSteps; ++t) {
       whole.step(update_step(0.01f, t), [t](std::uint32_t parameter, std::int64_t element) {

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/optim/compressed_runs.h"
+#include "tests/optim/formula_values.h"
 #include "tests/where.h"
 
 namespace sherd::optim {
@@ -18,14 +19,6 @@ Compression low_rank(std::int64_t rank, std::int64_t start_step = 0) {
   compression.low_rank = {
       .rank = rank, .start_step = start_step, .min_compression_rate = 1.0, .seed = 11};
   return compression;
-}
-
-/// As in tests/reference/power_sgd.py.
-float formula(int replica, int step, std::uint32_t parameter, std::int64_t element) {
-  const std::int64_t i = ((element + 1) * 7919 + step * std::int64_t{104729} +
-                          replica * std::int64_t{1299709} + parameter * std::int64_t{15485863}) %
-                         2001;
-  return static_cast<float>(i * i % 2003 - 1001) / 1024.0f;
 }
 
 std::vector<UnitSpec> one_block() {
@@ -46,21 +39,6 @@ void write_first_bases(CompressedSum& sum) {
           formula(9, static_cast<int>(i / columns), piece.parameter, matrix * 100 + i % columns);
     }
   }
-}
-
-void expect_digest(const nlohmann::json& expected, const std::vector<float>& x,
-                   const std::string& label) {
-  double squares = 0.0, product = 0.0;
-  for (std::size_t i = 0; i < x.size(); ++i) {
-    squares += static_cast<double>(x[i]) * x[i];
-    product += static_cast<double>(x[i]) *
-               static_cast<double>(formula(0, 77, 5, static_cast<std::int64_t>(i)));
-  }
-  const double norm = std::sqrt(squares), near = 2e-5 * (1.0 + norm);
-  EXPECT_NEAR(norm, expected[0].get<double>(), near) << label;
-  EXPECT_NEAR(product, expected[1].get<double>(), near) << label;
-  EXPECT_NEAR(x.front(), expected[2].get<double>(), near) << label;
-  EXPECT_NEAR(x.back(), expected[3].get<double>(), near) << label;
 }
 
 TEST(LowRankSum, HasTheSumsAndErrorsOfNumpy) {

@@ -48,6 +48,7 @@ const Case kCases[] = {
     {"muon", OptimizerType::kMuon, 0.02f, 0.95f},
     {"muon_polar_express", OptimizerType::kMuon, 0.02f, 0.95f, MuonCoefficients::kPolarExpress},
     {"adafactor", OptimizerType::kAdafactor, 0.1f},
+    {"dion", OptimizerType::kDion, 0.02f, 0.95f},
 };
 
 OptimizerOptions options_of(const Case& c) {

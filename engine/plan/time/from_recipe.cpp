@@ -44,6 +44,7 @@ double update_bytes(const Recipe& recipe) {
     case OptimizerType::kLion:
     case OptimizerType::kLars:
     case OptimizerType::kMuon:
+    case OptimizerType::kDion:
       moments = 1.0;
       break;
     case OptimizerType::kSgd:

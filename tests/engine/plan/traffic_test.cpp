@@ -186,9 +186,9 @@ TEST(Traffic, OfHybridShardingCrossesReplicasOncePerStep) {
 
 TEST(Traffic, OfEveryOptimizerIsCountedToo) {
   using optim::OptimizerType;
-  for (const OptimizerType type :
-       {OptimizerType::kAdam, OptimizerType::kSgd, OptimizerType::kLion, OptimizerType::kLamb,
-        OptimizerType::kLars, OptimizerType::kMuon, OptimizerType::kAdafactor}) {
+  for (const OptimizerType type : {OptimizerType::kAdam, OptimizerType::kSgd, OptimizerType::kLion,
+                                   OptimizerType::kLamb, OptimizerType::kLars, OptimizerType::kMuon,
+                                   OptimizerType::kAdafactor, OptimizerType::kDion}) {
     for (int world_size = 1; world_size <= 4; ++world_size) {
       for (int stage = 0; stage <= 3; ++stage) {
         engine::TrainingOptions options = tiny_training(tiny_model(false));

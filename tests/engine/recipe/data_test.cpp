@@ -169,7 +169,7 @@ TEST(RecipeData, AGroupsPatternMustMatchATrainedParameter) {
             std::string::npos);
   EXPECT_NE(error_of(kMixed,
                      {"optimizer.type=sgd", "optimizer.groups=[{parameters: [\"*\"], eps: 1e-6}]"})
-                .find("only adamw, adam, lion and muon's AdamW take them"),
+                .find("only adamw, adam, lion and the AdamW of muon and dion take them"),
             std::string::npos);
 }
 

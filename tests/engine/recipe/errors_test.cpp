@@ -37,7 +37,7 @@ TEST(RecipeErrors, BlocksAndValuesInEachOthersPlace) {
       "keys below it, indented.");
   EXPECT_EQ(error_of(tiny_with("optimizer:\n  type:\n    name: adamw\n")),
             "recipes/tiny.yaml:13: optimizer.type is a block of keys; expected adamw, adam, "
-            "sgd, lion, lamb, lars, muon or adafactor.");
+            "sgd, lion, lamb, lars, muon, adafactor or dion.");
   EXPECT_EQ(error_of(tiny_with("optimizer.lr: 1\n")),
             "recipes/tiny.yaml:12: \"optimizer.lr\" is written as one key. Write \"lr:\" below "
             "\"optimizer:\", indented.");

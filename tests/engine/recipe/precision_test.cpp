@@ -221,6 +221,7 @@ TEST(RecipeOptimizer, DefaultsFollowTheType) {
            Defaults{"lamb", OptimizerType::kLamb, 0.95, 1e-6, 0.9},
            Defaults{"lars", OptimizerType::kLars, 0.95, 1e-8, 0.9},
            Defaults{"muon", OptimizerType::kMuon, 0.95, 1e-8, 0.95},
+           Defaults{"dion", OptimizerType::kDion, 0.95, 1e-8, 0.95},
            Defaults{"adafactor", OptimizerType::kAdafactor, 0.95, 0x1p-23, 0.9},
        }) {
     const Recipe recipe = tiny({std::string("optimizer.type=") + expected.type});
@@ -247,10 +248,10 @@ TEST(RecipeOptimizer, WhatIsWrittenStandsAgainstTheTypesDefault) {
 TEST(RecipeOptimizer, UnknownTypesListTheChoices) {
   EXPECT_EQ(error_of_set("optimizer.type=soap"),
             "--set optimizer.type=soap: optimizer.type is \"soap\"; expected adamw, adam, sgd, "
-            "lion, lamb, lars, muon or adafactor.");
+            "lion, lamb, lars, muon, adafactor or dion.");
   EXPECT_EQ(error_of_set("optimizer.type=adam-w"),
             "--set optimizer.type=adam-w: optimizer.type is \"adam-w\"; expected adamw, adam, sgd, "
-            "lion, lamb, lars, muon or adafactor; did you mean \"adamw\"?");
+            "lion, lamb, lars, muon, adafactor or dion; did you mean \"adamw\"?");
 }
 
 TEST(RecipeOptimizer, MuonAtRateZeroWouldStopAdamWToo) {

@@ -222,6 +222,8 @@ const std::map<std::string, Change> kChanges = {
     {"optimizer.min_parameter_rms",
      {{"optimizer.min_parameter_rms=1"}, {}, {"optimizer.min_parameter_rms"}}},
     {"optimizer.adamw_lr", {{"optimizer.adamw_lr=1"}, {}, {"optimizer.adamw_lr"}}},
+    {"optimizer.dion_rank_fraction",
+     {{"optimizer.dion_rank_fraction=0.5"}, {"optimizer.dion_rank_fraction"}, {}}},
     {"optimizer.muon_dtype", {{"optimizer.muon_dtype=bf16"}, {}, {"optimizer.muon_dtype"}}},
     {"optimizer.qk_clip_threshold",
      {{"optimizer.qk_clip_threshold=50"}, {}, {"optimizer.qk_clip_threshold"}}},

@@ -16,8 +16,9 @@ using optim::LossScaling;
 using optim::OptimizerType;
 
 constexpr OptimizerType kOptimizers[] = {
-    OptimizerType::kAdamW, OptimizerType::kAdam, OptimizerType::kSgd,  OptimizerType::kLion,
-    OptimizerType::kLamb,  OptimizerType::kLars, OptimizerType::kMuon, OptimizerType::kAdafactor};
+    OptimizerType::kAdamW, OptimizerType::kAdam,      OptimizerType::kSgd,
+    OptimizerType::kLion,  OptimizerType::kLamb,      OptimizerType::kLars,
+    OptimizerType::kMuon,  OptimizerType::kAdafactor, OptimizerType::kDion};
 
 // One of each stage, alone and among ranks, with and without accumulation.
 const RunShape kShapes[] = {{.world_size = 1, .num_micro_steps = 2, .stage = 0},

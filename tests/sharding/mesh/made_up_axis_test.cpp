@@ -41,8 +41,8 @@ TEST(MadeUpAxis, HasItsGroupsAndPlacements) {
 // Losses, norms (clipping is active, LAMB's are per tensor) and weights: bit for bit those of the
 // world without the axes.
 TEST(MadeUpAxis, ChangesNoBitOfATrainingAtAnyStage) {
-  for (const auto type :
-       {optim::OptimizerType::kAdamW, optim::OptimizerType::kLamb, optim::OptimizerType::kMuon}) {
+  for (const auto type : {optim::OptimizerType::kAdamW, optim::OptimizerType::kLamb,
+                          optim::OptimizerType::kMuon, optim::OptimizerType::kDion}) {
     for (int stage = 0; stage <= 3; ++stage) {
       RunShape plain{.world_size = 2, .num_micro_steps = 2, .stage = stage};
       const Outcome expected = train(options_of(type), plain, 3);

@@ -19,6 +19,7 @@ void LegalRecipe::numbers() {
   maybe("model.init_std", random_.one_of({"1e-6", "0.02", "0.5"}));
   maybe("optimizer.lr", random_.one_of({"1e-12", "1e-3", "0.01"}));
   maybe("optimizer.adamw_lr", random_.one_of({"0", "1e-3"}));
+  maybe("optimizer.dion_rank_fraction", random_.one_of({"1e-3", "0.5", "1"}));
   maybe("optimizer.muon_coefficients", random_.one_of({"jordan", "polar_express"}));
   maybe("optimizer.muon_dtype", random_.one_of({"f32", "bf16"}));
   maybe("optimizer.eps", random_.one_of({"1e-12", "1e-8", "1"}));

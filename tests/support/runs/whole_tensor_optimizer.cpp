@@ -4,7 +4,10 @@
 #include <cmath>
 #include <limits>
 
+#include <numbers>
+
 #include "core/error.h"
+#include "kernels/philox.h"
 
 namespace sherd::oracle {
 namespace {
@@ -87,8 +90,10 @@ void WholeTensorOptimizer::step(const optim::UpdateStep& step, const ElementValu
         step_adafactor(tensor, gradient, step, whole.weight_decay);
         break;
       case OptimizerType::kMuon:
+      case OptimizerType::kDion:
         if (tensor.in_block && decays) {
-          step_muon(tensor, gradient, common);
+          options_.type == OptimizerType::kMuon ? step_muon(tensor, gradient, common)
+                                                : step_dion(tensor, gradient, common);
         } else {
           common.lr *= options_.adamw_lr_ratio;
           step_adam(tensor, gradient, common, step.update_number);
@@ -206,6 +211,88 @@ void WholeTensorOptimizer::step_muon(Tensor& tensor, const Values& gradient,
   const Values update = muon_momentum(tensor.state, gradient, args);
   const bool polar_express = options_.muon_coefficients == optim::MuonCoefficients::kPolarExpress;
   muon_apply(tensor.state, muon_direction(tensor.spec, update, polar_express), args, {1.0});
+}
+
+namespace {
+
+// kernels/pointwise.h's normal numbers, at the address that optim/dion.cpp gives a basis.
+Values first_basis(std::uint64_t seed, std::uint32_t index, std::uint32_t number,
+                   std::size_t numel) {
+  Values basis;
+  for (std::size_t i = 0; i < numel; ++i) {
+    const auto block = kernels::random_block({seed, 0x44696f6e + number, index}, i / 2);
+    const double a = block.word[i % 2 * 2], b = block.word[i % 2 * 2 + 1];
+    basis.push_back(static_cast<float>(std::sqrt(-2.0 * std::log((a + 1.0) / 0x1p32)) *
+                                       std::cos(2.0 * std::numbers::pi * b / 0x1p32)));
+  }
+  return basis;
+}
+
+// The vectors of x, one after another, become orthonormal.
+void make_orthonormal(Values& x, std::size_t length) {
+  for (std::size_t begin = 0; begin < x.size(); begin += length) {
+    for (int pass = 0; pass < 2; ++pass) {
+      for (std::size_t other = 0; other <= begin; other += length) {
+        double dot = 0.0;
+        for (std::size_t k = 0; k < length; ++k) dot += x[begin + k] * x[other + k];
+        for (std::size_t k = 0; k < length; ++k) {
+          x[begin + k] =
+              other == begin ? x[begin + k] / std::sqrt(dot) : x[begin + k] - dot * x[other + k];
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+
+// The equations of optim/dion.h, matrix by matrix, as they are written there.
+void WholeTensorOptimizer::step_dion(Tensor& tensor, const Values& gradient,
+                                     const kernels::UpdateCommon& common) const {
+  const auto n = static_cast<std::size_t>(tensor.spec.shape[1]);
+  const std::vector<std::int64_t> all_rows =
+      tensor.spec.matrix_rows.empty() ? std::vector{tensor.spec.shape[0]} : tensor.spec.matrix_rows;
+  Values &x = tensor.state.parameter, &momentum = tensor.state.first_moment;
+  std::size_t first = 0, number = 0;
+  for (const std::int64_t rows : all_rows) {
+    const auto m = static_cast<std::size_t>(rows);
+    const double side = static_cast<double>(std::min(m, n));
+    const auto rank = static_cast<std::size_t>(std::ceil(options_.dion_rank_fraction * side));
+    if (tensor.bases.size() <= number) {
+      tensor.bases.push_back(first_basis(options_.moment_type.seed, tensor.spec.index,
+                                         static_cast<std::uint32_t>(number), rank * n));
+    }
+    Values& q = tensor.bases[number++];
+    double* const M = momentum.data() + first;
+    for (std::size_t i = 0; i < m * n; ++i) {
+      M[i] += static_cast<double>(common.gradient_scale) * gradient[first + i];
+    }
+    Values p(rank * m, 0.0), r(rank * n, 0.0);
+    for (std::size_t c = 0; c < rank; ++c) {
+      for (std::size_t i = 0; i < m * n; ++i) p[c * m + i / n] += M[i] * q[c * n + i % n];
+    }
+    make_orthonormal(p, m);
+    for (std::size_t c = 0; c < rank; ++c) {
+      double squares = 0.0;
+      for (std::size_t i = 0; i < m * n; ++i) r[c * n + i % n] += M[i] * p[c * m + i / n];
+      for (std::size_t j = 0; j < n; ++j) squares += r[c * n + j] * r[c * n + j];
+      for (std::size_t j = 0; j < n; ++j) q[c * n + j] = r[c * n + j] / std::sqrt(squares);
+    }
+    const double lr = common.lr, kept = 1.0 - static_cast<double>(options_.momentum);
+    const double rate = lr * std::sqrt(static_cast<double>(m) / static_cast<double>(n));
+    for (std::size_t i = 0; i < m * n; ++i) {
+      double used = 0.0, update = 0.0;
+      for (std::size_t c = 0; c < rank; ++c) {
+        used += p[c * m + i / n] * r[c * n + i % n];
+        update += p[c * m + i / n] * q[c * n + i % n];
+      }
+      M[i] -= kept * used;
+      double& element = x[first + i];
+      element -= lr * static_cast<double>(common.segments[0].weight_decay) * element;
+      element -= rate * update;
+    }
+    first += m * n;
+  }
 }
 
 }  // namespace sherd::oracle

@@ -37,6 +37,7 @@ class WholeTensorOptimizer {
     bool in_block = false;
     UpdateState state;  ///< adafactor: first moments are of rows, second moments of columns
     Values smallest_direction;
+    std::vector<Values> bases{};  ///< dion: of each matrix, [vectors, columns]
   };
   void step_adam(Tensor& tensor, const Values& gradient, const kernels::UpdateCommon& common,
                  std::int64_t update_number) const;
@@ -47,6 +48,7 @@ class WholeTensorOptimizer {
   void step_adafactor(Tensor& tensor, const Values& gradient, const optim::UpdateStep& step,
                       double weight_decay) const;
   void step_muon(Tensor& tensor, const Values& gradient, const kernels::UpdateCommon& common) const;
+  void step_dion(Tensor& tensor, const Values& gradient, const kernels::UpdateCommon& common) const;
 
   optim::OptimizerOptions options_;
   std::vector<Tensor> tensors_;  // by index
