@@ -120,7 +120,7 @@ struct LarsUpdate {
 void lars_norms(Stream& stream, const LarsUpdate& args, Tensor sums);
 void lars_apply(Stream& stream, const LarsUpdate& args, std::span<const float> ratios);
 
-/// Muon's element-wise parts (Jordan et al. 2024), around the orthogonalisation in optim/muon.h:
+/// Muon's element-wise parts (Jordan et al. 2024), around the orthogonalisation in optim/matrices/muon.h:
 ///   m = momentum m + (1 - momentum) g;   u = (1 - momentum) g + momentum m     (Nesterov)
 ///   p = p - lr weight_decay p - lr ratio u
 struct MuonUpdate {
@@ -132,7 +132,7 @@ struct MuonUpdate {
 void muon_momentum(Stream& stream, const MuonUpdate& args);
 void muon_apply(Stream& stream, const MuonUpdate& args, std::span<const float> ratios);
 
-/// The beginning of Dion's update (optim/dion.h): m = m + g;   u = m. `momentum` isn't used. CPU
+/// The beginning of Dion's update (optim/matrices/dion.h): m = m + g;   u = m. `momentum` isn't used. CPU
 /// only.
 void dion_momentum(Stream& stream, const MuonUpdate& args);
 

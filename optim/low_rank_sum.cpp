@@ -5,7 +5,7 @@
 
 #include "kernels/low_rank.h"
 #include "kernels/pointwise.h"
-#include "optim/matrix_parts.h"
+#include "optim/matrices/matrix_parts.h"
 
 namespace sherd::optim {
 namespace {

@@ -2,8 +2,8 @@
 
 #include "kernels/eight_bits.h"
 #include "optim/adafactor.h"
-#include "optim/dion.h"
 #include "optim/eight_bits.h"
+#include "optim/matrices/dion.h"
 
 namespace sherd::optim {
 

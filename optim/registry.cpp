@@ -1,8 +1,8 @@
 #include "optim/adafactor.h"
-#include "optim/dion.h"
 #include "optim/elementwise.h"
 #include "optim/layerwise_adaptive.h"
-#include "optim/muon.h"
+#include "optim/matrices/dion.h"
+#include "optim/matrices/muon.h"
 #include "optim/optimizer.h"
 
 namespace sherd::optim {

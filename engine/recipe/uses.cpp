@@ -133,12 +133,11 @@ constexpr std::string_view kOnGpus = "on GPUs", kWithExperts = "with num_experts
                            kWithLora = "with adapter.type: lora", kWithChat = "with format: chat",
                            kWithSample = "with sample_tokens", kCompresses = "with compress_ratio",
                            kWithPipeline = "with pipeline_parallel_degree",
-                           kAtStage3 = "at stage 3",
                            kWithOffload = "with offload_optimizer or offload_param: nvme",
                            kWithServers = "with parameter_servers", kDynamic = "with mode: dynamic",
                            kDecays = "with every type but constant",
                            kByAStep = "with every type but constant and inverse_sqrt",
-                           kWsd = "with type: wsd",
+                           kWsd = "with type: wsd", kAtStage3 = "at stage 3",
                            kTurned = "with positions: rope, in layers selected by rope_layers",
                            kSaves = "if checkpoints are saved",
                            kValidates = "if there is validation data";

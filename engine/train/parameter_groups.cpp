@@ -6,7 +6,7 @@
 
 #include "engine/model/parameters.h"
 #include "engine/recipe/mup.h"
-#include "optim/matrix_plan.h"
+#include "optim/matrices/matrix_plan.h"
 
 namespace sherd::engine {
 namespace {

@@ -1,5 +1,5 @@
 // Dion against NumPy (tests/reference/dion.py), and by algebra. Stages and worlds: optimizer_oracle_test.cpp.
-#include "optim/dion.h"
+#include "optim/matrices/dion.h"
 
 #include <gtest/gtest.h>
 

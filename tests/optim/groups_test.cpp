@@ -6,7 +6,7 @@
 #include <cmath>
 #include <map>
 
-#include "optim/matrix_plan.h"
+#include "optim/matrices/matrix_plan.h"
 #include "tests/optim/optimizer_runs.h"
 
 namespace sherd::optim {

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes dion.json: updates by Dion (optim/dion.h), in NumPy and float64.
+"""Writes dion.json: updates by Dion (optim/matrices/dion.h), in NumPy and float64.
 
 Needs    NumPy
 Usage    python3 tests/reference/dion.py > tests/reference/dion.json

@@ -215,7 +215,7 @@ void WholeTensorOptimizer::step_muon(Tensor& tensor, const Values& gradient,
 
 namespace {
 
-// kernels/pointwise.h's normal numbers, at the address that optim/dion.cpp gives a basis.
+// kernels/pointwise.h's normal numbers, at the address that optim/matrices/dion.cpp gives a basis.
 Values first_basis(std::uint64_t seed, std::uint32_t index, std::uint32_t number,
                    std::size_t numel) {
   Values basis;
@@ -246,7 +246,7 @@ void make_orthonormal(Values& x, std::size_t length) {
 
 }  // namespace
 
-// The equations of optim/dion.h, matrix by matrix, as they are written there.
+// The equations of optim/matrices/dion.h, matrix by matrix, as they are written there.
 void WholeTensorOptimizer::step_dion(Tensor& tensor, const Values& gradient,
                                      const kernels::UpdateCommon& common) const {
   const auto n = static_cast<std::size_t>(tensor.spec.shape[1]);

@@ -1,9 +1,9 @@
-#include "optim/muon.h"
+#include "optim/matrices/muon.h"
 
 #include <cmath>
 
 #include "kernels/orthogonalise.h"
-#include "optim/matrix_optimizer.h"
+#include "optim/matrices/matrix_optimizer.h"
 
 namespace sherd::optim {
 namespace {

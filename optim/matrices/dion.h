@@ -11,7 +11,7 @@
 /// (kernels/low_rank.h). A column of Q stays as it is if that of R is zero, so a matrix without
 /// gradients doesn't move, and its basis isn't lost. The first Q is normal, by the run's seed.
 ///
-/// How ranks share the work: optim/matrix_optimizer.h. M is gathered; owners broadcast P and R,
+/// How ranks share the work: optim/matrices/matrix_optimizer.h. M is gathered; owners broadcast P and R,
 /// r (m + n) numbers in place of m n. Every rank then updates M, X and Q with them. CPU only.
 ///
 /// State   `momentum`, in slices; `dion_q`: the Q of a parameter's matrices, the same on all ranks

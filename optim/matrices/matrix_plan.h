@@ -1,4 +1,4 @@
-/// The plan of optimizers that update whole matrices (optim/matrix_optimizer.h), computed before
+/// The plan of optimizers that update whole matrices (optim/matrices/matrix_optimizer.h), computed before
 /// anything runs and equal on every rank: the matrices, which rank owns each, the buffers, and the
 /// traffic.
 #pragma once
@@ -7,7 +7,7 @@
 #include <optional>
 #include <vector>
 
-#include "optim/matrix_parts.h"
+#include "optim/matrices/matrix_parts.h"
 #include "optim/optimizer.h"
 
 namespace sherd::optim {

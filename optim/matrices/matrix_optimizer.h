@@ -8,7 +8,7 @@
 ///      work: the heaviest matrix goes to the rank with the least work
 ///   4. each owner broadcasts its results; every rank updates its slices
 /// If tensor ranks have parts of each matrix, the matrices are also distributed over tensor ranks
-/// as owners: optim/matrix_parts.h. Query, key, value, gate and up are separate matrices.
+/// as owners: optim/matrices/matrix_parts.h. Query, key, value, gate and up are separate matrices.
 /// The result is bit-identical to a single rank: each matrix is computed once, from the same
 /// values, by the same kernels.
 ///
@@ -19,7 +19,7 @@
 #include <functional>
 #include <optional>
 
-#include "optim/matrix_plan.h"
+#include "optim/matrices/matrix_plan.h"
 #include "optim/slices.h"
 #include "sharding/comm/communicator.h"
 

@@ -1,4 +1,4 @@
-#include "optim/dion.h"
+#include "optim/matrices/dion.h"
 
 #include <algorithm>
 #include <cmath>
@@ -7,7 +7,7 @@
 #include "kernels/linear.h"
 #include "kernels/low_rank.h"
 #include "kernels/pointwise.h"
-#include "optim/matrix_optimizer.h"
+#include "optim/matrices/matrix_optimizer.h"
 
 namespace sherd::optim {
 namespace {

@@ -5,7 +5,7 @@
 ///   O = orthogonalise(u);   p = p - lr weight_decay p - lr sqrt(max(1, rows / columns)) O
 ///
 /// Input and output of the orthogonalisation are f32; its matmuls are f32 or bf16 (`muon_dtype`).
-/// How ranks share the work: optim/matrix_optimizer.h. u is gathered; owners broadcast O. Sent per
+/// How ranks share the work: optim/matrices/matrix_optimizer.h. u is gathered; owners broadcast O. Sent per
 /// rank: about one unit gathered, and one broadcast.
 ///
 /// Memory  that of every optimizer of matrices, and the workspace of the largest one.

@@ -1,4 +1,4 @@
-#include "optim/matrix_parts.h"
+#include "optim/matrices/matrix_parts.h"
 
 #include <algorithm>
 

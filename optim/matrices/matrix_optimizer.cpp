@@ -1,4 +1,4 @@
-#include "optim/matrix_optimizer.h"
+#include "optim/matrices/matrix_optimizer.h"
 
 #include <algorithm>
 
