@@ -123,9 +123,6 @@ constexpr std::int64_t kMinRowsPerBlock = 8;
 std::int64_t rows_per_block(std::int64_t tokens) {
   return std::max(kMinRowsPerBlock, (tokens + kMaxRowBlocks - 1) / kMaxRowBlocks);
 }
-std::int64_t num_row_blocks(std::int64_t tokens) {
-  return (tokens + rows_per_block(tokens) - 1) / rows_per_block(tokens);
-}
 std::int64_t most_row_blocks(std::int64_t tokens) {
   return std::min(kMaxRowBlocks, (tokens + kMinRowsPerBlock - 1) / kMinRowsPerBlock);
 }

@@ -44,7 +44,6 @@ void differentiate_block(const NormShape& shape, const RowMeans& means, const T*
 /// How the rows of a norm's weight gradient are cut into blocks. It depends only on their number.
 /// Each block adds its rows in order into its own sums.
 std::int64_t rows_per_block(std::int64_t tokens);
-std::int64_t num_row_blocks(std::int64_t tokens);
 /// 512 rows make 64 blocks, 513 make 57: the most blocks for this many rows or fewer.
 std::int64_t most_row_blocks(std::int64_t tokens);
 
