@@ -46,8 +46,15 @@ constexpr const char* name_of_signal(int signal) {
 }
 constexpr char kEarly[] = " before the run began; start it again.";
 
-void write_text(const char* text) {
-  [[maybe_unused]] const auto written = ::write(STDERR_FILENO, text, std::strlen(text));
+// In one piece, since other processes write to the same pipe.
+void write_early(const char* name) {
+  constexpr char kBegin[] = "sherd: ";
+  char line[128];
+  std::size_t size = 0;
+  for (const char* text : {kBegin, name, kEarly, "\n"}) {
+    while (*text != '\0') line[size++] = *text++;
+  }
+  [[maybe_unused]] const auto written = ::write(STDERR_FILENO, line, size);
 }
 
 extern "C" void end_at_once(int signal, siginfo_t* from, void*) {
@@ -55,12 +62,7 @@ extern "C" void end_at_once(int signal, siginfo_t* from, void*) {
   const bool is_for_all = speaker.parent != 0 && from->si_pid == speaker.parent;
   const bool is_said_elsewhere =
       is_for_all && (!speaker.speaks_for_all || (signal == SIGTERM && speaker.silent_at_sigterm));
-  if (!is_said_elsewhere) {
-    write_text("sherd: ");
-    write_text(name_of_signal(signal));
-    write_text(kEarly);
-    write_text("\n");
-  }
+  if (!is_said_elsewhere) write_early(name_of_signal(signal));
   ::_exit(75);
 }
 

@@ -2,8 +2,10 @@
 
 #include <fcntl.h>
 #include <sys/poll.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 
@@ -32,10 +34,19 @@ std::string output_problem() {
              : "";
 }
 
+// In one piece: mpirun passes on what it finds, and writes in between.
 void print_error(const std::string& line) noexcept {
-  std::fwrite(line.data(), 1, line.size(), stderr);
-  std::fputc('\n', stderr);
   std::fflush(stderr);
+  char end = '\n';
+  const iovec pieces[] = {{const_cast<char*>(line.data()), line.size()}, {&end, 1}};
+  ssize_t written = -1;
+  do {
+    written = ::writev(STDERR_FILENO, pieces, 2);
+  } while (written < 0 && errno == EINTR);
+  const auto done = static_cast<std::size_t>(std::max<ssize_t>(written, 0));
+  if (written < 0 || done > line.size()) return;
+  std::fwrite(line.data() + done, 1, line.size() - done, stderr);
+  std::fputc(end, stderr);
 }
 
 }  // namespace sherd::main
