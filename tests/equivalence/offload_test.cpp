@@ -282,10 +282,7 @@ class FailsAfterSave final : public test::HookedDisk {
     return fd;
   }
   ssize_t pwrite(int fd, const void* from, std::size_t bytes, std::int64_t offset) override {
-    if (fails_ && is_late_write(fd)) {
-      while (!fs::exists(checkpoint_)) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-      return -EIO;
-    }
+    if (fails_ && is_late_write(fd) && is_saved_soon()) return -EIO;
     return checkpoint::posix_disk().pwrite(fd, from, bytes, offset);
   }
   void repair() { fails_ = false; }
@@ -294,6 +291,14 @@ class FailsAfterSave final : public test::HookedDisk {
   bool is_late_write(int fd) {
     const std::lock_guard lock(mutex_);
     return is_state_[fd] && ++num_writes_ > kEarly;
+  }
+
+  // Not longer than a second: the save may need what this thread is to read next.
+  bool is_saved_soon() const {
+    for (int i = 0; i < 1000 && !fs::exists(checkpoint_); ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    return fs::exists(checkpoint_);
   }
 
   static constexpr int kEarly = 50;  // writes of the steps up to the first save, and a few more
