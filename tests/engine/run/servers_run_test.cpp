@@ -58,6 +58,7 @@ TEST_F(ServersRun, HasThemWithWhatElseReadsOrChangesTheState) {
         {"adamw, groups: [{parameters: [\"block.0.*\", \"embedding.token.*\"], frozen: true}]",
          "averages: {type: ema, decay: 0.5}"},
         {"muon", "loss_scaling: {mode: none}"},
+        {"dion", ""},
         {"lamb", "metrics: {log_max_attention_logit: true}"}}) {
     SCOPED_TRACE(fmt::format("{} {}", optimizer, keys));
     optimizer_ = optimizer;

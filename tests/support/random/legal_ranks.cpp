@@ -49,7 +49,10 @@ void LegalRecipe::batch() {
   maybe("training.z_loss_multiplier", random_.one_of({"0", "0.0001"}));
   leave_what_the_stage_lacks(settings_);
   const auto optimizer = settings_.find("optimizer.type");
-  if (optimizer != settings_.end() && optimizer->second == "muon") leave(kOverReplicas);
+  if (optimizer != settings_.end() &&
+      (optimizer->second == "muon" || optimizer->second == "dion")) {
+    leave(kOverReplicas);
+  }
 }
 
 // Layers on one to three ranks, with a schedule that takes them.

@@ -89,8 +89,9 @@ void LegalRecipe::precision() {
     sums = random_.one_of({"f32", "bf16", "f16"});
     set("mixed_precision.grad_accum_dtype", sums);
   }
+  const std::string type = value_of("optimizer.type", "adamw");
   const std::string state =
-      value_of("optimizer.type", "adamw") == "adafactor" ? "f32" : random_.one_of({"f32", "bf16"});
+      type == "adafactor" || type == "dion" ? "f32" : random_.one_of({"f32", "bf16"});
   set("mixed_precision.optimizer_state_dtype", state);
   if (state == "f32") leave("mixed_precision.stochastic_rounding");
   const bool f16 = compute == "f16" || reduce == "f16" || sums == "f16";
