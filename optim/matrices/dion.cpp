@@ -182,13 +182,6 @@ class Dion final : public MatrixOptimizer {
         0.0f, 1.0f);
   }
 
-  kernels::MuonUpdate args_of(int unit, const Matrices& matrices, const UpdateStep& step) const {
-    return {.common = common_of(matrices.slice, step, options().moment_type),
-            .momentum_buffer = momentum(unit, matrices),
-            .update = full_slice(unit, matrices),
-            .momentum = options().momentum};
-  }
-
   void update_matrices(Stream& stream, int unit, const UpdateStep& step) override {
     for_each_slice(unit, [&](const Matrices& slice) {
       kernels::dion_momentum(stream, args_of(unit, slice, step));
@@ -298,16 +291,11 @@ OptimizerDescriptor dion_descriptor() {
               },
           .traffic =
               [](const OptimizerOptions& options, const sharding::ShardingPlan& plan, int rank) {
-                return matrix_traffic(
-                    options, plan, rank,
-                    {.gathered = "dion momenta",
-                     .broadcast = "dion factors",
-                     .numel_sent = factor_numel,
-                     .add_tensor_ranks = [](const OptimizerOptions& each, const OwnedMatrix& matrix,
-                                            int degree, bool is_owner, sharding::Traffic& traffic) {
-                       MatrixParts::add_traffic(matrix.part, factor_numel(each, matrix), degree,
-                                                is_owner, traffic);
-                     }});
+                return matrix_traffic(options, plan, rank,
+                                      {.gathered = "dion momenta",
+                                       .broadcast = "dion factors",
+                                       .numel_to_slices = factor_numel,
+                                       .numel_to_tensor_ranks = factor_numel});
               },
           .make = [](const OptimizerOptions& options, const sharding::Rank& rank,
                      const std::vector<sharding::UnitState>& units) -> std::unique_ptr<Optimizer> {

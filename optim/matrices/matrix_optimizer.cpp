@@ -86,6 +86,14 @@ void MatrixOptimizer::for_each_slice(int unit,
   for (const Slice& slice : slices_[static_cast<std::size_t>(unit)]) use(slice.matrices);
 }
 
+kernels::MuonUpdate MatrixOptimizer::args_of(int unit, const Matrices& matrices,
+                                             const UpdateStep& step) const {
+  return {.common = common_of(matrices.slice, step, options_.moment_type),
+          .momentum_buffer = momentum(unit, matrices),
+          .update = full_slice(unit, matrices),
+          .momentum = options_.momentum};
+}
+
 void MatrixOptimizer::gather(Stream& stream, int unit) {
   if (!state(unit).placement().optimizer_sharded()) return;
   exchange(stream, [&](Stream& reduce) {

@@ -64,6 +64,9 @@ class MatrixOptimizer : public Optimizer {
   Tensor momentum(int unit, const Matrices& matrices) const {
     return matrices.slice.part_of(moments_[static_cast<std::size_t>(unit)]);
   }
+  /// Arguments of the element-wise kernels before and after the work on whole matrices: `update` is
+  /// the slice of the flat buffer.
+  kernels::MuonUpdate args_of(int unit, const Matrices& matrices, const UpdateStep& step) const;
   void gather(Stream& stream, int unit);
   /// Broadcasts what `result` gives of each matrix from its owner, if there are several slices.
   void broadcast(Stream& stream, int unit, const std::function<Tensor(const OwnedMatrix&)>& result);

@@ -158,12 +158,13 @@ sharding::Traffic matrix_traffic(const OptimizerOptions& options,
     }
     for (const OwnedMatrix& matrix : matrices) {
       if (matrix.owner == own && degree > 1) {
-        what.add_tensor_ranks(options, matrix, degree, matrix.tensor_owner == tensor_rank, traffic);
+        MatrixParts::add_traffic(matrix.part, what.numel_to_tensor_ranks(options, matrix), degree,
+                                 matrix.tensor_owner == tensor_rank, traffic);
       }
       if (group_size == 1) continue;
       if (matrix.owner == own) {
         traffic.add(what.broadcast, sharding::Collective::kBroadcast, DType::kF32,
-                    what.numel_sent(options, matrix), unit.group());
+                    what.numel_to_slices(options, matrix), unit.group());
       } else {
         traffic.add_silent(what.broadcast, sharding::Collective::kBroadcast, DType::kF32,
                            unit.group());

@@ -68,12 +68,11 @@ std::optional<BufferSpec> matrix_workspace(const std::vector<MatrixPart>& matric
 }
 
 /// What a rank sends in an update: slices are gathered, and each owner's results are broadcast to
-/// the other slices. `add_tensor_ranks` adds what the owner's tensor ranks exchange for a matrix.
+/// its tensor ranks, then to the other slices.
 struct MatrixTraffic {
+  using Numel = std::int64_t(const OptimizerOptions& options, const OwnedMatrix& matrix);
   std::string gathered, broadcast;  ///< labels
-  std::int64_t (*numel_sent)(const OptimizerOptions& options, const OwnedMatrix& matrix) = nullptr;
-  void (*add_tensor_ranks)(const OptimizerOptions& options, const OwnedMatrix& matrix, int degree,
-                           bool is_owner, sharding::Traffic& traffic) = nullptr;
+  Numel *numel_to_slices = nullptr, *numel_to_tensor_ranks = nullptr;
 };
 sharding::Traffic matrix_traffic(const OptimizerOptions& options,
                                  const sharding::ShardingPlan& plan, int rank,

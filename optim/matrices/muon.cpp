@@ -33,13 +33,6 @@ class Muon final : public MatrixOptimizer {
   }
 
  private:
-  kernels::MuonUpdate args_of(int unit, const Matrices& matrices, const UpdateStep& step) const {
-    return {.common = common_of(matrices.slice, step, options().moment_type),
-            .momentum_buffer = momentum(unit, matrices),
-            .update = full_slice(unit, matrices),
-            .momentum = options().momentum};
-  }
-
   void update_matrices(Stream& stream, int unit, const UpdateStep& step) override {
     for_each_slice(unit, [&](const Matrices& matrices) {
       kernels::muon_momentum(stream, args_of(unit, matrices, step));
@@ -86,17 +79,16 @@ std::vector<BufferSpec> muon_buffers(const OptimizerOptions& options,
 
 sharding::Traffic muon_traffic(const OptimizerOptions& options, const sharding::ShardingPlan& plan,
                                int rank) {
-  return matrix_traffic(options, plan, rank,
-                        {.gathered = "muon updates",
-                         .broadcast = "muon matrices",
-                         .numel_sent = [](const OptimizerOptions&,
-                                          const OwnedMatrix& matrix) { return matrix.numel(); },
-                         .add_tensor_ranks =
-                             [](const OptimizerOptions&, const OwnedMatrix& matrix, int degree,
-                                bool is_owner, sharding::Traffic& traffic) {
-                               MatrixParts::add_traffic(matrix.part, matrix.part.whole_numel(),
-                                                        degree, is_owner, traffic);
-                             }});
+  return matrix_traffic(
+      options, plan, rank,
+      {.gathered = "muon updates",
+       .broadcast = "muon matrices",
+       .numel_to_slices = [](const OptimizerOptions&,
+                             const OwnedMatrix& matrix) { return matrix.numel(); },
+       .numel_to_tensor_ranks =
+           [](const OptimizerOptions&, const OwnedMatrix& matrix) {
+             return matrix.part.whole_numel();
+           }});
 }
 
 }  // namespace

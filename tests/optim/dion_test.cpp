@@ -46,7 +46,7 @@ UpdateStep dion_step(int step) {
 // By kind and parameter: whole tensors.
 using StateOfRun = std::map<std::pair<std::string, std::uint32_t>, std::vector<float>>;
 
-// What `steps` steps leave behind. `first_basis` may write the first bases.
+// A training with gradients by formula. `first_basis` may write the first bases.
 struct DionRun {
   OptimizerOptions options = dion_options();
   RunShape shape{};
