@@ -24,31 +24,31 @@ void check_operands(const Matmul& p) {
               "matmul: {} of {} columns side by side", p.b.interleaved, p.columns);
 }
 
-// Packing a row of b takes as long as multiplying with about as many rows of a.
+// What packing b costs, in rows of a to multiply with: an estimate, by which threads share a list.
 constexpr std::int64_t kRowsOfPacking = 16;
 std::int64_t work_of(const Matmul& p) {
   return (p.rows + kRowsOfPacking) * p.columns * p.depth;
 }
 
 // Whether threads that take one matmul after another, the largest first, end at about the same
-// time.
-bool is_even(const std::vector<Matmul>& largest_first, int threads) {
+// time, and it is worth it.
+bool pays(const std::vector<Matmul>& largest_first, int threads) {
   std::vector<std::int64_t> work(static_cast<std::size_t>(threads));
   std::int64_t all = 0;
   for (const Matmul& p : largest_first) {
     *std::ranges::min_element(work) += work_of(p);
     all += work_of(p);
   }
-  return std::ranges::max(work) * threads <= all + all / 16;
+  return all >= kLeastForThreads && std::ranges::max(work) * threads <= all + all / 16;
 }
 
 // Each matmul by one thread, which packs what it multiplies: no core reads what another has packed.
-// False, and nothing is done: the work would be uneven.
+// False, and nothing is done: the work would be uneven, or is little.
 bool run_one_by_each(ThreadTeam& team, std::span<const Matmul> list, std::int64_t floats_of_thread,
                      const Tensor& workspace) {
   std::vector<Matmul> largest_first(list.begin(), list.end());
   std::ranges::stable_sort(largest_first, std::ranges::greater{}, work_of);
-  if (!is_even(largest_first, team.num_threads())) return false;
+  if (!pays(largest_first, team.num_threads())) return false;
   const std::int64_t bytes = 4 * floats_of_thread;
   team.parallel_for(std::ssize(largest_first), [&](std::int64_t i, int thread) {
     ThreadTeam alone(1);

@@ -115,8 +115,7 @@ class Run {
       if (first < end) multiply(block, task.block, first, end - first, 0, block.columns);
     };
     const auto run = [&](std::int64_t i, int) { run_task(schedule.task(i)); };
-    // Below half a million multiply-adds a second thread costs more than it brings.
-    if (!one_thread_ && work >= (1 << 19)) {
+    if (!one_thread_ && work >= kLeastForThreads) {
       return team.parallel_for_after(schedule.num_tasks(), needs, run);
     }
     for (std::int64_t b = 0; b < blocks; ++b) {

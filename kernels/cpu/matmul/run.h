@@ -10,6 +10,8 @@ namespace sherd::kernels::cpu {
 // more often: 384 took 4 % longer.
 inline constexpr std::int64_t kMaxDepth = 768;
 inline constexpr std::int64_t kMaxColumns = 1536;
+/// Below so many multiply-adds a second thread costs more than it brings.
+inline constexpr std::int64_t kLeastForThreads = 1 << 19;
 /// So few rows that packing the right matrix is most of the work.
 inline constexpr std::int64_t kFewRows = 12;
 
