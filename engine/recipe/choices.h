@@ -46,6 +46,7 @@ enum class FloatType { kF32, kBF16, kF16 };
 /// What ranks send: a type, or blocks (kernels/block_codec.h).
 enum class ReduceType { kF32, kBF16, kF16, kInt8Block64, kInt4Block64 };
 enum class GatherType { kParamDType, kInt8Block64, kInt4Block64 };
+enum class ReplicaReduceType { kGradAccumDType, kInt8Block64, kInt4Block64 };
 
 inline bool in_blocks(ReduceType type) {
   return type >= ReduceType::kInt8Block64;

@@ -101,6 +101,11 @@ void derive_precision(Resolution& recipe) {
   auto& precision = values.mixed_precision;
   recipe.derive("mixed_precision.grad_accum_dtype", precision.grad_accum_dtype,
                 formed_in(precision.reduce_dtype));
+  recipe.derive("mixed_precision.replica_reduce_dtype", precision.replica_reduce_dtype,
+                precision.reduce_dtype == ReduceType::kInt8Block64 ? ReplicaReduceType::kInt8Block64
+                : precision.reduce_dtype == ReduceType::kInt4Block64
+                    ? ReplicaReduceType::kInt4Block64
+                    : ReplicaReduceType::kGradAccumDType);
   recipe.derive(
       "loss_scaling.mode", values.loss_scaling.mode,
       first_f16_key(values).empty() ? LossScaling::Mode::kNone : LossScaling::Mode::kDynamic);

@@ -72,7 +72,7 @@ constexpr ForeignKey kForeignKeys[] = {
     {"dtype torch_dtype mixed_precision_param precision", "mixed_precision.param_dtype"},
     {"communication_data_type mixed_precision_reduce", "mixed_precision.reduce_dtype"},
     {"zero_quantized_weights zero_quantized_nontrainable_weights quantized_weights qwz", "mixed_precision.gather_dtype", "int8_block64 or int4_block64."},
-    {"zero_quantized_gradients quantized_gradients quantize_gradients qgz", "mixed_precision.reduce_dtype", "int8_block64 or int4_block64."},
+    {"zero_quantized_gradients quantized_gradients quantize_gradients qgz", "mixed_precision.reduce_dtype", "int8_block64 or int4_block64; between replicas, replica_reduce_dtype."},
     {"tf32", "mixed_precision.allow_tf32"},
     {"loss_scale loss_scaling.enabled", "loss_scaling.mode"},
     {"initial_loss_scale initial_scale init_scale", "loss_scaling.initial_scale_power", "the scale is a power of two."},

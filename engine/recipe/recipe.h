@@ -204,6 +204,7 @@ struct Recipe {
     GatherType gather_dtype = GatherType::kParamDType;
     ReduceType reduce_dtype = ReduceType::kF32;
     FloatType grad_accum_dtype = FloatType::kF32;
+    ReplicaReduceType replica_reduce_dtype = ReplicaReduceType::kGradAccumDType;
     FloatType optimizer_state_dtype = FloatType::kF32;
     bool stochastic_rounding = false;
     bool allow_tf32 = false;  ///< GPUs: f32 matmuls with 10 bits of mantissa

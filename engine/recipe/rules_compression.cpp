@@ -19,6 +19,9 @@ std::vector<std::pair<std::string_view, bool>> others_of(const Recipe& values) {
   return {
       {"diloco.sync_every", values.diloco.active()},
       {"mixed_precision.reduce_dtype", in_blocks(values.mixed_precision.reduce_dtype)},
+      {"mixed_precision.replica_reduce_dtype",
+       values.mixed_precision.replica_reduce_dtype != ReplicaReduceType::kGradAccumDType &&
+           !in_blocks(values.mixed_precision.reduce_dtype)},
       {"parallelism.batch_groups", degrees.batch_groups != degrees.data_parallel_replicate_degree},
       {"parallelism.sum_order", degrees.sum_order == SumOrderChoice::kCanonical},
       {"parallelism.tensor_parallel_degree", degrees.tensor_parallel_degree > 1},

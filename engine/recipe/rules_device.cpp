@@ -34,7 +34,10 @@ void refuse_exchanges(const Recipe& recipe, std::vector<Refusal>& refusals) {
   const auto& precision = recipe.mixed_precision;
   const std::pair<std::string_view, bool> coded[] = {
       {"mixed_precision.gather_dtype", precision.gather_dtype != GatherType::kParamDType},
-      {"mixed_precision.reduce_dtype", in_blocks(precision.reduce_dtype)}};
+      {"mixed_precision.reduce_dtype", in_blocks(precision.reduce_dtype)},
+      {"mixed_precision.replica_reduce_dtype",
+       precision.replica_reduce_dtype != ReplicaReduceType::kGradAccumDType &&
+           !in_blocks(precision.reduce_dtype)}};
   for (const auto& [key, is] : coded) {
     if (!is) continue;
     refusals.emplace_back(

@@ -25,14 +25,14 @@ void check_gradient_types(Resolution& recipe) {
         "mixed_precision.reduce_dtype and param_dtype are two different 16-bit types, of which "
         "neither holds the other. Use reduce_dtype: f32, or param_dtype's own.");
   }
-  if (in_blocks(precision.reduce_dtype) && precision.grad_accum_dtype != FloatType::kF32 &&
+  if (precision.replica_reduce_dtype != ReplicaReduceType::kGradAccumDType &&
+      precision.grad_accum_dtype != FloatType::kF32 &&
       recipe.values().parallelism.batch_groups > 1) {
     recipe.refuse(
-        {"mixed_precision.grad_accum_dtype", "mixed_precision.reduce_dtype",
-         "parallelism.batch_groups"},
-        "mixed_precision.grad_accum_dtype isn't f32, but with reduce_dtype in blocks the "
-        "sums of {} groups of the batch are made into blocks again. Use grad_accum_dtype: "
-        "f32.",
+        {"mixed_precision.grad_accum_dtype", "mixed_precision.replica_reduce_dtype",
+         "mixed_precision.reduce_dtype", "parallelism.batch_groups"},
+        "mixed_precision.grad_accum_dtype isn't f32, but with replica_reduce_dtype in blocks the "
+        "sums of {} groups of the batch are made into blocks. Use grad_accum_dtype: f32.",
         recipe.values().parallelism.batch_groups);
   }
   if (precision.grad_accum_dtype != formed &&
@@ -58,12 +58,6 @@ void check_gathers(Resolution& recipe) {
     recipe.refuse({kKey, "adapter.type"},
                   "{} sends trained parameters in blocks, and an adapter's base is frozen. Use "
                   "gather_dtype: param_dtype; adapter.base_dtype: nf4 makes the base smaller.",
-                  kKey);
-  }
-  if (zero.shard_optimizer_over_replicas) {
-    recipe.refuse({kKey, "zero_optimization.shard_optimizer_over_replicas"},
-                  "{} sends parameters in blocks, but replicas that divide the optimizer state "
-                  "don't exchange blocks yet. Leave out one of the two.",
                   kKey);
   }
   for (const auto& [offload, device] :

@@ -74,6 +74,10 @@ std::string not_summed(const Recipe& recipe) {
   if (in_blocks(recipe.mixed_precision.reduce_dtype)) {
     return "gradients in blocks: use mixed_precision.reduce_dtype: f32";
   }
+  if (recipe.mixed_precision.replica_reduce_dtype != ReplicaReduceType::kGradAccumDType) {
+    return "sums of replicas in blocks: use mixed_precision.replica_reduce_dtype: "
+           "grad_accum_dtype";
+  }
   if (recipe.mixed_precision.reduce_dtype != ReduceType::kF32) {
     return "gradients of 16 bits: use mixed_precision.reduce_dtype: f32";
   }

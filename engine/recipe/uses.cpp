@@ -280,9 +280,9 @@ const Use kUses[] = {
 
     {"zero_optimization.offload_path", "with state or activations on disk", has_files},
     {"zero_optimization.offload_buffer_mib", kWithOffload, offloads},
-
     {"mixed_precision.allow_tf32", kOnGpus, on_gpus},
-
+    {"mixed_precision.replica_reduce_dtype", "with several batch_groups, and no diloco",
+     [](R r) { return r.parallelism.batch_groups > 1 && !r.diloco.active(); }},
     {"loss_scaling.initial_scale_power", "with mode: static or dynamic",
      [](R r) { return r.loss_scaling.mode != LossScaling::Mode::kNone; }},
     {"loss_scaling.growth_factor", kDynamic, is_dynamic},

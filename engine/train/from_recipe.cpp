@@ -42,6 +42,12 @@ kernels::BlockFormat blocks_of(GatherType type) {
                                           : kernels::BlockFormat::kF32;
 }
 
+kernels::BlockFormat blocks_of(ReplicaReduceType type) {
+  if (type == ReplicaReduceType::kInt8Block64) return kernels::BlockFormat::kInt8;
+  return type == ReplicaReduceType::kInt4Block64 ? kernels::BlockFormat::kInt4
+                                                 : kernels::BlockFormat::kF32;
+}
+
 optim::OptimizerOptions optimizer_options(const Recipe& recipe, const model::ModelShape& shape) {
   const Recipe::Optimizer& optimizer = recipe.optimizer;
   optim::OptimizerOptions options = {
@@ -111,9 +117,10 @@ TrainingOptions training_options(const Recipe& recipe) {
       static_cast<int>(degrees.pipeline_chunks_per_rank),
       {degrees.pipeline_layers_per_chunk.begin(), degrees.pipeline_layers_per_chunk.end()}};
   const Recipe::MixedPrecision& precision = recipe.mixed_precision;
-  options.precision = {dtype_of(precision.param_dtype), dtype_of(formed_in(precision.reduce_dtype)),
-                       dtype_of(precision.grad_accum_dtype), blocks_of(precision.gather_dtype),
-                       blocks_of(precision.reduce_dtype)};
+  options.precision = {
+      dtype_of(precision.param_dtype),      dtype_of(formed_in(precision.reduce_dtype)),
+      dtype_of(precision.grad_accum_dtype), blocks_of(precision.gather_dtype),
+      blocks_of(precision.reduce_dtype),    blocks_of(precision.replica_reduce_dtype)};
   options.loss_scaling = recipe.loss_scaling;
   options.gather = {static_cast<int>(zero.prefetch_depth), zero.reshard_after_forward};
   options.num_micro_steps = static_cast<int>(recipe.training.gradient_accumulation_steps);

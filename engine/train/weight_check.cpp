@@ -69,7 +69,7 @@ std::vector<WeightCheck::Entry> WeightCheck::own_entries() const {
                                std::int64_t first, const Tensor& values) {
     const std::uint64_t hash = hash_of(values);
     entries.push_back(
-        {4.0 * parameter.index + static_cast<double>(kind),
+        {8.0 * parameter.index + static_cast<double>(kind),
          hash_of_place({box.first_row, box.num_rows, box.first_column, box.num_columns, first,
                         values.numel, static_cast<std::int64_t>(values.dtype)}),
          static_cast<double>(hash & 0xffffffff), static_cast<double>(hash >> 32)});
@@ -116,6 +116,14 @@ std::vector<WeightCheck::Entry> WeightCheck::own_entries() const {
                   unit.layout().pieces(unit.own_part() * plan.slices_per_part() + i),
                   full.part(i * numel, numel));
       }
+    }
+    if (const Tensor coded = unit.coded_part()) {
+      const auto& parameters = plan.spec.parameters;
+      const auto first_cut = std::ranges::find_if(
+          parameters, [](const ParameterSpec& parameter) { return parameter.cut.has_value(); });
+      const bool is_cut = first_cut != parameters.end();
+      add_stretch(is_cut ? *first_cut : parameters.front(), Kind::kCoded,
+                  is_cut ? first_cut->cut->held.front().box : Box{}, unit.own_part(), coded);
     }
     // f32 slices of full parameters in f32 are the same memory.
     for (const int slice : unit.trains() ? unit.updated_slices() : std::vector<int>()) {
@@ -182,10 +190,11 @@ int WeightCheck::replica_of(const Entry& entry, int rank) const {
 }
 
 std::string WeightCheck::name_of(double what) const {
-  const auto index = static_cast<std::uint32_t>(what / 4.0);
+  const auto index = static_cast<std::uint32_t>(what / 8.0);
   for (const UnitSpec& unit : model::parameter_table(model_.shape())) {
     for (const ParameterSpec& parameter : unit.parameters) {
-      if (parameter.index == index) return parameter.name;
+      if (parameter.index != index) continue;
+      return what == 8.0 * index + static_cast<double>(Kind::kCoded) ? unit.name : parameter.name;
     }
   }
   return "a parameter";

@@ -5,7 +5,8 @@
 ///
 ///   stages 0-2       the full parameters in compute type, on all ranks of the ZeRO group; at stage 0
 ///                    of 16-bit compute the f32 masters, too
-///   replicas         also their slices at stage 3, and f32 masters; if they train apart, only what is frozen
+///   replicas         also their slices at stage 3, or the bytes of these, and f32 masters; if they train
+///                    apart, only what is frozen
 ///   tensor ranks     norms, biases and key/value heads that several of them hold
 ///   pipelines        a tied matrix at both ends
 ///   adapters         the frozen base, quantised or not
@@ -49,11 +50,12 @@ class WeightCheck {
 
  private:
   struct Entry {
-    double what = 0.0;             ///< 4 * index of the parameter + kind
+    double what = 0.0;             ///< 8 * index of the parameter + kind
     double place = 0.0;            ///< hash of the elements' place in the whole parameter: 52 bits
     double low = 0.0, high = 0.0;  ///< 32 bits of the elements' hash each
   };
-  enum class Kind { kFull, kMaster, kFrozen, kQuantised };
+  /// kCoded: a part of a whole unit; the parameter is one of it.
+  enum class Kind { kFull, kMaster, kFrozen, kQuantised, kCoded };
 
   std::vector<Entry> own_entries() const;
   static std::vector<std::vector<Entry>> all_entries(const std::vector<Entry>& own, int count,

@@ -11,7 +11,8 @@ WireLayout reduction_layout(const UnitPlan& unit) {
 }
 
 WireLayout replica_layout(const UnitPlan& unit) {
-  return {unit.spec, unit.layout, unit.precision.reduce_blocks, unit.num_parts * unit.num_replicas};
+  return {unit.spec, unit.layout, unit.precision.replica_blocks,
+          unit.num_parts * unit.num_replicas};
 }
 
 std::vector<BufferSpec> coded_reduction_buffers(const std::vector<UnitPlan>& units,
@@ -19,16 +20,17 @@ std::vector<BufferSpec> coded_reduction_buffers(const std::vector<UnitPlan>& uni
   std::int64_t sent = 0, received = 0;
   bool in_forward = false;  // a micro-step's reductions end under the next one's forward
   for (const UnitPlan& unit : units) {
-    if (!unit.reduces_blocks() || !unit.trains() || !unit.placement.has_gradients) continue;
-    const std::int64_t of_group = reduction_layout(unit).bytes();
-    const std::int64_t of_replicas = replica_layout(unit).piece_bytes() * unit.num_replicas;
-    sent = std::max(sent, of_group);
-    if (unit.num_parts > 1) received = std::max(received, of_group);
-    if (unit.num_replicas > 1) {
-      sent = std::max(sent, of_replicas);
-      received = std::max(received, of_replicas);
+    if (!unit.trains() || !unit.placement.has_gradients) continue;
+    if (unit.reduces_blocks()) {
+      const std::int64_t of_group = reduction_layout(unit).bytes();
+      sent = std::max(sent, of_group);
+      if (unit.num_parts > 1) received = std::max(received, of_group);
+      in_forward |= num_micro_steps > 1 && !at_boundary(unit);
     }
-    in_forward |= num_micro_steps > 1 && !at_boundary(unit);
+    if (unit.num_replicas == 1 || !unit.adds_replicas_in_blocks()) continue;
+    const std::int64_t of_replicas = replica_layout(unit).piece_bytes() * unit.num_replicas;
+    sent = std::max(sent, of_replicas);
+    received = std::max(received, of_replicas);
   }
   std::vector<BufferSpec> buffers;
   const auto add = [&](const char* name, std::int64_t bytes) {
@@ -45,12 +47,19 @@ CodedReduction::CodedReduction(const Rank& rank, const std::vector<UnitState>& u
                                int num_micro_steps)
     : units_(&units) {
   for (const UnitState& unit : units) {
-    layouts_.emplace_back();
-    if (!unit.plan().reduces_blocks() || !unit.trains()) continue;
-    SHERD_CHECK(unit.plan().tree_of_ranks == 1, "trees of {} in blocks", unit.name());
-    SHERD_CHECK(unit.precision().reduce == DType::kF32, "blocks of {} from {}", unit.name(),
-                name_of(unit.precision().reduce));
-    layouts_.back() = Layouts{reduction_layout(unit.plan()), replica_layout(unit.plan())};
+    Layouts& layouts = layouts_.emplace_back();
+    const UnitPlan& plan = unit.plan();
+    if (!plan.trains() || (!plan.reduces_blocks() && !plan.adds_replicas_in_blocks())) continue;
+    SHERD_CHECK(plan.tree_of_ranks == 1, "trees of {} in blocks", unit.name());
+    if (plan.reduces_blocks()) {
+      SHERD_CHECK(plan.precision.reduce == DType::kF32, "blocks of {} from {}", unit.name(),
+                  name_of(plan.precision.reduce));
+      layouts.group = reduction_layout(plan);
+    }
+    if (!plan.adds_replicas_in_blocks()) continue;
+    layouts.replicas = replica_layout(plan);
+    layouts.parts =
+        WireLayout(plan.spec, plan.layout, plan.precision.replica_blocks, plan.num_parts);
   }
   const std::vector<BufferSpec> buffers = coded_reduction_buffers(plans_of(units), num_micro_steps);
   if (!buffers.empty()) sent_ = rank.acquire(buffers[0]);
@@ -77,12 +86,12 @@ void CodedReduction::send(Stream& stream, Communicator& communicator, int unit,
 
 void CodedReduction::exchange(Stream& stream, Communicator& communicator, int unit,
                               const Tensor& full) {
-  send(stream, communicator, unit, layouts_[unit]->group, 0, full);
+  send(stream, communicator, unit, *layouts_[unit].group, 0, full);
 }
 
 void CodedReduction::add(Stream& stream, int unit, const Tensor& out, const Addends& addends) {
   const UnitState& state = (*units_)[unit];
-  const WireLayout& layout = layouts_[unit]->group;
+  const WireLayout& layout = *layouts_[unit].group;
   const int ranks = state.plan().num_parts;
   const int count = addends.num_ranks == 0 ? ranks : addends.num_ranks;
   const std::int64_t bytes = layout.piece_bytes();
@@ -94,7 +103,7 @@ void CodedReduction::add(Stream& stream, int unit, const Tensor& out, const Adde
 void CodedReduction::add_replicas(Stream& stream, Communicator& communicator, int unit,
                                   const Tensor& part) {
   const UnitState& state = (*units_)[unit];
-  const WireLayout& layout = layouts_[unit]->replicas;
+  const WireLayout& layout = *layouts_[unit].replicas;
   const int replicas = communicator.world_size();
   const int first_piece = state.own_part() * replicas;
   send(stream, communicator, unit, layout, first_piece, part);
@@ -104,7 +113,7 @@ void CodedReduction::add_replicas(Stream& stream, Communicator& communicator, in
 }
 
 void CodedReduction::round(Stream& stream, int unit, const Tensor& part) {
-  layouts_[unit]->group.round(stream, (*units_)[unit].own_part(), part, part);
+  layouts_[unit].parts->round(stream, (*units_)[unit].own_part(), part, part);
 }
 
 }  // namespace sherd::sharding

@@ -1,4 +1,5 @@
-/// Reduces gradients in blocks (Precision::reduce_blocks): encode -> all_to_all -> sum.
+/// Reduces gradients in blocks: encode -> all_to_all -> sum. Within the ZeRO group they are
+/// Precision::reduce_blocks, among replicas Precision::replica_blocks; either may be missing.
 ///
 ///   out[i] = sum over r of decode(encode(full_r))[i], for i of this rank's piece
 ///
@@ -45,14 +46,15 @@ class CodedReduction {
 
  private:
   struct Layouts {
-    WireLayout group, replicas;
+    std::optional<WireLayout> group;
+    std::optional<WireLayout> replicas, parts;  ///< of Precision::replica_blocks
   };
   void send(Stream& stream, Communicator& communicator, int unit, const WireLayout& layout,
             int first_piece, const Tensor& elements);
   Tensor received(int ranks, std::int64_t bytes) const;
 
   const std::vector<UnitState>* units_;
-  std::vector<std::optional<Layouts>> layouts_;  // by unit
+  std::vector<Layouts> layouts_;  // by unit
   Buffer sent_, received_;
 };
 

@@ -78,8 +78,9 @@ void GradientReduction::set_up(int at, const Rank& rank) {
   } else if (unit.plan().num_replicas == 1) {
     replicas_.push_back(nullptr);
   } else {
-    replicas_.push_back(unit.plan().reduces_blocks() ? static_cast<ReplicaSum*>(&coded_sum_)
-                                                     : &plain_sum_);
+    replicas_.push_back(unit.plan().adds_replicas_in_blocks()
+                            ? static_cast<ReplicaSum*>(&coded_sum_)
+                            : &plain_sum_);
   }
 }
 
@@ -274,7 +275,7 @@ Addends GradientReduction::onto_sum(int at) const {
 // A group of the batch is complete. The first one is the sum itself.
 void GradientReduction::add_group(int at, const Tensor& group, const Tensor& sum) {
   Stream& stream = rank_->reduce();
-  if (state_at(at).plan().reduces_blocks()) coded_.round(stream, unit_at(at), group);
+  if (state_at(at).plan().adds_replicas_in_blocks()) coded_.round(stream, unit_at(at), group);
   if (group.data != sum.data) kernels::add(stream, group, sum);
 }
 

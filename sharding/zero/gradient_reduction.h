@@ -27,9 +27,10 @@
 /// is added to the first accumulator.
 ///
 /// With Precision::reduce_blocks, coded_reduction.h replaces the reduce_scatter. Each rank's
-/// gradient is rounded to blocks before it is added, also on a rank alone, so the chain remains. The
-/// sum of a replica, or of a group of the batch, is rounded again before it is added to others. Stage
-/// 0 then has no all_reduce: the sums are gathered as they are.
+/// gradient is rounded to blocks before it is added, also on a rank alone, so the chain remains.
+/// Stage 0 then has no all_reduce: the sums are gathered as they are. With
+/// Precision::replica_blocks, the sum of a replica, or of a group of the batch, is rounded before it
+/// is added to others.
 ///
 /// Sums over replicas are replica_sum.h's, plain, in blocks or compressed.
 ///

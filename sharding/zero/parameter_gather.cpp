@@ -47,8 +47,12 @@ Traffic parameter_traffic(const std::vector<UnitPlan>& units, const GatherOption
     if (!unit.placement.optimizer_sharded() || !unit.trains()) continue;
     if (unit.has_owners() && !unit.placement.parameters_sharded()) continue;  // pull_traffic
     if (unit.divides_parts()) {
-      traffic.add("parameters of replicas", Collective::kAllGather, unit.precision.parameters,
-                  unit.part_numel(), unit.replicas());
+      const bool coded = unit.gathers_blocks();
+      traffic.add(
+          "parameters of replicas", Collective::kAllGather,
+          coded ? DType::kU8 : unit.precision.parameters,
+          coded ? unit.slices_per_part() * gather_layout(unit).piece_bytes() : unit.part_numel(),
+          unit.replicas());
     }
     // Where parameters are resident, every update is published once.
     const std::int64_t calls = unit.placement.parameters_sharded() ? gathers[i] : 1;
@@ -174,11 +178,12 @@ void ParameterGather::gather_into(Slot& slot, int unit) {
   if (sharded(unit) && state.trains()) {
     const Tensor full = slot.buffer.tensor().part(0, state.layout().numel());
     const bool has_part = replicas_[unit] != nullptr || state.plan().is_workers();
-    const Tensor own = has_part ? state.resident_part() : state.fp32_slice(state.own_slice());
     if (state.plan().gathers_blocks()) {
-      coded_.gather(stream, *communicators_[unit], unit, own, full);
+      if (!has_part) coded_.encode(stream, unit, state.fp32_slice(state.own_slice()));
+      coded_.gather(stream, *communicators_[unit], unit, full);
     } else {
-      cast_into(stream, own, state.part_of(full));
+      cast_into(stream, has_part ? state.resident_part() : state.fp32_slice(state.own_slice()),
+                state.part_of(full));
       communicators_[unit]->all_gather(stream, state.name(), full);
     }
   }
@@ -307,11 +312,17 @@ void ParameterGather::publish_blocks(int unit) {
     }
   }
   rank_->compute().record(*updated_[unit]);
-  if (!state.placement().optimizer_sharded() || sharded(unit)) return;
+  if (!state.placement().optimizer_sharded() || (sharded(unit) && !replicas_[unit])) return;
   Stream& stream = rank_->gather();
   stream.wait(*updated_[unit]);
-  coded_.gather(stream, *communicators_[unit], unit, state.fp32_slice(state.own_slice()),
-                state.resident_parameters());
+  coded_.encode(stream, unit, state.fp32_slice(state.own_slice()));
+  if (replicas_[unit]) {
+    coded_.exchange(stream, *replicas_[unit], unit);
+    stream.record(*told_[unit]);
+  }
+  if (!sharded(unit)) {
+    coded_.gather(stream, *communicators_[unit], unit, state.resident_parameters());
+  }
   stream.record(*published_[unit]);
 }
 

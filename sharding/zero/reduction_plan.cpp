@@ -35,25 +35,46 @@ std::map<UnitClass, SlotClass> slot_classes(const std::vector<UnitPlan>& units,
   return classes;
 }
 
-// One exchange carries all ranks' micro-batches, whatever groups of the batch they are in.
-void add_coded(Traffic& traffic, const UnitPlan& unit, std::int64_t reductions) {
-  const Precision& precision = unit.precision;
-  if (unit.num_parts > 1) {
-    traffic.add("gradients", Collective::kAllToAll, DType::kU8, reduction_layout(unit).bytes(),
-                unit.group(), reductions);
+// Calls for the ranks' micro-batches of every micro-step, each of which may have parts of several
+// groups of the batch.
+std::int64_t calls_of_groups(const UnitPlan& unit, std::int64_t in_every_step) {
+  const std::int64_t ranks = unit.num_parts;
+  const std::int64_t size = in_every_step * ranks / unit.placement.batch_groups;
+  std::int64_t calls = 0;
+  for (std::int64_t step = 0; step < in_every_step; ++step) {
+    calls += ((step + 1) * ranks - 1) / size - step * ranks / size + 1;
   }
-  if (unit.num_replicas > 1) {
-    traffic.add("gradients", Collective::kAllToAll, DType::kU8,
-                replica_layout(unit).piece_bytes() * unit.num_replicas, unit.replicas());
-    if (!unit.divides_parts()) {
-      traffic.add("gradients", Collective::kAllGather, precision.accumulate, unit.part_numel(),
-                  unit.replicas());
-    }
+  return calls;
+}
+
+void add_group(Traffic& traffic, const UnitPlan& unit, std::int64_t in_every_step) {
+  const std::int64_t reductions = at_boundary(unit) ? 1 : in_every_step;
+  if (unit.reduces_blocks()) {
+    // One exchange carries all ranks' micro-batches, whatever groups of the batch they are in.
+    if (unit.num_parts == 1) return;
+    return traffic.add("gradients", Collective::kAllToAll, DType::kU8,
+                       reduction_layout(unit).bytes(), unit.group(), reductions);
   }
-  if (!unit.placement.optimizer_sharded()) {
-    traffic.add("gradients", Collective::kAllGather, precision.accumulate, unit.layout.numel(),
-                unit.group());
+  const DType dtype = unit.precision.reduce;
+  traffic.add("gradients", Collective::kReduceScatter, dtype, unit.layout.numel(), unit.group(),
+              reductions);
+  if (!in_groups(unit)) return;
+  traffic.add_silent("gradients", Collective::kReduceScatter, dtype, unit.group(),
+                     calls_of_groups(unit, in_every_step) - reductions);
+}
+
+void add_replicas(Traffic& traffic, const UnitPlan& unit) {
+  if (unit.num_replicas == 1 || unit.compressed_sum) return;
+  const DType dtype = unit.precision.accumulate;
+  if (!unit.adds_replicas_in_blocks()) {
+    return traffic.add("gradients",
+                       unit.divides_parts() ? Collective::kReduceScatter : Collective::kAllReduce,
+                       dtype, unit.part_numel(), unit.replicas());
   }
+  traffic.add("gradients", Collective::kAllToAll, DType::kU8,
+              replica_layout(unit).piece_bytes() * unit.num_replicas, unit.replicas());
+  if (unit.divides_parts()) return;
+  traffic.add("gradients", Collective::kAllGather, dtype, unit.part_numel(), unit.replicas());
 }
 
 }  // namespace
@@ -121,7 +142,6 @@ Traffic gradient_traffic(const std::vector<UnitPlan>& all_units, int num_micro_s
     const UnitPlan& unit = *end;
     if (!unit.trains() || unit.has_owners()) continue;  // push_traffic
     const std::int64_t numel = unit.layout.numel();
-    const int ranks = unit.num_parts;
     const Precision& precision = unit.precision;
     if (unit.tie) {
       traffic.add(
@@ -133,29 +153,8 @@ Traffic gradient_traffic(const std::vector<UnitPlan>& all_units, int num_micro_s
       traffic.add("gradients", Collective::kAllReduce, precision.reduce, numel, unit.group());
       continue;
     }
-    const int in_every_step = num_reductions(unit, num_micro_steps);
-    const std::int64_t reductions = at_boundary(unit) ? 1 : in_every_step;
-    if (unit.reduces_blocks()) {
-      add_coded(traffic, unit, reductions);
-      continue;
-    }
-    traffic.add("gradients", Collective::kReduceScatter, precision.reduce, numel, unit.group(),
-                reductions);
-    if (in_groups(
-            unit)) {  // a micro-step's ranks may have parts of several groups: a call for each
-      const std::int64_t size = in_every_step * ranks / unit.placement.batch_groups;
-      std::int64_t calls = 0;
-      for (std::int64_t step = 0; step < in_every_step; ++step) {
-        calls += ((step + 1) * ranks - 1) / size - step * ranks / size + 1;
-      }
-      traffic.add_silent("gradients", Collective::kReduceScatter, precision.reduce, unit.group(),
-                         calls - reductions);
-    }
-    if (unit.num_replicas > 1 && !unit.compressed_sum) {
-      traffic.add("gradients",
-                  unit.divides_parts() ? Collective::kReduceScatter : Collective::kAllReduce,
-                  precision.accumulate, unit.part_numel(), unit.replicas());
-    }
+    add_group(traffic, unit, num_reductions(unit, num_micro_steps));
+    add_replicas(traffic, unit);
     if (!unit.placement.optimizer_sharded()) {
       traffic.add("gradients", Collective::kAllGather, precision.accumulate, numel, unit.group());
     }

@@ -6,6 +6,7 @@
 
 #include "kernels/nf4.h"
 #include "kernels/pointwise.h"
+#include "sharding/zero/coded_gather.h"
 
 namespace sherd::sharding {
 namespace {
@@ -153,7 +154,10 @@ UnitBuffers unit_buffers(const UnitPlan& unit) {
   }
   if (!unit.trains()) return buffers;
   if (unit.has_owners()) return with_owners(unit, std::move(buffers));
-  if (!unit.placement.parameters_sharded() || unit.divides_parts()) {
+  if (unit.placement.parameters_sharded() && unit.divides_parts() && unit.gathers_blocks()) {
+    buffers.coded = {name + ".coded", Category::kParameters, DType::kU8,
+                     unit.slices_per_part() * gather_layout(unit).piece_bytes()};
+  } else if (!unit.placement.parameters_sharded() || unit.divides_parts()) {
     buffers.resident = {
         name + ".parameters", Category::kParameters, unit.precision.parameters,
         unit.placement.parameters_sharded() ? unit.part_numel() : unit.layout.numel()};
@@ -176,7 +180,7 @@ UnitBuffers unit_buffers(const UnitPlan& unit) {
 
 std::vector<BufferSpec> UnitBuffers::list() const {
   return present(
-      {&resident, &fp32_parameters, &published, &gradients, &frozen, &quantised, &ranges});
+      {&resident, &coded, &fp32_parameters, &published, &gradients, &frozen, &quantised, &ranges});
 }
 
 UnitState::UnitState(UnitPlan plan, const Rank& rank)
@@ -209,6 +213,7 @@ UnitState::UnitState(UnitPlan plan, const Rank& rank)
   }
   const UnitBuffers buffers = unit_buffers(plan_);
   resident_ = rank.acquire(buffers.resident);
+  coded_ = rank.acquire(buffers.coded);
   fp32_parameters_ = rank.acquire(buffers.fp32_parameters);
   published_ = rank.acquire(buffers.published);
   gradients_ = rank.acquire(buffers.gradients);

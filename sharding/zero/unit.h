@@ -57,6 +57,9 @@ struct Precision {
   /// formed as f32, and each rank's is rounded before they are added.
   kernels::BlockFormat gather_blocks = kernels::BlockFormat::kF32;
   kernels::BlockFormat reduce_blocks = kernels::BlockFormat::kF32;
+  /// How replicas send the sums of their groups, which are accumulated in f32. kF32: in
+  /// `accumulate`. Otherwise in blocks; groups of the batch are rounded to them, too.
+  kernels::BlockFormat replica_blocks = kernels::BlockFormat::kF32;
 };
 
 /// Which state is elsewhere between uses (core/offload_home.h), and how it is brought into memory.
@@ -133,6 +136,9 @@ struct UnitPlan {
   bool has_owners() const { return placement.role != Role::kAll; }
   bool gathers_blocks() const { return precision.gather_blocks != kernels::BlockFormat::kF32; }
   bool reduces_blocks() const { return precision.reduce_blocks != kernels::BlockFormat::kF32; }
+  bool adds_replicas_in_blocks() const {
+    return precision.replica_blocks != kernels::BlockFormat::kF32;
+  }
   /// Whether computation uses a rounded copy of the FP32 parameters.
   bool rounds_parameters() const { return precision.parameters != DType::kF32 || gathers_blocks(); }
   bool has_frozen() const { return !frozen.empty(); }
@@ -169,6 +175,7 @@ std::vector<SliceRange> counted_ranges(const UnitPlan& unit);
 /// The buffers that a rank keeps for a unit between steps.
 struct UnitBuffers {
   std::optional<BufferSpec> resident;  ///< stages 0-2: full; a divided part at stage 3
+  std::optional<BufferSpec> coded;     ///< instead of that part, if it is gathered in blocks
   /// 16-bit compute, gathers in blocks, and where nothing is resident.
   std::optional<BufferSpec> fp32_parameters;
   std::optional<BufferSpec> published;  ///< an owner's, if it publishes late
@@ -198,6 +205,8 @@ class UnitState {
   const Tensor& resident_parameters() const { return resident_.tensor(); }
   /// This rank's part of the resident parameters.
   Tensor resident_part() const;
+  /// The bytes of this rank's part (coded_gather.h), if they are resident; otherwise empty.
+  Tensor coded_part() const { return coded_ ? coded_.tensor() : Tensor{}; }
   /// The numbers of this rank's part and slice.
   int own_part() const { return own_slice_ / plan_.slices_per_part(); }
   int own_slice() const { return own_slice_; }
@@ -266,7 +275,7 @@ class UnitState {
   SliceRange saved_range_;
   std::vector<SliceRange> counted_ranges_;
   std::vector<int> updated_slices_;
-  Buffer resident_;
+  Buffer resident_, coded_;
   Buffer fp32_parameters_;
   Buffer published_;
   Buffer gradients_;

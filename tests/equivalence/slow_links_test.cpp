@@ -23,11 +23,11 @@ using Case = MeshCase;
 constexpr int kFewSteps = 3;
 
 struct Wires {
-  BlockFormat gather = BlockFormat::kF32, reduce = BlockFormat::kF32;
+  BlockFormat gather = BlockFormat::kF32, reduce = BlockFormat::kF32, replicas = reduce;
 };
 std::string name_of(const Wires& wires) {
-  return fmt::format("gathers {}, reductions {}", kernels::name_of(wires.gather),
-                     kernels::name_of(wires.reduce));
+  return fmt::format("gathers {}, reductions {}, of replicas {}", kernels::name_of(wires.gather),
+                     kernels::name_of(wires.reduce), kernels::name_of(wires.replicas));
 }
 const Wires kWires[] = {
     {.gather = BlockFormat::kInt8},           {.reduce = BlockFormat::kInt8},
@@ -41,6 +41,7 @@ engine::TrainingOptions with(const Wires& wires, const model::ModelShape& shape,
   options.precision.parameters = compute;
   options.precision.gather_blocks = wires.gather;
   options.precision.reduce_blocks = wires.reduce;
+  options.precision.replica_blocks = wires.replicas;
   return options;
 }
 
@@ -113,12 +114,67 @@ TEST(SlowLinks, ReplicasPipelinesAndTensorRanksKeepTheBits) {
   }
 }
 
-TEST(SlowLinks, ReplicasThatDivideTheOptimizerStateReduceInBlocks) {
-  const engine::TrainingOptions options = with(kWires[3], tiny_model(true));
-  for (int stage = 1; stage <= 3; ++stage) {
-    Case each{.shards = 2, .replicas = 2, .stage = stage, .micro_steps = 2};
-    each.divides_optimizer = true;
-    EXPECT_EQ(difference(run(options, each), same_batch(options, each)), "") << name_of(each);
+// Two hops: inside a replica, and between replicas.
+const Wires kTwoHops[] = {{.reduce = BlockFormat::kInt8, .replicas = BlockFormat::kInt4},
+                          {.reduce = BlockFormat::kF32, .replicas = BlockFormat::kInt8},
+                          {.reduce = BlockFormat::kInt4, .replicas = BlockFormat::kF32},
+                          {BlockFormat::kInt8, BlockFormat::kF32, BlockFormat::kInt4}};
+
+TEST(SlowLinks, ReplicasMaySendOtherBlocksThanRanksInsideThem) {
+  int run_number = 0;
+  for (const Wires& wires : kTwoHops) {
+    for (int stage = 0; stage <= 3; ++stage, ++run_number) {
+      const auto options = with(wires, tiny_model(run_number % 2 == 0),
+                                run_number % 3 == 0 ? DType::kBF16 : DType::kF32);
+      Case each{.shards = 1 + run_number % 2,
+                .replicas = 2 + run_number % 3 / 2,
+                .stage = stage,
+                .micro_steps = 1 + run_number % 2};
+      each.divides_optimizer = stage > 0 && run_number % 4 != 0;
+      EXPECT_EQ(difference(run(options, each), same_batch(options, each)), "")
+          << name_of(wires) << ", " << name_of(each);
+    }
+  }
+}
+
+TEST(SlowLinks, EachHopRoundsSeparately) {
+  const Case each{.shards = 2, .replicas = 2, .stage = 2};
+  const auto outcome = [&](BlockFormat reduce, BlockFormat replicas) {
+    return run(with({.reduce = reduce, .replicas = replicas}, tiny_model(true)), each);
+  };
+  const Outcome fine = outcome(BlockFormat::kInt8, BlockFormat::kInt8);
+  const Outcome two_hops = outcome(BlockFormat::kInt8, BlockFormat::kInt4);
+  EXPECT_NE(difference(fine, two_hops), "");
+  EXPECT_NE(difference(two_hops, outcome(BlockFormat::kInt4, BlockFormat::kInt4)), "");
+  EXPECT_NE(difference(fine, outcome(BlockFormat::kInt8, BlockFormat::kF32)), "");
+}
+
+TEST(SlowLinks, PipelinesContextAndTensorRanksOfReplicasKeepTheBits) {
+  for (const Wires& wires : {kTwoHops[0], kTwoHops[3]}) {
+    engine::TrainingOptions options = with(wires, wide_model(false));
+    options.model.seq_length = 8;
+    for (const Case& each : {Case{.replicas = 2, .pipeline = 2, .stage = 1, .micro_steps = 2},
+                             Case{.context = 2, .replicas = 2, .stage = 2},
+                             Case{.tensor = 2, .replicas = 2, .stage = 3}}) {
+      const Outcome alone =
+          same_batch(options, each, {.context = each.context, .tensor = each.tensor}, 2);
+      EXPECT_EQ(difference(run(options, each, 2), alone), "")
+          << name_of(wires) << ", " << name_of(each);
+    }
+  }
+}
+
+TEST(SlowLinks, ReplicasThatDivideTheOptimizerStateReduceAndGatherInBlocks) {
+  for (const Wires& wires : {kWires[3], kWires[0], kWires[4]}) {
+    for (const DType compute : {DType::kF32, DType::kBF16}) {
+      const engine::TrainingOptions options = with(wires, tiny_model(true), compute);
+      for (int stage = 1; stage <= 3; ++stage) {
+        Case each{.shards = 1 + stage % 2, .replicas = 2, .stage = stage, .micro_steps = 2};
+        each.divides_optimizer = true;
+        EXPECT_EQ(difference(run(options, each), same_batch(options, each)), "")
+            << name_of(wires) << ", " << name_of(each);
+      }
+    }
   }
 }
 
@@ -297,6 +353,7 @@ TEST(SlowLinks, TensorRanksMayNotCutABlock) {
       "multiple of that. Use sizes that are multiples of 64 on each rank, or another type.";
   EXPECT_EQ(error(kWires[0]), "mixed_precision.gather_dtype" + rest);
   EXPECT_EQ(error(kWires[1]), "mixed_precision.reduce_dtype" + rest);
+  EXPECT_EQ(error({.replicas = BlockFormat::kInt4}), "mixed_precision.replica_reduce_dtype" + rest);
   EXPECT_EQ(error({}), "nothing was refused");
 }
 

@@ -21,6 +21,8 @@ constexpr std::string_view kShard = "parallelism.data_parallel_shard_degree",
                            kReplicate = "parallelism.data_parallel_replicate_degree",
                            kGather = "mixed_precision.gather_dtype",
                            kReduce = "mixed_precision.reduce_dtype",
+                           kReplicaReduce = "mixed_precision.replica_reduce_dtype",
+                           kOverReplicas = "zero_optimization.shard_optimizer_over_replicas",
                            kSyncEvery = "diloco.sync_every", kQuantize = "diloco.quantize",
                            kLowRank = "powersgd.rank", kSparse = "dgc.compress_ratio";
 
@@ -41,6 +43,21 @@ Change with_blocks(const Change& base, GatherType gather, ReduceType reduce) {
     base.write(recipe);
     recipe.mixed_precision.gather_dtype = gather;
     recipe.mixed_precision.reduce_dtype = reduce;
+  };
+  return change;
+}
+
+// Slices of gradients and of parameters cross, each once.
+Change slices_in_blocks(const Change& base) {
+  Change change = base;
+  change.name = "replicas send slices: int4 gradients, int8 parameters";
+  change.results = "rounded in every step";
+  change.keys.insert(change.keys.end(), {kOverReplicas, kGather, kReplicaReduce});
+  change.write = [base](Recipe& recipe) {
+    base.write(recipe);
+    recipe.zero_optimization.shard_optimizer_over_replicas = true;
+    recipe.mixed_precision.gather_dtype = GatherType::kInt8Block64;
+    recipe.mixed_precision.replica_reduce_dtype = ReplicaReduceType::kInt4Block64;
   };
   return change;
 }
@@ -103,6 +120,7 @@ std::vector<Change> changes_of(const Recipe& recipe, const Cluster& cluster) {
     changes.push_back(with_blocks(replicas, GatherType::kInt8Block64, ReduceType::kInt8Block64));
   }
   if (recipe.diloco.active()) return changes;
+  changes.push_back(slices_in_blocks(replicas));
   if (!recipe.powersgd.active() && !recipe.dgc.active()) {
     changes.push_back(low_rank(replicas, 4));
     if (recipe.optimizer.type == OptimizerType::kSgd) changes.push_back(sparse(replicas, 0.01));

@@ -7,6 +7,7 @@
 ///   low rank      such replicas add factors of rank 4 (docs/power_sgd.md)
 ///   sparse        such replicas add the largest elements, one in a hundred (docs/dgc.md); with SGD
 ///   blocks        gathers and reductions in int8 or int4 blocks; of replicas, too
+///   slices        such replicas divide the optimizer's state, and send slices in blocks
 ///   local         a replica on each machine that trains apart for 50 or 500 steps
 ///
 /// Errors   UsageError as predicted_step: another number of ranks, a training without times.

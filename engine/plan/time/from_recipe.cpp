@@ -163,6 +163,15 @@ StepShape step_shape(const Recipe& recipe) {
   step.gather_bytes = blocks(gather_bits, static_cast<double>(size_of(step.dtype)));
   step.reduce_bytes = blocks(
       reduce_bits, static_cast<double>(size_of(dtype_of(formed_in(precision.reduce_dtype)))));
+  const double accumulated = static_cast<double>(size_of(dtype_of(precision.grad_accum_dtype)));
+  const double replica_bits =
+      precision.replica_reduce_dtype == ReplicaReduceType::kInt8Block64   ? 8.5
+      : precision.replica_reduce_dtype == ReplicaReduceType::kInt4Block64 ? 4.5
+                                                                          : 0.0;
+  // Sums are added in blocks; what is sent back is a sum, or an updated parameter.
+  const bool divides = recipe.zero_optimization.shard_optimizer_over_replicas;
+  step.replica_bytes =
+      (blocks(replica_bits, accumulated) + (divides ? step.gather_bytes : accumulated)) / 2.0;
   const double outer_bits = recipe.diloco.quantize == optim::Quantize::kInt8   ? 8.5
                             : recipe.diloco.quantize == optim::Quantize::kInt4 ? 4.5
                                                                                : 0.0;

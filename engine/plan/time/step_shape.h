@@ -74,6 +74,7 @@ struct StepShape {
   std::int64_t seq_length = 1;
   DType dtype = DType::kBF16;
   double gather_bytes = 2.0, reduce_bytes = 4.0;  ///< of a weight, and of its gradient, on links
+  double replica_bytes = 4.0;  ///< of a weight between replicas: the mean of both directions
   /// Compressed sums over replicas: bytes of a weight's gradient on their links, and passes of its
   /// FP32 gradient through memory; 0: they aren't compressed.
   double compressed_bytes = 0.0, compression_passes = 0.0;

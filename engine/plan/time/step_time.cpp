@@ -114,7 +114,7 @@ StepTimes::UnitExchanges StepTimes::unit_exchanges(const StepShape& step) const 
         over_shards("all_gather", 4.0 + step.compressed_bytes) +
         rates_.seconds(Launch{.kernel = "add", .read = static_cast<std::int64_t>(passes)});
   } else if (layout.sync_every == 0) {
-    unit.replicas = exchange("all_reduce", step.reduce_bytes * (dense + experts) / slices,
+    unit.replicas = exchange("all_reduce", step.replica_bytes * (dense + experts) / slices,
                              layout.replicate, t * n);
   }
   return unit;

@@ -92,17 +92,22 @@ std::vector<bool> added_by_the_backward(const TrainingOptions& options, const sh
 
 // A block must mean the same on any number of ranks.
 void check_blocks(const UnitSpec& unit, const sharding::Precision& precision) {
-  const bool reduces = precision.reduce_blocks != kernels::BlockFormat::kF32;
-  if (!reduces && precision.gather_blocks == kernels::BlockFormat::kF32) return;
+  const std::pair<const char*, kernels::BlockFormat> keys[] = {
+      {"reduce_dtype", precision.reduce_blocks},
+      {"replica_reduce_dtype", precision.replica_blocks},
+      {"gather_dtype", precision.gather_blocks}};
+  const auto* const key = std::ranges::find_if(
+      keys, [](const auto& each) { return each.second != kernels::BlockFormat::kF32; });
+  if (key == std::end(keys)) return;
   const ParameterSpec* parameter = sharding::cuts_blocks(unit);
   if (parameter == nullptr) return;
   const Box& box = parameter->cut->held.front().box;
   const bool by_columns = box.num_columns < parameter->cut->columns();
   throw UsageError(
-      "{} sends blocks of {} elements, and {} {} of {} on a rank are no multiple of that. Use "
+      "mixed_precision.{} sends blocks of {} elements, and {} {} of {} on a rank are no multiple "
+      "of that. Use "
       "sizes that are multiples of {} on each rank, or another type.",
-      reduces ? "mixed_precision.reduce_dtype" : "mixed_precision.gather_dtype",
-      kernels::kCodecBlock, by_columns ? box.num_columns : box.numel(),
+      key->first, kernels::kCodecBlock, by_columns ? box.num_columns : box.numel(),
       by_columns ? "columns" : "elements", parameter->name, kernels::kCodecBlock);
 }
 

@@ -71,6 +71,7 @@ TEST(Traffic, OfBlocksIsBytesAtEveryStageWithReplicasAndGroupsOfTheBatch) {
           engine::TrainingOptions options = tiny_training(tiny_model(run % 2 == 0));
           options.precision.gather_blocks = blocks;
           options.precision.reduce_blocks = blocks;
+          options.precision.replica_blocks = run % 4 == 3 ? kernels::BlockFormat::kF32 : blocks;
           const bool boundary = run % 3 == 0;
           expect_steps_as_planned(
               options, {.world_size = replicas * shards,
@@ -90,7 +91,9 @@ TEST(Traffic, OfBlocksIsBytesAtEveryStageWithReplicasAndGroupsOfTheBatch) {
 TEST(Traffic, OfReplicasThatDivideTheOptimizerStateIsAnExchangeOfBlocks) {
   for (int stage = 1; stage <= 3; ++stage) {
     engine::TrainingOptions options = tiny_training(tiny_model(true));
-    options.precision.reduce_blocks = kernels::BlockFormat::kInt4;
+    options.precision.replica_blocks = kernels::BlockFormat::kInt4;
+    options.precision.gather_blocks = kernels::BlockFormat::kInt8;
+    if (stage == 2) options.precision.reduce_blocks = kernels::BlockFormat::kInt8;
     expect_steps_as_planned(options, {.world_size = 4,
                                       .axes = {{"replicate", 2}, {"shard", 2}},
                                       .stage = stage,

@@ -47,12 +47,6 @@ TEST(RecipeBlocks, TheirGradientsAreAccumulatedInF32AtTheBoundary) {
 
 TEST(RecipeBlocks, WhatDoesntServeThemSaysSo) {
   const std::string where = "--set " + kGather + ": mixed_precision.gather_dtype sends ";
-  EXPECT_EQ(error_with({kGather, "zero_optimization.stage=1",
-                        "zero_optimization.shard_optimizer_over_replicas=true",
-                        "parallelism.data_parallel_replicate_degree=2"}),
-            where +
-                "parameters in blocks, but replicas that divide the optimizer state don't exchange "
-                "blocks yet. Leave out one of the two.");
   EXPECT_EQ(
       error_with({kGather, "zero_optimization.offload_optimizer=nvme"}),
       where +
@@ -68,6 +62,22 @@ TEST(RecipeBlocks, WhatDoesntServeThemSaysSo) {
             std::string::npos);
 }
 
+TEST(RecipeBlocks, OfReplicasAreThoseOfGradientsUnlessTheRecipeSaysOtherwise) {
+  const auto blocks = [](const Sets& sets) {
+    return training_options(resolve(kTinyRecipe, sets).values).precision.replica_blocks;
+  };
+  const std::string key = "mixed_precision.replica_reduce_dtype=";
+  EXPECT_EQ(blocks({}), BlockFormat::kF32);
+  EXPECT_EQ(blocks({kReduce}), BlockFormat::kInt4);
+  EXPECT_EQ(blocks({kReduce, key + "grad_accum_dtype"}), BlockFormat::kF32);
+  EXPECT_EQ(blocks({kReduce, key + "int8_block64"}), BlockFormat::kInt8);
+  EXPECT_EQ(blocks({key + "int8_block64"}), BlockFormat::kInt8);
+  EXPECT_NE(error_with({key + "int8_block64", "parallelism.sum_order=canonical"})
+                .find("sums of replicas in blocks: use mixed_precision.replica_reduce_dtype: "
+                      "grad_accum_dtype."),
+            std::string::npos);
+}
+
 TEST(RecipeBlocks, OnlyCpusCodeThem) {
   const std::string rest =
       " is in blocks of 64, which only CPUs code yet; use another type, or set run.device: cpu.";
@@ -75,6 +85,9 @@ TEST(RecipeBlocks, OnlyCpusCodeThem) {
             "--set " + kGather + ": mixed_precision.gather_dtype" + rest);
   EXPECT_EQ(error_with({kReduce, "run.device=cuda"}),
             "--set " + kReduce + ": mixed_precision.reduce_dtype" + rest);
+  const std::string replicas = "mixed_precision.replica_reduce_dtype";
+  EXPECT_EQ(error_with({replicas + "=int8_block64", "run.device=cuda"}),
+            "--set " + replicas + "=int8_block64: " + replicas + rest);
 }
 
 TEST(RecipeBlocks, AreNotTypesOfParametersOrMoments) {

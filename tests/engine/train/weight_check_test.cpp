@@ -133,6 +133,7 @@ BeforeStep flips_on(int at) {
     const sharding::UnitState& unit = model.units().back();
     flip_a_bit(rank,
                unit.resident_parameters().numel > 0 ? unit.resident_parameters()
+               : unit.coded_part()                  ? unit.coded_part()
                                                     : unit.fp32_slice(unit.own_slice()),
                0);
   };
@@ -185,6 +186,17 @@ TEST(WeightCheck, ComparesReplicasSlicesAndWhatTensorRanksShare) {
   const std::string text = refusal(options, {.tensor = 4, .stage = 2}, 1, flips_a_norm);
   EXPECT_NE(text.find("the copy of block.0.norm1.weight on rank 1 differs from that on ranks 0, 2 "
                       "and 3 "),
+            std::string::npos)
+      << text;
+}
+
+TEST(WeightCheck, ComparesTheBytesOfPartsThatReplicasGatherInBlocks) {
+  engine::TrainingOptions options = options_of(false, DType::kBF16);
+  options.precision.gather_blocks = kernels::BlockFormat::kInt8;
+  const Case each{.shards = 2, .replicas = 3, .stage = 3, .divides_optimizer = true};
+  EXPECT_EQ(difference(train_checked(options, each, 0), train_checked(options, each, 1)), "");
+  const std::string text = refusal(options, each, 1, flips_on(3));
+  EXPECT_NE(text.find("the copy of head on rank 3 differs from that on ranks 1 and 5 "),
             std::string::npos)
       << text;
 }

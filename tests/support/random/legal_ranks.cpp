@@ -116,6 +116,7 @@ void LegalRecipe::parts_of_models() {
 // What ranks send, unless something else excludes blocks.
 void LegalRecipe::in_blocks() {
   leave("mixed_precision.gather_dtype");
+  leave("mixed_precision.replica_reduce_dtype");
   if (value_of("parallelism.tensor_parallel_degree", "1") != "1" ||
       value_of("parallelism.expert_parallel_degree", "1") != "1") {
     return;
@@ -126,8 +127,13 @@ void LegalRecipe::in_blocks() {
     set("mixed_precision.reduce_dtype", blocks());
     leave("mixed_precision.grad_accum_dtype");
   }
+  const std::string& reduce = settings_.at("mixed_precision.reduce_dtype");
+  const std::string sums = reduce.ends_with("_block64") ? "f32" : reduce;
+  if (random_.chance(0.3) && value_of("parallelism.sum_order", "rank") != "canonical" &&
+      value_of("mixed_precision.grad_accum_dtype", sums) == "f32") {
+    set("mixed_precision.replica_reduce_dtype", blocks());
+  }
   if (!has_adapter_ && random_.chance(0.3) &&
-      value_of("zero_optimization.shard_optimizer_over_replicas", "false") == "false" &&
       value_of("zero_optimization.offload_optimizer", "none") == "none") {
     set("mixed_precision.gather_dtype", blocks());
   }
@@ -230,6 +236,7 @@ void LegalRecipe::compress() {
   std::erase_if(settings_, [](const auto& each) { return each.first.starts_with("bad_steps."); });
   leave("parallelism.batch_groups");
   leave(kOverReplicas);
+  leave("mixed_precision.replica_reduce_dtype");
   if (value_of("optimizer.type", "adamw") == "sgd" && random_.chance(0.7)) {
     set("dgc.compress_ratio", random_.one_of({"0.01", "0.2"}));
     maybe("dgc.sample_ratio", random_.one_of({"0.1", "1"}));

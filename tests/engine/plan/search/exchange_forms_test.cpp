@@ -78,6 +78,10 @@ TEST(ExchangeForms, SendFewerBytesAsTheirAlgebraSays) {
   EXPECT_NEAR(own / form(all, "int8 both ways").across_bytes, (4 + 2 / 2) / 1.55, 0.05);
   EXPECT_NEAR(own / form(all, "int4 both ways").across_bytes, (4 + 2 / 2) / 0.8, 0.1);
   EXPECT_GE(own / form(all, "int8 both ways").across_bytes, 2.4);
+  // Each rank of a replica sends half of its half of the gradients, and a quarter of the parameters.
+  EXPECT_NEAR(form(all, "a replica on each machine").across_bytes /
+                  form(all, "replicas send slices: int4 gradients, int8 parameters").across_bytes,
+              (4.0 + 4.0) / (0.53 + 1.03), 0.1);
   EXPECT_GE(own / form(all, "replicas apart for 50 steps, int8").across_bytes, 100.0);
 }
 
