@@ -63,16 +63,47 @@ std::uint64_t WeightCheck::hash_of(const Tensor& values) const {
   return XXH3_64bits_digest(state.get());
 }
 
+WeightCheck::Entry WeightCheck::entry_of(const ParameterSpec& parameter, Kind kind, const Box& box,
+                                         std::int64_t first, const Tensor& values) const {
+  const std::uint64_t hash = hash_of(values);
+  return {8.0 * parameter.index + static_cast<double>(kind),
+          hash_of_place({box.first_row, box.num_rows, box.first_column, box.num_columns, first,
+                         values.numel, static_cast<std::int64_t>(values.dtype)}),
+          static_cast<double>(hash & 0xffffffff), static_cast<double>(hash >> 32)};
+}
+
+// What is kept as bytes: a part in blocks, named by a parameter that ranks cut, if there is one; and
+// quantised parameters.
+void WeightCheck::add_bytes(const UnitState& unit, std::vector<Entry>& entries) const {
+  const sharding::UnitPlan& plan = unit.plan();
+  const auto first_box = [](const ParameterSpec& parameter) {
+    return parameter.cut ? parameter.cut->held.front().box : Box{};
+  };
+  if (const Tensor coded = unit.coded_part()) {
+    const auto& parameters = plan.spec.parameters;
+    const auto cut = std::ranges::find_if(
+        parameters, [](const ParameterSpec& parameter) { return parameter.cut.has_value(); });
+    const ParameterSpec& by = cut == parameters.end() ? parameters.front() : *cut;
+    entries.push_back(entry_of(by, Kind::kCoded, first_box(by), unit.own_part(), coded));
+  }
+  if (plan.quantised.empty()) return;
+  for (const int slice : unit.frozen_slices()) {
+    for (const Piece& piece : plan.quantised_layout.pieces(slice)) {
+      const ParameterSpec& parameter = plan.quantised[static_cast<std::size_t>(piece.parameter)];
+      const auto [codes, scales] = sharding::quantised_piece(unit.quantised_slice(slice), piece);
+      for (const auto& [part, of] : {std::pair(0, &codes), {1, &scales}}) {
+        entries.push_back(entry_of(parameter, Kind::kQuantised, first_box(parameter),
+                                   2 * piece.first_element + part, *of));
+      }
+    }
+  }
+}
+
 std::vector<WeightCheck::Entry> WeightCheck::own_entries() const {
   std::vector<Entry> entries;
   const auto add_stretch = [&](const ParameterSpec& parameter, Kind kind, const Box& box,
                                std::int64_t first, const Tensor& values) {
-    const std::uint64_t hash = hash_of(values);
-    entries.push_back(
-        {8.0 * parameter.index + static_cast<double>(kind),
-         hash_of_place({box.first_row, box.num_rows, box.first_column, box.num_columns, first,
-                        values.numel, static_cast<std::int64_t>(values.dtype)}),
-         static_cast<double>(hash & 0xffffffff), static_cast<double>(hash >> 32)});
+    entries.push_back(entry_of(parameter, kind, box, first, values));
   };
   // The elements of a piece, which `held` begins with.
   const auto add = [&](const ParameterSpec& parameter, Kind kind, const Piece& piece,
@@ -117,14 +148,6 @@ std::vector<WeightCheck::Entry> WeightCheck::own_entries() const {
                   full.part(i * numel, numel));
       }
     }
-    if (const Tensor coded = unit.coded_part()) {
-      const auto& parameters = plan.spec.parameters;
-      const auto first_cut = std::ranges::find_if(
-          parameters, [](const ParameterSpec& parameter) { return parameter.cut.has_value(); });
-      const bool is_cut = first_cut != parameters.end();
-      add_stretch(is_cut ? *first_cut : parameters.front(), Kind::kCoded,
-                  is_cut ? first_cut->cut->held.front().box : Box{}, unit.own_part(), coded);
-    }
     // f32 slices of full parameters in f32 are the same memory.
     for (const int slice : unit.trains() ? unit.updated_slices() : std::vector<int>()) {
       const bool is_apart = full.numel == 0 || unit.rounded_slice(slice).numel > 0;
@@ -138,16 +161,7 @@ std::vector<WeightCheck::Entry> WeightCheck::own_entries() const {
                   unit.frozen_slice(slice));
       }
     }
-    if (plan.quantised.empty()) continue;
-    for (const int slice : unit.frozen_slices()) {
-      for (const Piece& piece : plan.quantised_layout.pieces(slice)) {
-        const ParameterSpec& parameter = plan.quantised[static_cast<std::size_t>(piece.parameter)];
-        const Box first = parameter.cut ? parameter.cut->held.front().box : Box{};
-        const auto [codes, scales] = sharding::quantised_piece(unit.quantised_slice(slice), piece);
-        add_stretch(parameter, Kind::kQuantised, first, 2 * piece.first_element, codes);
-        add_stretch(parameter, Kind::kQuantised, first, 2 * piece.first_element + 1, scales);
-      }
-    }
+    add_bytes(unit, entries);
   }
   return entries;
 }

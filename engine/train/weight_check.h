@@ -58,6 +58,9 @@ class WeightCheck {
   enum class Kind { kFull, kMaster, kFrozen, kQuantised, kCoded };
 
   std::vector<Entry> own_entries() const;
+  void add_bytes(const sharding::UnitState& unit, std::vector<Entry>& entries) const;
+  Entry entry_of(const ParameterSpec& parameter, Kind kind, const Box& box, std::int64_t first,
+                 const Tensor& values) const;
   static std::vector<std::vector<Entry>> all_entries(const std::vector<Entry>& own, int count,
                                                      const Exchange& exchange);
   int replica_of(const Entry& entry, int rank) const;
