@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "core/tensor.h"
 
@@ -17,6 +18,9 @@ struct Batch {
   Tensor starts{}, lengths{}, positions{};
   /// With a teacher (kernels/teacher.h): i32 and f32 [T, K].
   Tensor teacher_ids{}, teacher_probabilities{};
+  /// For multi-token prediction, i32 [T] each: for 1, 2, ... tokens ahead the inputs, then the
+  /// targets (engine/data/tokens_ahead.h).
+  std::vector<Tensor> ahead{};
 };
 
 }  // namespace sherd::data

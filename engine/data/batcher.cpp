@@ -250,6 +250,15 @@ std::int64_t Batcher::num_targets(std::int64_t step) const {
   return std::accumulate(of_sources.begin(), of_sources.end(), std::int64_t{0});
 }
 
+std::int64_t Batcher::num_targets_ahead(std::int64_t step, std::int64_t ahead) const {
+  std::int64_t targets = 0;
+  for (std::int64_t sample = step * shape_.global_batch_size(); sample < end_of(step); ++sample) {
+    const Mixture::Place place = place_of(sample);
+    targets += training(place.source).num_targets(place.number, ahead);
+  }
+  return targets;
+}
+
 std::int64_t Batcher::num_targets(std::int64_t step, int part, int num_parts) const {
   const std::int64_t rows = shape_.global_batch_size() / num_parts;
   const std::int64_t first = step * shape_.global_batch_size() + part * rows;

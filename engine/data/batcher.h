@@ -128,6 +128,8 @@ class Batcher {
 
   /// Tokens of a step, over all ranks and micro-steps, that have a target.
   std::int64_t num_targets(std::int64_t step) const;
+  /// Those that multi-token prediction has `ahead` tokens further.
+  std::int64_t num_targets_ahead(std::int64_t step, std::int64_t ahead) const;
   /// Those of one of equal contiguous parts of the step's rows: `part` of `num_parts`.
   std::int64_t num_targets(std::int64_t step, int part, int num_parts) const;
   std::vector<std::int64_t> num_targets_of_sources(std::int64_t step) const;

@@ -125,11 +125,22 @@ std::int64_t DocumentRows::num_examples_of(std::int64_t row) const {
   return std::ssize(pieces_of(*epoch, row)) / pieces_per_item_;
 }
 
-std::int64_t DocumentRows::targets_of(std::int64_t row) const {
+// Of the first `count` tokens that could be targets.
+std::int64_t DocumentRows::trained_of(const Piece& piece, std::int64_t count) const {
+  const TokenFile& file = dataset_->file(piece.file);
+  count = std::min<std::int64_t>(count, piece.count - (piece.goes_on ? 0 : 1));
+  if (!file.has_untrained()) return count;
+  std::vector<std::uint8_t> trained(static_cast<std::size_t>(count));
+  file.read_trained(piece.first + 1, count, trained.data());
+  return std::accumulate(trained.begin(), trained.end(), std::int64_t{0});
+}
+
+std::int64_t DocumentRows::targets_of(std::int64_t row, std::int64_t ahead) const {
   const auto epoch = epoch_of(row);
   std::int64_t targets = 0;
-  for (const std::int32_t piece : pieces_of(*epoch, row)) {
-    targets += pieces_[static_cast<std::size_t>(piece)].targets;
+  for (const std::int32_t number : pieces_of(*epoch, row)) {
+    const Piece& piece = pieces_[static_cast<std::size_t>(number)];
+    targets += piece.targets - (ahead > 0 ? trained_of(piece, ahead) : 0);
   }
   return targets;
 }

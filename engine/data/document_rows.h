@@ -55,8 +55,9 @@ class DocumentRows {
   std::int64_t num_tokens() const { return num_tokens_; }    ///< in pieces
   std::int64_t num_targets() const { return num_targets_; }  ///< in one epoch
 
-  /// Number of targets in row `row`, counted over all epochs.
-  std::int64_t targets_of(std::int64_t row) const;
+  /// Number of targets in row `row`, counted over all epochs; with `ahead`, without the first ones of
+  /// each piece, which nothing predicts from so far before them.
+  std::int64_t targets_of(std::int64_t row, std::int64_t ahead = 0) const;
   /// The lengths of the row's pieces.
   std::vector<std::int64_t> lengths_of(std::int64_t row) const;
 
@@ -80,6 +81,7 @@ class DocumentRows {
     std::vector<std::int32_t> order;
   };
   void cut(const FilePart& document);
+  std::int64_t trained_of(const Piece& piece, std::int64_t count) const;
   Epoch plan(std::int64_t number) const;
   std::shared_ptr<const Epoch> epoch(std::int64_t number) const;
   std::vector<std::int32_t> pieces_of(const PackedRows& rows, std::int64_t row) const;

@@ -87,8 +87,9 @@ std::int64_t Sequences::num_examples(std::int64_t number) const {
   return document_rows_ ? document_rows_->num_examples_of(number) : 1;
 }
 
-std::int64_t Sequences::num_targets(std::int64_t number) const {
-  return document_rows_ ? document_rows_->targets_of(number) : dataset_->seq_length();
+std::int64_t Sequences::num_targets(std::int64_t number, std::int64_t ahead) const {
+  return document_rows_ ? document_rows_->targets_of(number, ahead)
+                        : dataset_->seq_length() - ahead;
 }
 
 }  // namespace sherd::data

@@ -40,7 +40,7 @@ class Sequences {
   /// Writes sequence `number` as the next row. Training sequences count on over epochs.
   /// Errors   DataError from reading (TokenFile::read)
   void write(std::int64_t number, BatchRows& rows) const;
-  std::int64_t num_targets(std::int64_t number) const;
+  std::int64_t num_targets(std::int64_t number, std::int64_t ahead = 0) const;
 
   /// Windows that may start at any token of a part; not of separate documents.
   std::int64_t num_starts() const { return num_starts_; }

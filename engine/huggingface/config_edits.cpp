@@ -106,6 +106,13 @@ std::string for_exported_weights(std::string_view config, const std::string& pat
   return json == before ? std::string(config) : printed(json);
 }
 
+std::string with_prediction_layers(std::string_view config, const std::string& path,
+                                   std::int64_t layers) {
+  ordered_json json = parsed(config, path);
+  json[kPredictionLayers[0]] = layers;
+  return printed(json);
+}
+
 std::string with_positions(std::string_view config, const std::string& path,
                            std::int64_t positions) {
   ordered_json json = parsed(config, path);

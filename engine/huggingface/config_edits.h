@@ -17,6 +17,10 @@ std::string with_vocab_size(std::string_view config, const std::string& path,
 /// names files of code.
 std::string for_exported_weights(std::string_view config, const std::string& path);
 
+/// config.json of exported weights with this many layers of multi-token prediction.
+std::string with_prediction_layers(std::string_view config, const std::string& path,
+                                   std::int64_t layers);
+
 /// config.json of the same model with a longer context. Original lengths that the file doesn't give
 /// are written explicitly, so that rotary positions don't change. A file with longrope stays
 /// unchanged, since its factor depends on both lengths; so does a file whose context is already

@@ -186,6 +186,7 @@ class Export {
     const std::string difference = first_difference(written, trained_.recipe, config_.adds_biases);
     if (!difference.empty()) throw DataError("{}: {}", written.path, difference);
     folder_.family = written.family;
+    add_predictions();
     if (request_.stack_experts) stack_experts();
     if (config_.adds_biases) folder_.map = map_with_biases(written, folder_.model);
     if (!has_adapter() && !trained_.overlay) return;
@@ -197,6 +198,20 @@ class Export {
       trained_.overlay->rounds_to_odd = folder_.dtype != DType::kF32;
       folder_.make_reader = elements_of(trained_, folder_.map->ours, folder_.num_ranks);
     }
+  }
+
+  // Families without names for such layers are exported without them.
+  void add_predictions() {
+    const std::int64_t layers = trained_.recipe.mtp.num_layers;
+    if (layers == 0 ||
+        huggingface::modules_of(*folder_.family, "block.{}.mtp.projection").empty()) {
+      return;
+    }
+    TrainingOptions options = trained_.options;
+    options.model.mtp_layers = layers;
+    folder_.model = model_weights(options);
+    folder_.files[kConfigName] =
+        huggingface::with_prediction_layers(config_.text, request_.to + "/" + kConfigName, layers);
   }
 
   void stack_experts() {

@@ -286,6 +286,7 @@ TrainedModel trained_model(const TrainedModelRequest& request) {
   model.options.model.residual_slots = 0;
   model.options.model.frozen.clear();  // the checkpoint holds them as it holds all others
   model.options.model.teacher = {};
+  model.options.model.mtp_layers = 0;
   model.options.model.z_loss = 0.0;  // which, like attention's maxima, is of training steps only
   model.options.model.max_attention_logit = false;
   model.options.qk_clip_threshold = 0.0;

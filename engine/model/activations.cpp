@@ -50,7 +50,7 @@ SiteTensors tensors_of(const SiteBuffers& buffers, const Site& site, const Model
 
 Activations::Activations(const ModelShape& shape, const kernels::ComputeDevice& device,
                          const Acquire& acquire, const ModelPart* part)
-    : adapters(shape, acquire), sites_(largest_sites(shape)) {
+    : adapters(shape, acquire), sites_(largest_sites(shape)), num_layers_(shape.num_layers) {
   for (const std::int64_t i : shape.layers_of_each_kind()) kinds_.push_back(block_sites(shape, i));
   for (const Site& site : sites_) {
     const auto first = std::find_if(sites_.begin(), sites_.end(), [&](const Site& other) {
@@ -58,6 +58,7 @@ Activations::Activations(const ModelShape& shape, const kernels::ComputeDevice& 
     });
     if (site.cheap) first_of_name_[site.id] = first->id;
   }
+  if (shape.mtp_layers > 0) last_sites_ = block_sites(shape, shape.num_layers);
   part ? acquire_slots(shape, *part, acquire) : acquire_blocks(shape, acquire);
   if (part) acquire_waiting(shape, *part, acquire);
   acquire_shared(shape, acquire);
@@ -65,6 +66,7 @@ Activations::Activations(const ModelShape& shape, const kernels::ComputeDevice& 
   acquire_scratch(shape, acquire);
   if (shape.latent.active()) acquire_latent(shape, acquire);
   if (shape.moe.active()) acquire_experts(shape, acquire);
+  acquire_predictions(shape, acquire);
   workspace = acquire(
       {"workspace", Category::kWorkspace, DType::kU8,
        workspace_bytes(shape, device, !part || part->embedding, !part || part->head), kKept});
@@ -85,7 +87,6 @@ std::vector<BufferSpec> Activations::list(const ModelShape& shape,
 }
 
 void Activations::acquire_blocks(const ModelShape& shape, const Acquire& acquire) {
-  const bool selective = shape.recompute == Recompute::kSelective;
   for (std::int64_t i = 0; i < shape.num_layers; ++i) {
     const std::string prefix = fmt::format("block.{}.", i);
     if (shape.residual_slots == 0) {
@@ -94,23 +95,34 @@ void Activations::acquire_blocks(const ModelShape& shape, const Acquire& acquire
     }
     routing.push_back(shape.has_experts(i) ? acquire_routing(shape, prefix, acquire)
                                            : RoutingBuffers{});
-    if (i > 0 && shape.recompute == Recompute::kFull) continue;
-    PerSite<SiteBuffers> block;
-    const bool serves_all = shape.recompute == Recompute::kFull;
-    for (const Site& site : serves_all ? sites_ : sites_of(i)) {
-      block[site.id] =
-          acquire_site(shape, site, prefix, !(selective && site.cheap), kKept, acquire);
-    }
-    blocks.push_back(std::move(block));
+    acquire_sites(i, shape, acquire);
   }
   if (shape.residual_slots == 0) {
+    const Phases until_norm = shape.mtp_layers > 0 ? kForwardToBackward : kForward | kLoss;
     residual_TD.push_back(
         acquire({"head.residual", Category::kActivations, shape.dtype,
-                 shape.residual_tokens() * shape.width, kForward | kLoss | kEvaluation}));
+                 shape.residual_tokens() * shape.width, until_norm | kEvaluation}));
   }
   for (int i = 0; i < shape.residual_slots; ++i) {
     residual_TD.push_back(acquire(residual_slot(shape, i)));
   }
+  for (std::int64_t i = shape.num_layers; i < shape.num_blocks(); ++i) {
+    acquire_sites(i, shape, acquire);
+  }
+}
+
+void Activations::acquire_sites(std::int64_t block, const ModelShape& shape,
+                                const Acquire& acquire) {
+  const bool serves_all = shape.recompute == Recompute::kFull;
+  if (block > 0 && serves_all) return;
+  const bool selective = shape.recompute == Recompute::kSelective;
+  const Phases phases = block < shape.num_layers ? kKept : Phases(kForwardToBackward);
+  PerSite<SiteBuffers> buffers;
+  for (const Site& site : serves_all ? sites_ : sites_of(block)) {
+    buffers[site.id] = acquire_site(shape, site, fmt::format("block.{}.", block),
+                                    !(selective && site.cheap), phases, acquire);
+  }
+  blocks.push_back(std::move(buffers));
 }
 
 // Whole pages, which are read and written directly.
@@ -201,12 +213,17 @@ void Activations::acquire_shared(const ModelShape& shape, const Acquire& acquire
 
 void Activations::acquire_head(const ModelShape& shape, DeviceKind device, const Acquire& acquire) {
   const std::int64_t tokens = shape.tokens();
-  final_norm_buffers = acquire_site(shape, final_norm_site(shape), "", true, kInHead, acquire);
+  // With predictions, the backward goes on through it when theirs are done.
+  const Phases in_norm = shape.mtp_layers > 0 ? kInHead | kBackward : kInHead;
+  final_norm_buffers = acquire_site(shape, final_norm_site(shape), "", true, in_norm, acquire);
   // Read after the backward, when the step's loss is added up.
   losses_T = acquire({"losses", Category::kActivations, DType::kF32, tokens, kInHead | kBackward});
   if (shape.has_further_losses()) {
-    further_losses_T = acquire({shape.teacher ? "divergences" : "z_losses", Category::kActivations,
-                                DType::kF32, tokens, kLoss | kBackward});
+    const char* name = shape.mtp_layers > 0 ? "mtp.losses"
+                       : shape.teacher      ? "divergences"
+                                            : "z_losses";
+    further_losses_T = acquire({name, Category::kActivations, DType::kF32,
+                                shape.num_further_losses() * tokens, kLoss | kBackward});
   }
   chunk_tokens = logits_chunk_tokens(shape, device);
   logits_CV =

@@ -92,6 +92,16 @@ struct LatentBuffers {
   Buffer attended, d_attended;  ///< [T, H K], if values are narrower than keys
 };
 
+/// Of a layer of multi-token prediction (engine/model/prediction.h), from the forward to the
+/// backward.
+struct PredictionBuffers {
+  Buffer hidden;    ///< what its hidden norm reads
+  Buffer embedded;  ///< embeddings of the tokens ahead; then their gradient
+  Buffer joined;    ///< [T, 2 D]: both, normalised
+  Buffer output;    ///< of its last norm; then its gradient
+  SiteBuffers embedding_norm, hidden_norm, norm;  ///< statistics
+};
+
 struct Activations {
   /// `part`: null for a whole model with one micro-batch at a time.
   Activations(const ModelShape& shape, const kernels::ComputeDevice& device,
@@ -121,8 +131,8 @@ struct Activations {
   /// level, the smallest first.
   std::vector<Buffer> head_sums;
   Buffer losses_T;  ///< f32, one per token
-  /// The same of ModelShape::has_further_losses: z-losses (kernels/token.h) or divergences from a
-  /// teacher (kernels/teacher.h), in training with one of them.
+  /// The same of ModelShape::has_further_losses, in training: z-losses (kernels/token.h), divergences
+  /// from a teacher (kernels/teacher.h), or those of each layer of multi-token prediction.
   Buffer further_losses_T;
   /// For a cut model or canonical sums, f32: the largest logits of a chunk on every rank, and sums
   /// [2, C], with a teacher [4, C].
@@ -161,6 +171,8 @@ struct Activations {
   AdapterProducts adapters;
   LatentBuffers latent;
   ExpertsBuffers experts;
+  std::vector<PredictionBuffers> predictions;
+  Buffer d_joined;  ///< [T, 2 D]
 
   Routing routing_of(int residual, const ModelShape& shape) const;
 
@@ -173,13 +185,18 @@ struct Activations {
   void acquire_scratch(const ModelShape& shape, const Acquire& acquire);
   void acquire_latent(const ModelShape& shape, const Acquire& acquire);
   void acquire_experts(const ModelShape& shape, const Acquire& acquire);
+  void acquire_sites(std::int64_t block, const ModelShape& shape, const Acquire& acquire);
+  void acquire_predictions(const ModelShape& shape, const Acquire& acquire);
   std::vector<Site> sites_;  ///< largest_sites
   const std::vector<Site>& sites_of(std::int64_t layer) const {
+    if (layer >= num_layers_) return last_sites_;
     return kinds_[static_cast<std::size_t>(layer) % kinds_.size()];
   }
 
   std::vector<std::vector<Site>> kinds_;  ///< of the layers of each kind, which repeat
-  PerSite<SiteId> first_of_name_{};       ///< of cheap sites
+  std::int64_t num_layers_;
+  std::vector<Site> last_sites_;     ///< of layers of multi-token prediction
+  PerSite<SiteId> first_of_name_{};  ///< of cheap sites
 };
 
 /// The first `tokens` rows of a buffer.

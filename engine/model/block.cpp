@@ -26,7 +26,7 @@ Block::Block(Computation& computation)
       mlp_(computation),
       mixture_(computation),
       may_join_in_matmul_(kernels::is_cuda(compute_) && joins_untouched(shape_)) {
-  for (std::int64_t block = 0; block < shape_.num_layers; ++block) {
+  for (std::int64_t block = 0; block < shape_.num_blocks(); ++block) {
     reaches_.push_back(backward_reach(shape_, block));
   }
 }
@@ -45,7 +45,7 @@ bool Block::mlp_joins_in_matmul(std::int64_t block, const kernels::Dropout& drop
 
 void Block::forward(std::int64_t block, const BlockParameters& parameters, const Pass& pass) {
   fill(block, parameters, pass, false);
-  const Tensor out_TD = c_.residual_TD(block + 1);
+  const Tensor out_TD = c_.output_of(block);
   if (!shape_.has_mlp(block)) return join_attention(block, parameters, pass, out_TD);
   Tensor middle_TD = c_.kept_of(block)[SiteId::kMiddle].output;
   if (shape_.parallel()) {

@@ -18,9 +18,9 @@ Computation::Computation(const ModelShape& shape_, Allocator& memory, Stream& st
       activations(
           shape, kernels::compute_device(stream),
           [&](const BufferSpec& spec) { return memory.acquire(spec); }, part),
-      residuals(static_cast<std::size_t>(shape.num_layers) + 1),
-      kept(static_cast<std::size_t>(shape.num_layers)),
-      waiting(static_cast<std::size_t>(shape.num_layers)) {
+      residuals(static_cast<std::size_t>(shape.num_layers + 1 + 2 * shape.mtp_layers)),
+      kept(static_cast<std::size_t>(shape.num_blocks())),
+      waiting(static_cast<std::size_t>(shape.num_blocks())) {
   if (!part) {
     std::iota(residuals.begin(), residuals.end(), 0);
     if (shape.residual_slots > 0) {
@@ -35,14 +35,18 @@ Computation::Computation(const ModelShape& shape_, Allocator& memory, Stream& st
 
 Computation::~Computation() = default;
 
-Tensor Computation::residual_TD(std::int64_t block) const {
-  const int slot = residuals[static_cast<std::size_t>(block)];
+Tensor Computation::residual_TD(std::int64_t layer) const {
+  return at(static_cast<std::size_t>(layer));
+}
+
+Tensor Computation::at(std::size_t place) const {
+  const int slot = residuals[place];
   const Tensor stream_TD = slot == Standing::kElsewhere ? output_TD : residual_slot(slot);
   return stream_TD.part(0, shape.residual_tokens() * shape.width);
 }
 
 BlockTensors Computation::kept_of(std::int64_t block) const {
-  return activations.block(block, kept[static_cast<std::size_t>(block)], residual_TD(block), shape);
+  return activations.block(block, kept[static_cast<std::size_t>(block)], input_TD(block), shape);
 }
 
 const WaitingBuffers& Computation::waiting_of(std::int64_t block) const {

@@ -42,7 +42,7 @@ struct Computation {
   bool interleaved = false;  ///< the forward's matrices are interleaved
 
   // Slots of the current micro-batch in Activations, by block.
-  std::vector<int> residuals;  ///< L + 1
+  std::vector<int> residuals;  ///< L + 1, then of each layer of predictions its input and output
   std::vector<int> kept;       ///< L
   std::vector<int> waiting;    ///< L
   Tensor output_TD;            ///< of the last block here, if it isn't in a slot
@@ -54,13 +54,25 @@ struct Computation {
   std::unique_ptr<Sums> sums;
   std::unique_ptr<TensorShares> shares;
 
-  /// The residual stream before a block, or after the last block on this rank.
-  Tensor residual_TD(std::int64_t block) const;
+  /// The residual stream before a layer of the model, or after the last one on this rank.
+  Tensor residual_TD(std::int64_t layer) const;
+  /// The input and output of any block, also of those of multi-token prediction. `input_slot`:
+  /// which of Activations::residual_TD.
+  Tensor input_TD(std::int64_t block) const { return at(input_place(block)); }
+  Tensor output_of(std::int64_t block) const { return at(input_place(block) + 1); }
+  int input_slot(std::int64_t block) const { return residuals[input_place(block)]; }
   Tensor residual_slot(int slot) const {
     return activations.residual_TD[static_cast<std::size_t>(slot)].tensor();
   }
   BlockTensors kept_of(std::int64_t block) const;
   const WaitingBuffers& waiting_of(std::int64_t block) const;
+
+ private:
+  std::size_t input_place(std::int64_t block) const {  // in `residuals`
+    const std::int64_t L = shape.num_layers;
+    return static_cast<std::size_t>(block < L ? block : L + 1 + 2 * (block - L));
+  }
+  Tensor at(std::size_t place) const;
 };
 
 /// A range of columns of a matrix's outputs.

@@ -30,8 +30,28 @@ void Head::train(const HeadParameters& parameters, const HeadParameters& gradien
                  const Pass& pass) {
   const Tensor normed_TD = final_norm(parameters);
   c_.sums->train_head(parameters, gradients, pass, normed_TD);
+  c_.sums->finish_head_gradient(normed_TD, activations_.final_norm(shape_).output);
+  for (std::int64_t i = 0; i < shape_.mtp_layers; ++i) {
+    const auto index = static_cast<std::size_t>(i);
+    Pass ahead = pass;
+    ahead.targets = pass.ahead[index].targets;
+    ahead.gradient_scale = pass.ahead[index].gradient_scale;
+    ahead.losses = further_losses(i);
+    HeadParameters to = gradients;
+    to.adds = true;
+    c_.sums->train_head(
+        parameters, to, ahead,
+        rows(activations_.predictions[index].output, shape_.tokens(), shape_.width));
+  }
+  if (shape_.mtp_layers == 0) finish_train(parameters, gradients);
+}
+
+Tensor Head::further_losses(std::int64_t index) const {
+  return activations_.further_losses_T.tensor().part(index * shape_.tokens(), shape_.tokens());
+}
+
+void Head::finish_train(const HeadParameters& parameters, const HeadParameters& gradients) {
   const SiteTensors site = activations_.final_norm(shape_);
-  c_.sums->finish_head_gradient(normed_TD, site.output);
   const Affine final_norm = norm_gradients(parameters.final_norm, gradients.final_norm);
   kernels::norm_backward(compute_, {.shape = shape_.norm_shape(),
                                     .residual = c_.residual_TD(shape_.num_layers),

@@ -17,7 +17,10 @@ class Head : protected Part {
   /// Losses only.
   void evaluate(const HeadParameters& parameters, const Pass& pass);
   /// Losses, and the gradients of the head's parameters and of the last block's output.
+  /// With multi-token prediction, also the losses of its outputs, in whose place their gradients
+  /// are afterwards; the last gradient is then `finish_train`'s.
   void train(const HeadParameters& parameters, const HeadParameters& gradients, const Pass& pass);
+  void finish_train(const HeadParameters& parameters, const HeadParameters& gradients);
   /// Logits of the last pass's tokens [first, first + count), in the logits buffer: [count, V],
   /// where V is this rank's part of the vocabulary.
   Tensor logits(const HeadParameters& parameters, std::int64_t first, std::int64_t count);
@@ -25,6 +28,7 @@ class Head : protected Part {
  private:
   /// The head's input, for all tokens.
   Tensor final_norm(const HeadParameters& parameters);
+  Tensor further_losses(std::int64_t index) const;
 };
 
 }  // namespace sherd::model

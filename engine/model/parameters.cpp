@@ -12,7 +12,7 @@ namespace {
 class TableBuilder {
  public:
   explicit TableBuilder(const ModelShape& shape)
-      : shape_(shape), units_at_(static_cast<std::size_t>(shape.num_layers), 0) {}
+      : shape_(shape), units_at_(static_cast<std::size_t>(shape.num_blocks()), 0) {}
 
   void begin_unit(std::string name, UnitClass unit_class, UnitId id) {
     units_.push_back({std::move(name), unit_class, {}, id});
@@ -81,6 +81,12 @@ class TableBuilder {
   }
   /// Parameters of units that aren't in the table have numbers, too.
   void skip(std::uint32_t parameters) { next_ += parameters; }
+  /// Moves the last unit but `count` behind these.
+  void move_before_last(std::size_t count) {
+    std::rotate(units_.end() - static_cast<std::ptrdiff_t>(count) - 1,
+                units_.end() - static_cast<std::ptrdiff_t>(count), units_.end());
+  }
+  std::size_t size() const { return units_.size(); }
   std::vector<UnitSpec> take() { return std::move(units_); }
 
  private:
@@ -142,7 +148,7 @@ class Skipped {
 };
 
 std::vector<bool> layers_among(const ModelShape& shape, std::span<const UnitId> ids) {
-  std::vector<bool> layers(static_cast<std::size_t>(shape.num_layers), false);
+  std::vector<bool> layers(static_cast<std::size_t>(shape.num_blocks()), false);
   for (const UnitId& id : ids) {
     if (id.role == UnitRole::kLayer) layers[static_cast<std::size_t>(id.layer)] = true;
   }
@@ -175,6 +181,15 @@ std::vector<UnitSpec> table_with(const ModelShape& shape, const std::vector<bool
     table.matrix("head.weight", shape.vocab_size, shape.width, shape.init_std);
     if (shape.biases.head) table.vector("head.bias", shape.vocab_size);
   }
+  const std::size_t units_before = table.size();
+  for (std::int64_t i = shape.num_layers; i < shape.num_blocks(); ++i) {
+    if (!has[static_cast<std::size_t>(i)]) continue;
+    table.begin_layer(i);
+    for (const Site& site : block_sites(shape, i)) {
+      table.site(fmt::format("block.{}.", i), site, table.parameters_of(id_of(i, site.part)));
+    }
+  }
+  if (!shape.tied) table.move_before_last(table.size() - units_before);
   for (std::int64_t i = 0; i < shape.num_layers; ++i) {
     if (!has[static_cast<std::size_t>(i)]) {
       table.skip(skipped.of_adapters(i));
@@ -202,7 +217,7 @@ std::int64_t count_parameters(const ModelShape& shape, const Counts& counts) {
 }  // namespace
 
 std::vector<UnitSpec> parameter_table(const ModelShape& shape) {
-  return table_with(shape, std::vector<bool>(static_cast<std::size_t>(shape.num_layers), true));
+  return table_with(shape, std::vector<bool>(static_cast<std::size_t>(shape.num_blocks()), true));
 }
 
 std::vector<UnitSpec> parameter_table(const ModelShape& shape, std::span<const UnitId> ids) {
@@ -269,7 +284,7 @@ std::int64_t num_trained_parameters(const ModelShape& shape) {
 
 std::int64_t num_active_parameters(const ModelShape& shape) {
   std::int64_t idle = 0;
-  for (std::int64_t layer = 0; layer < shape.num_layers; ++layer) {
+  for (std::int64_t layer = 0; layer < shape.num_blocks(); ++layer) {
     for (const Site& site : block_sites(shape, layer)) {
       if (site.id != SiteId::kExpertsUp && site.id != SiteId::kExpertsDown) continue;
       const std::int64_t of_an_expert =

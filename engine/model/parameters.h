@@ -7,6 +7,9 @@
 ///   block.i.PART the same of the sites in one of ModelShape::layer_parts
 ///   head         final_norm.*, head.weight [V, D], head.bias [V]   (untied)
 ///
+/// Blocks of multi-token prediction come before the head. Their indices follow those of the whole
+/// model without them.
+///
 /// With an adapter, a unit has the parameters of its sites' targets after its own. Their indices
 /// follow those of the whole model, so the model's initial values are the same with and without
 /// adapter.

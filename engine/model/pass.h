@@ -1,10 +1,20 @@
 /// One forward, or forward and backward, of one micro-batch.
 #pragma once
 
+#include <vector>
+
 #include "core/tensor.h"
 #include "kernels/documents.h"
 
 namespace sherd::model {
+
+/// Of a layer of multi-token prediction: the token at each position's depth ahead, and its own
+/// target, i32 [T].
+struct TokensAhead {
+  ConstTensor inputs, targets;
+  /// Loss scale times the coefficient of these losses / number of their targets in the whole step.
+  float gradient_scale = 0.0f;
+};
 
 /// The inputs of one pass over one micro-batch.
 struct Pass {
@@ -36,6 +46,10 @@ struct Pass {
   /// i32 [L, E + 1], for losses that count the previous step's choices (kernels/router.h). Empty:
   /// routers count those of the micro-batch.
   ConstTensor previous_counts{};
+  /// In training, for each of ModelShape::mtp_layers.
+  std::vector<TokensAhead> ahead{};
+  /// Where losses are written instead of Activations::losses_T.
+  Tensor losses{};
 };
 
 }  // namespace sherd::model

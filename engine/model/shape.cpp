@@ -101,7 +101,9 @@ std::int64_t ModelShape::position_gap() const {
   return position_runs() == 1 ? 0 : last.first - first.first - first.count;
 }
 
+// A layer of multi-token prediction is of the last layer's kind.
 LayerKind ModelShape::layer(std::int64_t block) const {
+  if (mtp_layers > 0) block = std::min(block, num_layers - 1);
   if (!layer_kinds.empty()) {
     return layer_kinds[static_cast<std::size_t>(block) % layer_kinds.size()];
   }
@@ -201,6 +203,10 @@ std::vector<std::int64_t> ModelShape::layers_of_each_kind() const {
   std::vector<std::int64_t> layers(static_cast<std::size_t>(std::min(num_layers, period)));
   std::iota(layers.begin(), layers.end(), 0);
   return layers;
+}
+
+std::int64_t ModelShape::num_further_losses() const {
+  return mtp_layers > 0 ? mtp_layers : z_loss > 0.0 || teacher ? 1 : 0;
 }
 
 std::int64_t ModelShape::largest_ffn_width() const {

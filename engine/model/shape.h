@@ -167,6 +167,7 @@ void set_latent_attention(ModelShape& shape, const LatentShape& latent);
 /// If tensor ranks cut matrices, heads, feed-forward width and vocabulary are those of `part`.
 struct ModelShape {
   std::int64_t num_layers = 0;     ///< L
+  std::int64_t mtp_layers = 0;     ///< of multi-token prediction, in addition: prediction.h
   std::int64_t width = 0;          ///< D
   std::int64_t query_heads = 0;    ///< H
   std::int64_t kv_heads = 0;       ///< G
@@ -209,6 +210,7 @@ struct ModelShape {
   AdapterShape adapter;
   std::vector<std::string> frozen{};  ///< full names of what isn't trained, ascending; no adapter
   double z_loss = 0.0;                ///< of the output logits: coefficient; 0: none
+  double mtp_loss = 0.0;              ///< of the mean of the predictions' losses: coefficient
   kernels::TeacherForm teacher{};     ///< of distillation, in training; not with a z-loss
   bool max_attention_logit = false;   ///< attention also finds each head's largest logit
   /// The most logits at a time on a CPU, but at least those of 64 tokens. 128 MiB of f32: the
@@ -220,14 +222,16 @@ struct ModelShape {
   ExpertPart expert{};
 
   std::int64_t tokens() const { return sequences * seq_length; }
-  /// The gradient is also that of z-losses, or of divergences from a teacher.
-  bool has_further_losses() const { return z_loss > 0.0 || teacher; }
+  /// The gradient is also that of z-losses, of divergences from a teacher, or of losses of
+  /// multi-token prediction: this many for each token.
+  std::int64_t num_further_losses() const;
+  bool has_further_losses() const { return num_further_losses() > 0; }
+  std::int64_t num_blocks() const { return num_layers + mtp_layers; }  ///< those of prediction last
   bool sequence_parallel() const { return part.is_cut() && part.sequence_parallel; }
   /// Number of consecutive tokens whose residual stream is on this rank; all tokens without
   /// sequence parallelism. If ranks can't share the tokens evenly, rows of zeros follow the last
   /// one.
-  std::int64_t residual_tokens() const;
-  std::int64_t first_residual_token() const;
+  std::int64_t residual_tokens() const, first_residual_token() const;
   std::int64_t whole_seq_length() const { return seq_length * context.degree; }
   /// The runs of positions of a sequence on this rank, in order: one, or two in a ring.
   int position_runs() const { return context.passes_keys() ? 2 : 1; }
@@ -297,8 +301,7 @@ struct ModelShape {
   /// Whether sums over heads, feed-forward columns or logits are sums of several ranks' parts, or
   /// computed as if they were.
   bool in_parts() const { return part.is_cut() || part.has_canonical_sums(); }
-  std::int64_t all_query_heads() const;
-  std::int64_t all_kv_heads() const;
+  std::int64_t all_query_heads() const, all_kv_heads() const;
   /// Rows of the vocabulary in one group of a canonical sum.
   std::int64_t vocabulary_group() const {
     return (whole_vocab_size() + kSumGroups - 1) / kSumGroups;
@@ -326,7 +329,6 @@ struct ModelShape {
   }
   LayerKind layer(std::int64_t block) const;
 
-  /// The shape for the attention kernels.
   kernels::AttentionShape attention(std::int64_t block) const;
   kernels::AttentionShape cached_attention(std::int64_t block) const;
   kernels::NormShape norm_shape() const;
@@ -337,8 +339,7 @@ struct ModelShape {
   kernels::RouterShape router() const;
   /// Experts of a layer on this rank.
   std::int64_t held_experts() const { return moe.experts / expert.degree; }
-  /// For the kernels: all experts of a layer, and those on this rank with the rows that all ranks
-  /// send.
+  /// All experts of a layer, and those on this rank with the rows that all ranks send.
   kernels::ExpertsShape experts() const;
   kernels::ExpertsShape owned_experts() const;
   kernels::LogitsForm logits_form() const;

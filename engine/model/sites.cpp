@@ -218,6 +218,15 @@ void add_experts(const ModelShape& shape, std::int64_t layer, std::vector<Site>&
   if (shape.norm_after()) sites.push_back(norm_after(shape, SiteId::kMlpNorm, "mlp.norm"));
 }
 
+// The norms of multi-token prediction keep nothing here.
+Site prediction_norm(const ModelShape& shape, SiteId id, const char* name) {
+  return {.id = id,
+          .name = name,
+          .weight = Weight::kNorm,
+          .rows = shape.width,
+          .bias = shape.norm_bias()};
+}
+
 int part_of(const ModelShape& shape, SiteId site) {
   for (std::size_t i = 0; i < shape.layer_parts.size(); ++i) {
     if (std::ranges::count(shape.layer_parts[i].sites, site) > 0) return static_cast<int>(i) + 1;
@@ -234,6 +243,12 @@ std::vector<LayerPart> expert_parts() {
 
 std::vector<Site> block_sites(const ModelShape& shape, std::int64_t layer) {
   std::vector<Site> sites;
+  const bool predicts = layer >= shape.num_layers && shape.mtp_layers > 0;
+  if (predicts) {
+    sites.push_back(prediction_norm(shape, SiteId::kMtpEmbeddingNorm, "mtp.embedding_norm"));
+    sites.push_back(prediction_norm(shape, SiteId::kMtpHiddenNorm, "mtp.hidden_norm"));
+    sites.push_back(matrix(SiteId::kMtpProjection, "mtp.projection", shape.width, 2 * shape.width));
+  }
   add_attention(shape, layer, sites);
   if (shape.has_mlp(layer)) {
     if (!shape.parallel()) {
@@ -245,6 +260,7 @@ std::vector<Site> block_sites(const ModelShape& shape, std::int64_t layer) {
     }
     (shape.has_experts(layer) ? add_experts : add_mlp)(shape, layer, sites);
   }
+  if (predicts) sites.push_back(prediction_norm(shape, SiteId::kMtpNorm, "mtp.norm"));
   for (Site& site : sites) site.part = part_of(shape, site.id);
   return sites;
 }

@@ -40,6 +40,11 @@
 ///   moe.experts.up    [E U, D]              nothing: recomputed                all
 ///   moe.experts.down  [E D, F]                                                 all
 ///
+/// A layer of multi-token prediction (prediction.h) also has, before and after its block, weights
+/// whose outputs are in PredictionBuffers:
+///
+///   mtp.embedding_norm [D], mtp.hidden_norm [D], mtp.projection [D, 2 D]; mtp.norm [D]
+///
 /// Layers differ (LayerKind): F is the layer's own. A layer without an MLP has none of the sites
 /// from `middle` on.
 #pragma once
@@ -77,8 +82,12 @@ enum class SiteId : int {
   kExpertsUp,
   kExpertsDown,
   kSharedGate,
+  kMtpEmbeddingNorm,
+  kMtpHiddenNorm,
+  kMtpProjection,
+  kMtpNorm,
 };
-inline constexpr std::size_t kNumSites = 24;
+inline constexpr std::size_t kNumSites = 28;
 
 /// One value for each site of a block; sites that it doesn't have stay empty.
 template <class T>

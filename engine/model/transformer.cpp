@@ -14,7 +14,8 @@ Transformer::Transformer(const ModelShape& shape, Allocator& memory, Stream& com
       computation_(shape, memory, compute, collectives, part),
       embedding_(computation_),
       block_(computation_),
-      head_(computation_) {
+      head_(computation_),
+      prediction_(computation_) {
   fill_rotary_tables(planned_table_positions_);
 }
 

@@ -21,6 +21,7 @@
 #include "engine/model/block.h"
 #include "engine/model/embedding.h"
 #include "engine/model/head.h"
+#include "engine/model/prediction.h"
 
 namespace sherd::model {
 
@@ -83,11 +84,18 @@ class Transformer {
     embedding_.backward(gradients, pass, add_to_tokens);
   }
 
+  /// Multi-token prediction, between the last block and the head, and back.
+  Prediction& prediction() { return prediction_; }
+  /// The end of head_train, after the backward of predictions; without these part of it.
+  void head_finish(const HeadParameters& parameters, const HeadParameters& gradients) {
+    head_.finish_train(parameters, gradients);
+  }
+
   /// The gradient of the residual stream at the backward's current position, [T, D]: what a
   /// pipeline rank sends on or has received.
   Tensor residual_gradient() const;
   /// The residual stream before a block, or after the last block on this rank.
-  Tensor residual_TD(std::int64_t block) const { return computation_.residual_TD(block); }
+  Tensor residual_TD(std::int64_t layer) const { return computation_.residual_TD(layer); }
   /// Sets where the last block on this rank writes its output.
   void write_output_to(const Tensor& out_TD) { computation_.output_TD = out_TD; }
   /// A slot of the residual stream; Activations::residual_TD.
@@ -95,8 +103,8 @@ class Transformer {
 
   /// The last pass's loss of every token, f32 [T], in device memory.
   const Tensor& losses() const { return computation_.activations.losses_T.tensor(); }
-  /// In training with ModelShape::z_loss: the last pass's z-losses of its tokens, the coefficient
-  /// included; `losses` is without them.
+  /// In training with ModelShape::has_further_losses: those of the last pass's tokens, z-losses with
+  /// the coefficient; `losses` is without them. Of multi-token prediction, layer after layer.
   const Tensor& further_losses() const {
     return computation_.activations.further_losses_T.tensor();
   }
@@ -116,6 +124,7 @@ class Transformer {
   Embedding embedding_;
   Block block_;
   Head head_;
+  Prediction prediction_;
 };
 
 }  // namespace sherd::model

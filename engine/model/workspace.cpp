@@ -39,6 +39,7 @@ std::int64_t workspace_bytes(const ModelShape& shape, const kernels::ComputeDevi
     matmuls.push_back({tokens, shape.width, shape.up_width(layer)});
     matmuls.push_back({tokens, shape.ffn_width_of(layer), shape.width});
   }
+  if (shape.mtp_layers > 0) matmuls.push_back({tokens, 2 * shape.width, shape.width});
   const auto cover = [&](const kernels::LinearShape& matmul) {
     bytes =
         std::max(bytes, kernels::linear_workspace_bytes(matmul, shape.dtype, DType::kF32, device));

@@ -17,7 +17,7 @@ std::optional<ExpertPlan> expert_plan(const TrainingOptions& options, const shar
   if (!shape.expert.is_cut()) return std::nullopt;
   const kernels::ExpertsShape owned = shape.owned_experts();
   ExpertPlan plan{.ranks = shape.expert.degree,
-                  .layers = shape.num_mixtures(0, shape.num_layers),
+                  .layers = shape.num_mixtures(0, shape.num_blocks()),
                   .rows = shape.tokens() * shape.moe.per_token,
                   .buffer_rows = owned.buffer_rows};
   const std::int64_t most = owned.tokens * owned.per_token;

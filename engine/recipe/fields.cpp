@@ -336,7 +336,6 @@ const std::vector<Field> kFields = {
     {MUST_MATCH(powersgd.start_step), .fallback = value("10"), .range = between(0, 1e12), .help = "Steps before it add whole gradients. A tenth of the run is usual."},
     {MUST_MATCH(powersgd.min_compression_rate), .fallback = value("2"), .range = {.min = 1, .max = 1e6}, .help = "A parameter is sent whole unless its factors have this many times fewer elements."},
     {MUST_MATCH(powersgd.seed), .fallback = value("0"), .range = between(0, 4294967295.0), .help = "Of the random vectors with which factors begin."},
-
     {MUST_MATCH(dgc.compress_ratio), .fallback = value("0"), .range = {.min = 0, .max = 1, .below_max = true}, .help = "Replicas (parallelism.data_parallel_replicate_degree) exchange this fraction of what their gradients add up to, the largest elements, and keep the rest (deep gradient compression, docs/dgc.md). SGD only; 0.001 is usual. 0: they add the gradients."},
     {MUST_MATCH(dgc.sample_ratio), .fallback = value("0.01"), .range = {.min = 0, .max = 1, .above_min = true}, .help = "The fraction of elements by which the threshold of the largest ones is estimated. 1: it is exact."},
     {MUST_MATCH(dgc.compress_lower_bound), .fallback = value("0.8"), .range = {.min = 0, .max = 1, .above_min = true, .as_float = true}, .help = "If fewer than this times the wanted elements reach the threshold, it is multiplied by it."},
@@ -348,6 +347,8 @@ const std::vector<Field> kFields = {
     {MUST_MATCH(dgc.clip_threshold), .fallback = value("1"), .range = kPositiveFloat, .help = "Of clip."},
     {MUST_MATCH(dgc.momentum_correction), .fallback = value("true"), .help = "Add up what momentum makes of gradients, on each replica. The optimizer then has no momentum of its own. false: add up the gradients."},
     {MUST_MATCH(dgc.momentum_masking), .fallback = value("true"), .help = "An element that was sent loses its momentum on that replica."},
+    {MUST_MATCH(mtp.num_layers), .fallback = value("0"), .range = between(0, 16), .help = "Layers of multi-token prediction after the model's (docs/mtp.md): in training, each predicts one more token. 0: none."},
+    {MAY_CHANGE(mtp.loss_scaling_factor), .fallback = value("0.1"), .range = kFloatFromZero, .help = "The mean of these layers' losses times this is added to the loss."},
 };
 
 const std::vector<Block> kBlocks = {
@@ -376,6 +377,7 @@ const std::vector<Block> kBlocks = {
     {"diloco", "Replicas that train apart (docs/local_updates.md)."},
     {"powersgd", "Low-rank sums of gradients over replicas (docs/power_sgd.md)."},
     {"dgc", "Sparse sums of gradients over replicas (docs/dgc.md)."},
+    {"mtp", "Multi-token prediction (docs/mtp.md)."},
 };
 // clang-format on
 

@@ -177,6 +177,8 @@ constexpr ForeignKey kForeignKeys[] = {
     {"router_aux_loss_coef", "moe.balance_loss", "a coefficient c of transformers is as strong as c x experts_per_token / (layers with experts) here."},
     {"moe_aux_loss_coeff aux_loss_alpha aux_loss_coef load_balance_loss_weight", "moe.balance_loss"},
     {"router_z_loss_coef moe_z_loss_coeff", "moe.z_loss"},
+    {"mtp_num_layers num_mtp_layers num_nextn_predict_layers num_mtp_modules", "mtp.num_layers"},
+    {"mtp_loss_scaling_factor mtp_loss_weight mtp_loss_multiplier mtp_loss_coef", "mtp.loss_scaling_factor"},
     {"moe_router_enable_expert_bias", "moe.correction_bias"},
     {"moe_router_bias_update_rate load_balance_coeff bias_update_speed", "moe.bias_update_rate"},
     {"moe_expert_capacity_factor moe_token_drop_policy capacity_factor", "", "no token is dropped; moe.buffer_rows bounds memory."},

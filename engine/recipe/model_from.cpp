@@ -128,10 +128,10 @@ bool take_model_from(Resolution& recipe) {
                             config.path, config.codes.mxfp4 ? 4 : 8,
                             name_of(config.dtype.value_or(DType::kF32))));
   }
-  if (config.prediction_layers > 0) {
+  if (config.prediction_layers > 0 && !recipe.values().mtp.active()) {
     recipe.note(
         fmt::format("{}: {} layer{} for multi-token prediction, if the folder has {}, {} "
-                    "neither read nor exported",
+                    "neither read nor exported (mtp.num_layers)",
                     config.path, config.prediction_layers, config.prediction_layers == 1 ? "" : "s",
                     config.prediction_layers == 1 ? "it" : "them",
                     config.prediction_layers == 1 ? "is" : "are"));

@@ -32,6 +32,7 @@
 #include "engine/recipe/hook_keys.h"
 #include "engine/recipe/lists.h"
 #include "engine/recipe/moe_keys.h"
+#include "engine/recipe/mtp_keys.h"
 #include "engine/recipe/preference_keys.h"
 #include "engine/schedule/order.h"
 #include "optim/average_options.h"
@@ -64,10 +65,8 @@ struct Recipe {
 
   struct Model {
     std::string from;  ///< a Hugging Face folder; empty: the keys below alone
-    std::int64_t num_layers = 0;
-    std::int64_t hidden_size = 0;
-    std::int64_t num_attention_heads = 0;
-    std::int64_t num_kv_heads = 0;
+    std::int64_t num_layers = 0, hidden_size = 0;
+    std::int64_t num_attention_heads = 0, num_kv_heads = 0;
     std::int64_t ffn_hidden_size = 0;
     std::int64_t vocab_size = 0;
     std::int64_t max_seq_length = 0;
@@ -303,6 +302,7 @@ struct Recipe {
   DilocoKeys diloco;
   PowerSgdKeys powersgd;
   DgcKeys dgc;
+  MtpKeys mtp;
 
   /// Parts into which ranks divide a batch. Ranks that hold parts of one model copy share a batch
   /// part.

@@ -6,6 +6,7 @@
 #include "core/byte_size.h"
 #include "core/error.h"
 #include "engine/recipe/compression_rules.h"
+#include "engine/recipe/mtp_rules.h"
 #include "engine/recipe/resolution.h"
 #include "engine/recipe/uses.h"
 
@@ -273,6 +274,7 @@ void check_training(Resolution& recipe) {
   check_distillation(recipe);
   check_diloco(recipe);
   check_compression(recipe);
+  check_mtp(recipe);
   check_servers(recipe);
   check_checkpoints(recipe);
   check_rewinds(recipe);

@@ -277,9 +277,9 @@ const Use kUses[] = {
     {"zero_optimization.reshard_after_forward", kAtStage3, at_stage_3},
     {"zero_optimization.shard_optimizer_over_replicas", "with data_parallel_replicate_degree",
      [](R r) { return r.parallelism.data_parallel_replicate_degree > 1; }},
-
     {"zero_optimization.offload_path", "with state or activations on disk", has_files},
     {"zero_optimization.offload_buffer_mib", kWithOffload, offloads},
+    {"mtp.loss_scaling_factor", "with num_layers", active<&Recipe::mtp>},
     {"mixed_precision.allow_tf32", kOnGpus, on_gpus},
     {"mixed_precision.replica_reduce_dtype", "with several batch_groups, and no diloco",
      [](R r) { return r.parallelism.batch_groups > 1 && !r.diloco.active(); }},

@@ -144,6 +144,7 @@ void EventFile::write(const StepMetrics& metrics) {
   if (metrics.teacher_divergence) {
     scalars.emplace_back("train/teacher_divergence", *metrics.teacher_divergence);
   }
+  if (metrics.mtp_loss) scalars.emplace_back("train/mtp_loss", *metrics.mtp_loss);
   for (const auto& [name, value] : metrics.preference) scalars.emplace_back("train/" + name, value);
   if (const auto& logits = metrics.attention_logits) {
     scalars.emplace_back("train/max_attention_logit", logits->largest);

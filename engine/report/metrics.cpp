@@ -81,6 +81,7 @@ std::string to_json(const StepMetrics& metrics) {
   for (const auto& [name, loss] : metrics.source_losses) put(line, "loss/" + name, loss);
   if (metrics.z_loss) put(line, "z_loss", *metrics.z_loss);
   if (metrics.teacher_divergence) put(line, "teacher_divergence", *metrics.teacher_divergence);
+  if (metrics.mtp_loss) put(line, "mtp_loss", *metrics.mtp_loss);
   for (const auto& [name, value] : metrics.preference) put(line, name, value);
   if (const auto& logits = metrics.attention_logits) {
     put(line, "max_attention_logit", logits->largest);

@@ -68,7 +68,8 @@
 ///
 /// With training.z_loss_multiplier, a step's line also has "z_loss", which the gradient has in
 /// addition to the loss. With a teacher, it has "teacher_divergence", the mean of kernels/teacher.h's
-/// divergence; "loss" is the text's own part, without weights. With metrics.log_max_attention_logit or QK-clip, it also has the step's
+/// divergence; "loss" is the text's own part, without weights. With multi-token prediction, it has
+/// "mtp_loss", the mean of its layers' losses, which aren't part of "loss". With metrics.log_max_attention_logit or QK-clip, it also has the step's
 /// largest attention score with its layer and head, and the largest of each layer:
 ///
 ///    "max_attention_logit":12.5,"max_attention_logit_layer":1,"max_attention_logit_head":3,
@@ -158,6 +159,7 @@ struct StepMetrics {
   std::vector<std::pair<std::string, double>> source_losses{};
   std::optional<double> z_loss{};  ///< of the output logits
   std::optional<double> teacher_divergence{};
+  std::optional<double> mtp_loss{};
   std::vector<std::pair<std::string, double>> preference{};  ///< with a loss on answers
   /// The largest attention score, its layer and head, and the largest of each layer.
   struct AttentionLogits {

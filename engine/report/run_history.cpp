@@ -31,6 +31,7 @@ constexpr Column kOfSomeRuns[] = {
     {"balance_loss", &RunHistory::balance_loss},
     {"z_loss", &RunHistory::z_loss},
     {"teacher_divergence", &RunHistory::teacher_divergence},
+    {"mtp_loss", &RunHistory::mtp_loss},
     {"max_attention_logit", &RunHistory::max_attention_logit},
     {"data_wait_ms", &RunHistory::data_wait_ms},
 };

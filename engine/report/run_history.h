@@ -24,8 +24,8 @@ using Curve = std::vector<CurvePoint>;
 struct RunHistory {
   Curve loss, val_loss, grad_norm, lr, tokens_per_s, exposed_comm_ms, memory;
   /// Those that a run may lack: of a model with experts, with a z-loss, with a
-  /// teacher, and of attention scores.
-  Curve balance_loss, z_loss, teacher_divergence, max_attention_logit;
+  /// teacher, with multi-token prediction, and of attention scores.
+  Curve balance_loss, z_loss, teacher_divergence, mtp_loss, max_attention_logit;
   Curve data_wait_ms{};                          ///< later programs report it
   std::map<std::string, Curve> source_losses{};  ///< of the training, by source of the data
   /// By validation set, if there are several; "the average of the weights", if that was evaluated.

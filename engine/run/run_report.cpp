@@ -105,6 +105,7 @@ constexpr std::array kPictures = {
     Picture{"Z-loss", &RunHistory::z_loss, plain, false, false, true},
     Picture{"Divergence from the teacher", &RunHistory::teacher_divergence, plain, false, false,
             true},
+    Picture{"Loss of multi-token prediction", &RunHistory::mtp_loss, plain, false, false, true},
     Picture{"Largest attention logit", &RunHistory::max_attention_logit, plain, false, false, true},
     Picture{"Learning rate", &RunHistory::lr, plain, true},
     Picture{"Tokens per second", &RunHistory::tokens_per_s, human_rate, true},

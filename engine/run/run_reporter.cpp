@@ -158,6 +158,7 @@ StepMetrics RunReporter::metrics_of(std::int64_t step, const StepResult& result,
   if (result.stability) {
     line.z_loss = result.stability->z_loss;
     line.teacher_divergence = result.stability->teacher_divergence;
+    line.mtp_loss = result.stability->mtp_loss;
     line.attention_logits = attention_logits(*result.stability);
   }
   if (result.preference) line.preference = engine::metrics_of(*result.preference);

@@ -20,6 +20,15 @@ std::int64_t documents_numel(std::int64_t tokens) {
 }
 
 constexpr const char* kTeacher = ".teacher";
+constexpr const char* kAhead = ".ahead";
+
+std::vector<Tensor> ahead_tensors(const Tensor& all, std::int64_t tokens) {
+  std::vector<Tensor> tensors;
+  for (std::int64_t begin = 0; begin < all.numel; begin += tokens) {
+    tensors.push_back(all.part(begin, tokens));
+  }
+  return tensors;
+}
 
 // One buffer: ids, then the bits of probabilities.
 std::pair<Tensor, Tensor> teacher_tensors(const Tensor& all) {
@@ -54,6 +63,10 @@ std::vector<BufferSpec> training_batch_buffers(const std::string& name,
     specs.push_back({name + kTeacher, Category::kData, DType::kI32,
                      2 * options.model.tokens() * top, phases, Home::kMirrored});
   }
+  if (const std::int64_t layers = options.model.mtp_layers; layers > 0) {
+    specs.push_back({name + kAhead, Category::kData, DType::kI32,
+                     2 * layers * options.model.tokens(), phases, Home::kMirrored});
+  }
   return specs;
 }
 
@@ -67,8 +80,10 @@ OwnPositions::OwnPositions(const TrainingOptions& options, const sharding::Rank&
 
 void OwnPositions::move_to_front(const data::Batch& batch) const {
   if (degree_ == 1) return;
-  for (const Tensor& tokens : {batch.inputs, batch.targets, batch.positions, batch.teacher_ids,
-                               batch.teacher_probabilities}) {
+  std::vector<Tensor> all = {batch.inputs, batch.targets, batch.positions, batch.teacher_ids,
+                             batch.teacher_probabilities};
+  all.insert(all.end(), batch.ahead.begin(), batch.ahead.end());
+  for (const Tensor& tokens : all) {
     if (!tokens) continue;  // without documents apart, without a teacher
     const std::int64_t width = tokens.numel / batch.inputs.numel;
     auto* words = static_cast<std::uint32_t*>(tokens.data);
@@ -91,6 +106,7 @@ TokenBatch OwnPositions::of(TokenBatch batch) const {
   batch.teacher_ids = batch.teacher_ids.part(0, batch.teacher_ids.numel / degree_);
   batch.teacher_probabilities =
       batch.teacher_probabilities.part(0, batch.teacher_probabilities.numel / degree_);
+  for (Tensor& ahead : batch.ahead) ahead = ahead.part(0, own);
   return batch;
 }
 
@@ -126,12 +142,15 @@ TokenBatch first_tokens(TokenBatch batch, std::int64_t tokens) {
 BatchBuffers::BatchBuffers(const sharding::Rank& rank, const std::vector<BufferSpec>& specs)
     : inputs_(rank, specs[0]), targets_(rank, specs[1]) {
   for (const BufferSpec& spec : std::span(specs).subspan(2)) {
-    (spec.name.ends_with(kTeacher) ? teacher_ : documents_) = {rank, spec};
+    (spec.name.ends_with(kTeacher) ? teacher_
+     : spec.name.ends_with(kAhead) ? ahead_
+                                   : documents_) = {rank, spec};
   }
 }
 
 data::Batch BatchBuffers::host() const {
   data::Batch batch{inputs_.host(), targets_.host()};
+  if (ahead_.device()) batch.ahead = ahead_tensors(ahead_.host(), batch.inputs.numel);
   if (teacher_.device()) {
     std::tie(batch.teacher_ids, batch.teacher_probabilities) = teacher_tensors(teacher_.host());
   }
@@ -145,6 +164,7 @@ data::Batch BatchBuffers::host() const {
 
 TokenBatch BatchBuffers::device() const {
   TokenBatch batch{inputs_.device(), targets_.device()};
+  if (ahead_.device()) batch.ahead = ahead_tensors(ahead_.device(), batch.inputs.numel);
   if (teacher_.device()) {
     std::tie(batch.teacher_ids, batch.teacher_probabilities) = teacher_tensors(teacher_.device());
   }
@@ -159,6 +179,7 @@ void BatchBuffers::to_device(Stream& stream) const {
   targets_.to_device(stream);
   if (documents_.device()) documents_.to_device(stream);
   if (teacher_.device()) teacher_.to_device(stream);
+  if (ahead_.device()) ahead_.to_device(stream);
 }
 
 }  // namespace sherd::engine

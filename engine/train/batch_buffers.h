@@ -15,7 +15,8 @@ namespace sherd::engine {
 /// `{name}.inputs`, `{name}.targets`, and with separate documents `{name}.documents`.
 std::vector<BufferSpec> batch_buffers(const std::string& name, const TrainingOptions& options,
                                       Phases phases);
-/// The same for a training step: with a teacher also `{name}.teacher`.
+/// The same for a training step: with a teacher also `{name}.teacher`, with multi-token prediction
+/// `{name}.ahead`.
 std::vector<BufferSpec> training_batch_buffers(const std::string& name,
                                                const TrainingOptions& options, Phases phases);
 
@@ -55,7 +56,7 @@ class BatchBuffers {
   void to_device(Stream& stream) const;
 
  private:
-  sharding::MirroredBuffer inputs_, targets_, documents_, teacher_;
+  sharding::MirroredBuffer inputs_, targets_, documents_, teacher_, ahead_;
 };
 
 }  // namespace sherd::engine

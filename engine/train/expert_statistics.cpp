@@ -12,7 +12,7 @@ namespace {
 constexpr const char* kStatisticsName = "expert counts";
 
 std::int64_t numel_of(const TrainingOptions& options) {
-  return options.model.num_layers * (options.model.moe.experts + 2);
+  return options.model.num_blocks() * (options.model.moe.experts + 2);
 }
 
 BufferSpec totals_buffer(const TrainingOptions& options) {
@@ -29,7 +29,7 @@ BufferSpec previous_buffer(const TrainingOptions& options) {
   return {"expert_counts_before",
           Category::kWorkspace,
           DType::kI32,
-          options.model.num_layers * (options.model.moe.experts + 1),
+          options.model.num_blocks() * (options.model.moe.experts + 1),
           kAlways,
           Home::kMirrored};
 }
@@ -128,7 +128,7 @@ std::shared_ptr<const ExpertReport> ExpertStatistics::add_up() {
   const auto experts = static_cast<std::size_t>(shape.moe.experts);
   const auto counted = std::make_shared<ExpertReport>();
   ExpertReport& report = *counted;
-  for (std::int64_t layer = 0; layer < shape.num_layers; ++layer) {
+  for (std::int64_t layer = 0; layer < shape.num_blocks(); ++layer) {
     if (!shape.has_experts(layer)) continue;
     const auto* const first = sums.data() + static_cast<std::size_t>(layer) * (experts + 2);
     report.layers.push_back({layer, {first, first + experts}});

@@ -171,6 +171,8 @@ model::ModelShape model_shape(const Recipe& recipe) {
   const Model& m = recipe.model;
   model::ModelShape shape;
   shape.num_layers = m.num_layers;
+  shape.mtp_layers = recipe.mtp.num_layers;
+  shape.mtp_loss = recipe.mtp.loss_scaling_factor;
   shape.width = m.hidden_size;
   shape.query_heads = m.num_attention_heads;
   shape.kv_heads = m.num_kv_heads;
@@ -253,7 +255,7 @@ double flops_per_token(const model::ModelShape& shape) {
   const auto positions = static_cast<double>(shape.seq_length);
   double keys = 0.0;  // that a query sees, on average, in all layers together; a third if forward
   double blocks = 0.0;
-  for (std::int64_t i = 0; i < shape.num_layers; ++i) {
+  for (std::int64_t i = 0; i < shape.num_blocks(); ++i) {
     blocks += flops_of_block(i);
     const kernels::AttentionShape attention = shape.attention(i);
     const auto window = static_cast<double>(attention.window);
@@ -261,7 +263,8 @@ double flops_per_token(const model::ModelShape& shape) {
         attention.windowed() ? window - window * window / (2.0 * positions) : positions / 2.0;
     keys += i < lowest ? seen / 3.0 : seen;
   }
-  return blocks + head + 12.0 * keys * heads_width;
+  const double heads = head * static_cast<double>(1 + shape.mtp_layers);
+  return blocks + heads + 12.0 * keys * heads_width;
 }
 
 }  // namespace sherd::engine

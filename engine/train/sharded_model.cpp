@@ -167,9 +167,10 @@ std::shared_ptr<const ExpertReport> ShardedModel::expert_report() {
   return experts_->add_up();
 }
 
-std::shared_ptr<const StabilityReport> ShardedModel::stability_report(std::int64_t num_targets) {
+std::shared_ptr<const StabilityReport> ShardedModel::stability_report(
+    std::span<const std::int64_t> num_targets) {
   if (!stability_->active()) return nullptr;
-  return stability_->combine(runner_->further_loss_sum(), num_targets);
+  return stability_->combine(runner_->further_loss_sums(), num_targets);
 }
 
 void ShardedModel::correct_router(int unit, const ExpertReport& report) {

@@ -102,9 +102,10 @@ class ShardedModel {
   /// What routers have decided in the last step, over all ranks (expert_statistics.h). A
   /// collective; null and nothing for a model without experts.
   std::shared_ptr<const ExpertReport> expert_report();
-  /// The same for stability_statistics.h, of a step with this many tokens with a target; null and
-  /// nothing if none of it is asked for.
-  std::shared_ptr<const StabilityReport> stability_report(std::int64_t num_targets);
+  /// The same for stability_statistics.h, of a step with these numbers of targets of its further
+  /// losses; null and nothing if none of it is asked for.
+  std::shared_ptr<const StabilityReport> stability_report(
+      std::span<const std::int64_t> num_targets);
   /// After an update with these counts: routers with a bias for their choice correct it, and losses
   /// that count the previous step's choices get them.
   void correct_router(int unit, const ExpertReport& report);

@@ -11,18 +11,19 @@ namespace {
 
 constexpr const char* kName = "stability";
 
-bool has_losses(const TrainingOptions& options) {
-  return options.model.has_further_losses();
+// Numbers of a rank's sums of further losses.
+std::size_t numbers_of_losses(const TrainingOptions& options) {
+  return static_cast<std::size_t>(options.model.num_further_losses()) * ExactSum::kNumbers;
 }
 
 std::int64_t num_heads(const TrainingOptions& options) {
-  return options.model.max_attention_logit ? options.model.num_layers * options.model.query_heads
+  return options.model.max_attention_logit ? options.model.num_blocks() * options.model.query_heads
                                            : 0;
 }
 
-// What a rank sends: the digits of its sum of further losses, then the largest score of every head.
+// What a rank sends: the digits of its sums of further losses, then the largest score of every head.
 int count_of(const TrainingOptions& options) {
-  return (has_losses(options) ? ExactSum::kNumbers : 0) + static_cast<int>(num_heads(options));
+  return static_cast<int>(numbers_of_losses(options)) + static_cast<int>(num_heads(options));
 }
 
 BufferSpec maxima_buffer(const TrainingOptions& options) {
@@ -59,14 +60,15 @@ void StabilityStatistics::begin() {
   if (maxima_) kernels::fill_zero(rank_.compute(), maxima_->device());
 }
 
-std::vector<double> StabilityStatistics::own_numbers(const ExactSum& loss_sum) {
+std::vector<double> StabilityStatistics::own_numbers(std::span<const ExactSum> loss_sums) {
   std::vector<double> own;
-  if (has_losses(options_)) {
+  for (const ExactSum& sum : loss_sums) {
     // Tensor ranks have the same tokens.
-    const ExactSum counted = rank_.contributes_tokens() ? loss_sum : ExactSum();
+    const ExactSum counted = rank_.contributes_tokens() ? sum : ExactSum();
     const ExactSum::Numbers numbers = counted.numbers();
     own.insert(own.end(), numbers.begin(), numbers.end());
   }
+  own.resize(numbers_of_losses(options_));  // zeros of a rank without the head
   if (!maxima_) return own;
   maxima_->to_host(rank_.compute());
   rank_.compute().synchronize();
@@ -78,24 +80,33 @@ std::vector<double> StabilityStatistics::own_numbers(const ExactSum& loss_sum) {
   return own;
 }
 
-std::shared_ptr<const StabilityReport> StabilityStatistics::combine(const ExactSum& loss_sum,
-                                                                    std::int64_t num_targets) {
+std::shared_ptr<const StabilityReport> StabilityStatistics::combine(
+    std::span<const ExactSum> loss_sums, std::span<const std::int64_t> num_targets) {
   if (!active()) return nullptr;
-  const std::size_t first_head = has_losses(options_) ? ExactSum::kNumbers : 0;
+  const std::size_t first_head = numbers_of_losses(options_);
   const auto heads = static_cast<std::size_t>(num_heads(options_));
   std::vector<float> largest(heads, -std::numeric_limits<float>::infinity());
-  ExactSum sum;
+  std::vector<ExactSum> sums(static_cast<std::size_t>(options_.model.num_further_losses()));
   for (const std::span<const double> of_rank :
-       exchange_->all_gather(kName, own_numbers(loss_sum))) {
-    if (has_losses(options_)) sum.add(of_rank.first(first_head));
+       exchange_->all_gather(kName, own_numbers(loss_sums))) {
+    for (std::size_t i = 0; i < sums.size(); ++i) {
+      sums[i].add(of_rank.subspan(i * ExactSum::kNumbers, ExactSum::kNumbers));
+    }
     for (std::size_t i = 0; i < heads; ++i) {
       largest[i] = std::max(largest[i], static_cast<float>(of_rank[first_head + i]));
     }
   }
   const auto report = std::make_shared<StabilityReport>();
-  if (has_losses(options_)) {
-    const double mean = sum.value() / static_cast<double>(std::max<std::int64_t>(num_targets, 1));
-    (options_.model.teacher ? report->teacher_divergence : report->z_loss) = mean;
+  if (!sums.empty()) {
+    double mean = 0.0;
+    for (std::size_t i = 0; i < sums.size(); ++i) {
+      mean += sums[i].value() / static_cast<double>(std::max<std::int64_t>(num_targets[i], 1));
+    }
+    mean /= static_cast<double>(sums.size());
+    const model::ModelShape& shape = options_.model;
+    (shape.mtp_layers > 0 ? report->mtp_loss
+     : shape.teacher      ? report->teacher_divergence
+                          : report->z_loss) = mean;
   }
   const auto per_layer = static_cast<std::ptrdiff_t>(options_.model.query_heads);
   for (auto layer = largest.begin(); layer != largest.end(); layer += per_layer) {

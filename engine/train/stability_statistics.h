@@ -1,5 +1,5 @@
-/// What shows whether a training is stable, found in its steps: the output's z-loss, and the largest
-/// attention score of every head.
+/// What shows whether a training is stable, found in its steps: the output's z-loss or other further
+/// losses, and the largest attention score of every head.
 ///
 /// The first is an exact sum over tokens, the second a maximum over queries: both are the same
 /// however a step's micro-batches are dealt to ranks and micro-steps.
@@ -7,6 +7,7 @@
 
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "core/exact_sum.h"
@@ -21,6 +22,8 @@ struct StabilityReport {
   std::optional<double> z_loss{};
   /// With a teacher: the mean of the divergence (kernels/teacher.h) over the same tokens.
   std::optional<double> teacher_divergence{};
+  /// With multi-token prediction: the mean of its layers' losses, each over its own targets.
+  std::optional<double> mtp_loss{};
   /// [L, H], of all heads: the step's largest attention score, scaled and before the soft cap
   /// (kernels/attention.h, `maxima`); -infinity: no query saw a key. Empty without
   /// ModelShape::max_attention_logit.
@@ -47,12 +50,12 @@ class StabilityStatistics {
   /// For Pass::attention_maxima.
   Tensor maxima() const { return maxima_ ? maxima_->device() : Tensor{}; }
   /// Over all ranks. A collective, at the end of the step; null and nothing unless active.
-  /// `loss_sum`: of this rank's tokens' further losses (ModelShape::has_further_losses).
-  std::shared_ptr<const StabilityReport> combine(const ExactSum& loss_sum,
-                                                 std::int64_t num_targets);
+  /// Of ModelShape::num_further_losses: the sums over this rank's tokens, and the step's targets.
+  std::shared_ptr<const StabilityReport> combine(std::span<const ExactSum> loss_sums,
+                                                 std::span<const std::int64_t> num_targets);
 
  private:
-  std::vector<double> own_numbers(const ExactSum& loss_sum);
+  std::vector<double> own_numbers(std::span<const ExactSum> loss_sums);
 
   const TrainingOptions& options_;
   const sharding::Rank& rank_;

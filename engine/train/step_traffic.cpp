@@ -60,7 +60,7 @@ model::PassCounts pass_counts(const TrainingOptions& options, const RankPipeline
   }
   using schedule::ActionKind;
   const auto lowest = static_cast<int>(model::lowest_trained_block(options.model));
-  counts.of_block.resize(static_cast<std::size_t>(options.model.num_layers));
+  counts.of_block.resize(static_cast<std::size_t>(options.model.num_blocks()));
   std::pair standing(-1, -1);
   for (const schedule::Action& action : pipeline.actions()) {
     const bool is_forward = action.kind == ActionKind::kForward;

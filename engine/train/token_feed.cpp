@@ -1,5 +1,7 @@
 #include "engine/train/token_feed.h"
 
+#include "engine/data/tokens_ahead.h"
+
 namespace sherd::engine {
 
 std::vector<BufferSpec> batch_buffers(const TrainingOptions& options) {
@@ -18,9 +20,10 @@ TokenFeed::TokenFeed(const TrainingOptions& options, const sharding::Rank& rank,
              .world = rank.data_degree(),
              .num_replicas = rank.mesh.degree(sharding::kReplicateAxis)},
       positions_(options, rank),
-      fill_([positions = positions_, fill = std::move(fill)](
+      fill_([positions = positions_, fill = std::move(fill), length = options.model.seq_length](
                 std::int64_t step, std::int64_t micro_step, const data::Batch& batch) {
         fill(step, micro_step, batch);
+        data::fill_tokens_ahead(batch, length);
         positions.move_to_front(batch);
       }) {
   for (std::size_t i = 0; i < places_.size(); ++i) {

@@ -144,7 +144,41 @@ model::Pass TrainingStep::pass_of(std::int64_t step, const TokenBatch& batch) co
       .teacher_ids = batch.teacher_ids,
       .teacher_probabilities = batch.teacher_probabilities,
       .balance_scale = static_cast<float>(
-          scaler_.scale() / static_cast<double>(options_.num_micro_steps * rank_.data_degree()))};
+          scaler_.scale() / static_cast<double>(options_.num_micro_steps * rank_.data_degree())),
+      .ahead = ahead_of(step, batch)};
+}
+
+// What multi-token prediction (engine/model/prediction.h) asks of a step.
+std::int64_t TrainingStep::targets_ahead(std::int64_t step, std::int64_t ahead) const {
+  if (num_targets_ahead) return num_targets_ahead(step, ahead);
+  const std::int64_t length = options_.model.seq_length;
+  return options_.tokens_per_step(rank_.data_degree()) / length * (length - ahead);
+}
+
+std::vector<std::int64_t> TrainingStep::targets_of_further_losses(std::int64_t step) const {
+  const model::ModelShape& shape = options_.model;
+  std::vector<std::int64_t> targets;
+  for (std::int64_t ahead = 1; ahead <= shape.mtp_layers; ++ahead) {
+    targets.push_back(targets_ahead(step, ahead));
+  }
+  if (shape.mtp_layers == 0 && shape.has_further_losses()) targets.push_back(targets_of(step));
+  return targets;
+}
+
+std::vector<model::TokensAhead> TrainingStep::ahead_of(std::int64_t step,
+                                                       const TokenBatch& batch) const {
+  const std::int64_t layers = options_.model.mtp_layers;
+  std::vector<model::TokensAhead> tokens;
+  for (std::int64_t i = 0; i < layers; ++i) {
+    const auto targets = std::max<std::int64_t>(targets_ahead(step, i + 1), 1);
+    const double weight = options_.model.mtp_loss / static_cast<double>(layers);
+    const auto place = static_cast<std::size_t>(2 * i);
+    tokens.push_back({.inputs = batch.ahead.at(place),
+                      .targets = batch.ahead.at(place + 1),
+                      .gradient_scale = static_cast<float>(weight * scaler_.scale() /
+                                                           static_cast<double>(targets))});
+  }
+  return tokens;
 }
 
 TrainingStep::RankStats TrainingStep::own_stats(const StepRequests& asked) {
@@ -232,7 +266,7 @@ TrainingStep::StepStats TrainingStep::reduce_step_stats(std::int64_t step,
   stats.gradient_scale =
       static_cast<float>(optim::clip_scale(own_norm, options_.max_norm) / scaler_.scale());
   result.experts = model_.expert_report();
-  result.stability = model_.stability_report(result.num_targets);
+  result.stability = model_.stability_report(targets_of_further_losses(step));
   result.loss = stats.loss;
   result.grad_norm = stats.norm;
   return stats;

@@ -83,6 +83,7 @@ struct TokenBatch {
   ConstTensor inputs, targets;
   kernels::Documents documents{};
   ConstTensor teacher_ids{}, teacher_probabilities{};  ///< [T, K], with a teacher
+  std::vector<Tensor> ahead{};                         ///< data::Batch::ahead
   std::int64_t first_row = 0;  ///< index of its first sequence in the step's batch
 };
 /// Returns the rank's micro-batches, each valid until the next call.
@@ -126,6 +127,9 @@ class TrainingStep {
   /// have a target. A step without targets updates nothing.
   /// With a loss on answers it counts examples.
   std::function<std::int64_t(std::int64_t step)> num_targets;
+  /// Of these, how many a layer of multi-token prediction has that predicts `ahead` tokens further.
+  /// If unset, all but the last of each row.
+  std::function<std::int64_t(std::int64_t step, std::int64_t ahead)> num_targets_ahead;
   /// Of replicas that train apart: those of this rank's replica. If unset, its tokens.
   std::function<std::int64_t(std::int64_t step)> num_targets_of_replica;
 
@@ -205,6 +209,9 @@ class TrainingStep {
   };
 
   std::int64_t targets_of(std::int64_t step) const;
+  std::int64_t targets_ahead(std::int64_t step, std::int64_t ahead) const;
+  std::vector<std::int64_t> targets_of_further_losses(std::int64_t step) const;
+  std::vector<model::TokensAhead> ahead_of(std::int64_t step, const TokenBatch& batch) const;
   std::int64_t targets_of_replica(std::int64_t step) const;
   /// The replica of a rank whose gradients are summed apart; 0 if all are summed together.
   int replica_of(int rank) const;

@@ -74,6 +74,9 @@ Trainer::Trainer(const TrainerOptions& options, const sharding::Rank& rank)
     return options_.training.preference.active() ? batches.num_examples(batch_of(step))
                                                  : batches.num_targets(batch_of(step));
   };
+  training_step_.num_targets_ahead = [this](std::int64_t step, std::int64_t ahead) {
+    return options_.batches->num_targets_ahead(batch_of(step), ahead);
+  };
   training_step_.num_targets_of_replica = [this](std::int64_t step) {
     const int replicas = options_.training.local_updates.num_replicas;
     return options_.batches->num_targets(

@@ -25,7 +25,8 @@ constexpr auto kExpertsV3 =
 constexpr std::span<const Module> kModulesV2[] = {kLatentAttention, kSharedExperts, kDenseMlp,
                                                   kAroundExperts,   kSecondNorm,    kExpertsV2};
 constexpr std::span<const Module> kModulesV3[] = {kLatentAttention, kSharedExperts, kDenseMlp,
-                                                  kAroundExperts,   kSecondNorm,    kExpertsV3};
+                                                  kAroundExperts,   kSecondNorm,    kExpertsV3,
+                                                  kPrediction};
 
 constexpr ConfigKey kLatents[] = {
     {"kv_lora_rank", "model.kv_lora_rank", "512"},

@@ -22,6 +22,14 @@ constexpr std::array<Module, 4> projected_experts(const Module& router) {
   return separate_experts(router, "layers.{}.mlp.experts.{}.gate_proj",
                           "layers.{}.mlp.experts.{}.up_proj", "layers.{}.mlp.experts.{}.down_proj");
 }
+/// What a layer of multi-token prediction has around its block. Released folders have copies of the
+/// embedding and the head in it, too.
+inline constexpr auto kPrediction = std::to_array<Module>({
+    {"block.{}.mtp.embedding_norm", "layers.{}.enorm"},
+    {"block.{}.mtp.hidden_norm", "layers.{}.hnorm"},
+    {"block.{}.mtp.projection", "layers.{}.eh_proj"},
+    {"block.{}.mtp.norm", "layers.{}.shared_head.norm"},
+});
 /// Without the feed-forward layer of dense models.
 inline constexpr auto kAroundExperts = [] {
   std::array<Module, kUsualModules.size() - 3> rows{};

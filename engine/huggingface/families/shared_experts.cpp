@@ -31,6 +31,8 @@ constexpr Module kHunyuanNorms[] = {
 };
 constexpr std::span<const Module> kBiasedModules[] = {kSharedExperts, kDenseMlp, kAroundExperts,
                                                       kSecondNorm, kBiasedExperts};
+constexpr std::span<const Module> kGlmModules[] = {kSharedExperts, kDenseMlp,      kAroundExperts,
+                                                   kSecondNorm,    kBiasedExperts, kPrediction};
 constexpr std::span<const Module> kErnieModules[] = {kSharedExperts, kDenseMlp, kAroundExperts,
                                                      kSecondNorm, kErnieExperts};
 constexpr std::span<const Module> kHunyuanModules[] = {
@@ -236,7 +238,7 @@ constexpr Family kErnieForm = [] {
   return form;
 }();
 constexpr Family kFamilies[] = {
-    family_of_form(with_harmless(usual_form(kBiasedModules, kBySigmoid, kGlmKeys, kDemands)),
+    family_of_form(with_harmless(usual_form(kGlmModules, kBySigmoid, kGlmKeys, kDemands)),
                    "glm4_moe", "Glm4MoeForCausalLM", glm4_moe, write_glm4_moe),
     family_of_form(with_harmless(usual_form(kBiasedModules, kBySigmoid, kDotsKeys, kDemands)),
                    "dots1", "Dots1ForCausalLM", dots1, write_dots1),

@@ -55,7 +55,7 @@ class List {
 struct Backwards {
   Backwards(const ModelShape& part, const PassCounts& counts) {
     const std::int64_t lowest = lowest_trained_block(part);
-    for (std::int64_t block = lowest; block < part.num_layers; ++block) {
+    for (std::int64_t block = lowest; block < part.num_blocks(); ++block) {
       const std::int64_t passes = counts.of_block[static_cast<std::size_t>(block)];
       const BackwardReach reach = block == lowest ? backward_reach(part, block) : BackwardReach{};
       attentions += reach.attention ? passes : 0;
@@ -74,7 +74,7 @@ template <class CountsSite>
 std::int64_t trained_passes(const ModelShape& part, const PassCounts& counts,
                             const CountsSite& counts_site) {
   std::int64_t passes = 0;
-  for (std::int64_t block = 0; block < part.num_layers; ++block) {
+  for (std::int64_t block = 0; block < part.num_blocks(); ++block) {
     for (const Site& site : block_sites(part, block)) {
       if (!counts_site(site)) continue;
       if (!is_trained(part, fmt::format("block.{}.{}.weight", block, site.name))) continue;
@@ -136,7 +136,7 @@ void add_blocks(const ModelShape& part, DType gradients, PassKind pass, const Pa
       list.add(Kind::kSum, "gradients of gates", DType::kF32, T, backwards.mixtures);
     }
   }
-  for (std::int64_t block = 0; block < part.num_layers; ++block) {
+  for (std::int64_t block = 0; block < part.num_blocks(); ++block) {
     for (const AdapterTarget& target : adapter_targets(part, block)) {
       list.add(Kind::kSum, "gradient of an adapter", gradients,
                part.adapter.rank * (target.cuts_inputs() ? target.rows : target.inputs),
@@ -238,19 +238,21 @@ void add_head(const ModelShape& part, DeviceKind device, DType gradients, PassKi
 }  // namespace
 
 PassCounts one_pass(const ModelShape& shape, PassKind pass) {
-  const bool makes_again = pass == PassKind::kTraining && shape.recompute == Recompute::kFull;
+  const bool trains = pass == PassKind::kTraining;
+  const bool makes_again = trains && shape.recompute == Recompute::kFull;
   const std::int64_t first = lowest_trained_block(shape);
-  const std::int64_t again =
-      makes_again ? std::max<std::int64_t>(0, shape.num_layers - 1 - first) : 0;
+  // An evaluation has no multi-token prediction.
+  const std::int64_t blocks = trains ? shape.num_blocks() : shape.num_layers;
+  const std::int64_t again = makes_again ? std::max<std::int64_t>(0, blocks - 1 - first) : 0;
   return {.embeddings = 1,
           .heads = 1,
-          .blocks = shape.num_layers,
+          .blocks = blocks,
           .blocks_again = again,
-          .mlps = shape.num_mlps(0, shape.num_layers),
+          .mlps = shape.num_mlps(0, blocks),
           .mlps_again = shape.num_mlps(first, again),
-          .mixtures = shape.num_mixtures(0, shape.num_layers),
+          .mixtures = shape.num_mixtures(0, blocks),
           .mixtures_again = shape.norm_after() ? shape.num_mixtures(first, again) : 0,
-          .of_block = std::vector<std::int64_t>(static_cast<std::size_t>(shape.num_layers), 1)};
+          .of_block = std::vector<std::int64_t>(static_cast<std::size_t>(shape.num_blocks()), 1)};
 }
 
 std::vector<Exchange> exchanges(const ModelShape& part, DeviceKind device, DType gradients,

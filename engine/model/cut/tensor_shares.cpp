@@ -33,6 +33,10 @@ kernels::ZLoss TensorShares::z_loss(std::int64_t first, std::int64_t tokens, boo
           activations_.further_losses_T.tensor().part(first, tokens)};
 }
 
+Tensor TensorShares::losses_of(const Pass& pass) const {
+  return pass.losses ? pass.losses : activations_.losses_T.tensor();
+}
+
 kernels::Teacher TensorShares::teacher(const Pass& pass, std::int64_t first, std::int64_t tokens,
                                        bool gradient) const {
   const std::int64_t top = shape_.teacher.top;
@@ -77,7 +81,7 @@ class WholeShares final : public TensorShares {
                                       .vocab_size = shape_.vocab_size,
                                       .logits = logits_CV,
                                       .targets = pass.targets.part(first, tokens),
-                                      .losses = activations_.losses_T.tensor().part(first, tokens),
+                                      .losses = losses_of(pass).part(first, tokens),
                                       .gradient = gradient,
                                       .grad_scale = pass.gradient_scale,
                                       .form = shape_.logits_form(),
@@ -150,7 +154,7 @@ void CutShares::chunk_losses(const Pass& pass, std::int64_t first, std::int64_t 
                                 .targets = pass.targets.part(first, tokens),
                                 .maxima = rows(activations_.loss_maxima_RC, tokens, num_ranks),
                                 .sums = {},
-                                .losses = activations_.losses_T.tensor().part(first, tokens),
+                                .losses = losses_of(pass).part(first, tokens),
                                 .gradient = gradient,
                                 .grad_scale = pass.gradient_scale,
                                 .form = shape_.logits_form(),

@@ -53,6 +53,7 @@ class TensorShares : protected Part {
 
  protected:
   kernels::ZLoss z_loss(std::int64_t first, std::int64_t tokens, bool gradient) const;
+  Tensor losses_of(const Pass& pass) const;
   kernels::Teacher teacher(const Pass& pass, std::int64_t first, std::int64_t tokens,
                            bool gradient) const;
   kernels::QkNormBackward qk_norm_gradients(const BlockTensors& kept,

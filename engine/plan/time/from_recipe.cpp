@@ -95,7 +95,7 @@ Layout layout_of(const Recipe& recipe) {
 
 ModelSize model_size(const Recipe& recipe) {
   const model::ModelShape shape = training_options(recipe).model;
-  return {.layers = shape.num_layers,
+  return {.layers = shape.num_blocks(),
           .width = shape.width,
           .query_heads = shape.query_heads,
           .kv_heads = shape.kv_heads,
@@ -105,7 +105,7 @@ ModelSize model_size(const Recipe& recipe) {
           .gated = shape.gated(),
           .dropout = shape.dropout > 0.0,
           .tied = shape.tied,
-          .mixtures = shape.moe.active() ? shape.num_mixtures(0, shape.num_layers) : 0,
+          .mixtures = shape.moe.active() ? shape.num_mixtures(0, shape.num_blocks()) : 0,
           .experts = shape.moe.experts,
           .per_token = shape.moe.per_token,
           .expert_width = shape.moe.ffn_width,

@@ -185,11 +185,20 @@ std::vector<UnitId> layer_units(const model::ModelShape& shape, int layer) {
   return units;
 }
 
+std::vector<UnitId> prediction_units(const model::ModelShape& shape) {
+  std::vector<UnitId> units;
+  for (std::int64_t block = shape.num_layers; block < shape.num_blocks(); ++block) {
+    append(units, layer_units(shape, static_cast<int>(block)));
+  }
+  return units;
+}
+
 std::vector<UnitId> all_units(const model::ModelShape& shape) {
   std::vector<UnitId> units = {embedding_unit()};
   for (int layer = 0; layer < static_cast<int>(shape.num_layers); ++layer) {
     append(units, layer_units(shape, layer));
   }
+  append(units, prediction_units(shape));
   if (!shape.tied) units.push_back(head_unit(shape));
   return units;
 }
@@ -203,6 +212,9 @@ std::vector<UnitId> units_of(const RankPipeline& pipeline, const model::ModelSha
   for (const Chunk& chunk : pipeline.chunks) {
     const std::vector<UnitId> uses = forward_uses(chunk, shape, true);
     units.insert(uses.begin(), uses.end());
+    if (!chunk.head) continue;
+    const std::vector<UnitId> predictions = prediction_units(shape);
+    units.insert(predictions.begin(), predictions.end());
   }
   return {units.begin(), units.end()};
 }
@@ -218,13 +230,21 @@ std::vector<UnitId> forward_uses(const Chunk& chunk, const model::ModelShape& sh
   for (int block = chunk.first_block; block < chunk.end_block(); ++block) {
     append(uses, layer_units(shape, block));
   }
-  if (chunk.head && evaluates) uses.push_back(head_unit(shape));
+  if (!chunk.head || (!evaluates && shape.mtp_layers == 0)) return uses;
+  uses.push_back(head_unit(shape));
+  if (!evaluates) append(uses, prediction_units(shape));
   return uses;
 }
 
 std::vector<UnitId> backward_uses(const Chunk& chunk, const model::ModelShape& shape) {
   std::vector<UnitId> uses;
-  if (chunk.head) uses.push_back(head_unit(shape));
+  if (chunk.head) {
+    uses.push_back(head_unit(shape));
+    for (std::int64_t block = shape.num_blocks(); block-- > shape.num_layers;) {
+      append(uses, layer_units(shape, static_cast<int>(block)));
+    }
+    if (shape.mtp_layers > 0) uses.push_back(head_unit(shape));  // the backward of its norm
+  }
   append(uses, layers_backwards(chunk, shape));
   return uses;  // the embedding's backward needs no parameters
 }

@@ -71,6 +71,8 @@ schedule::StepTimes estimated_times(const PipelinePlan& plan, const model::Model
 /// The units that a layer uses together (its block and its further parts), and those of the model's
 /// two ends.
 std::vector<UnitId> layer_units(const model::ModelShape& shape, int layer);
+/// The same of the blocks of multi-token prediction, in order.
+std::vector<UnitId> prediction_units(const model::ModelShape& shape);
 constexpr UnitId embedding_unit() {
   return {UnitRole::kEmbedding};
 }
@@ -84,7 +86,8 @@ std::vector<UnitId> units_of(const RankPipeline& pipeline, const model::ModelSha
 /// The lowest block of a chunk that has a backward; end_block() or above: none has.
 int first_backward(const Chunk& chunk, const model::ModelShape& shape);
 /// The order in which a chunk's forward or backward uses units. A forward that no backward follows
-/// includes the head's use.
+/// includes the head's use. One that a backward follows includes those of multi-token prediction,
+/// which begins with the head's norm.
 std::vector<UnitId> forward_uses(const Chunk& chunk, const model::ModelShape& shape,
                                  bool evaluates);
 std::vector<UnitId> backward_uses(const Chunk& chunk, const model::ModelShape& shape);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <iterator>
 #include <utility>
 
 #include "engine/model/adapter.h"
@@ -73,7 +74,12 @@ std::vector<bool> added_by_the_backward(const TrainingOptions& options, const sh
     return {};
   }
   std::vector<std::string> endings;
-  for (const model::Site& site : model::largest_sites(options.model)) {
+  std::vector<model::Site> sites = model::largest_sites(options.model);
+  if (options.model.mtp_layers > 0) {
+    std::ranges::move(model::block_sites(options.model, options.model.num_layers),
+                      std::back_inserter(sites));
+  }
+  for (const model::Site& site : sites) {
     if (site.columns == 0) continue;
     endings.insert(endings.end(), {"." + site.name + ".weight", "." + site.name + ".bias"});
   }

@@ -26,7 +26,10 @@ std::vector<BufferSpec> LossSums::buffers(const TrainingOptions& options) {
     buffers.push_back(sums_buffer("loss_sum.sources", options.num_loss_sources));
   }
   if (options.model.has_further_losses()) {
-    buffers.push_back(sums_buffer(options.model.teacher ? "divergence_sum" : "z_loss_sum", 1));
+    const char* name = options.model.mtp_layers > 0 ? "mtp.loss_sums"
+                       : options.model.teacher      ? "divergence_sum"
+                                                    : "z_loss_sum";
+    buffers.push_back(sums_buffer(name, static_cast<int>(options.model.num_further_losses())));
   }
   return buffers;
 }
@@ -34,10 +37,10 @@ std::vector<BufferSpec> LossSums::buffers(const TrainingOptions& options) {
 LossSums::LossSums(const TrainingOptions& options, const sharding::Rank& rank)
     : rank_(rank),
       num_sources_(options.num_loss_sources),
-      has_further_(options.model.has_further_losses()),
+      num_further_(static_cast<int>(options.model.num_further_losses())),
       total_(rank, buffers(options)[0]) {
   if (num_sources_ > 0) by_source_ = {rank, buffers(options)[1]};
-  if (has_further_) further_total_ = {rank, buffers(options).back()};
+  if (num_further_ > 0) further_ = {rank, buffers(options).back()};
 }
 
 void LossSums::add(const Tensor& losses, bool first) {
@@ -59,32 +62,34 @@ void LossSums::add_by_source(const Tensor& losses, std::int64_t first_row, std::
 }
 
 void LossSums::add_further(const Tensor& losses, bool first) {
-  kernels::sum(rank_.compute(), losses, further_total_.device(), !first);
+  const std::int64_t tokens = losses.numel / num_further_;
+  for (int i = 0; i < num_further_; ++i) {
+    kernels::sum(rank_.compute(), losses.part(i * tokens, tokens), sum_of(further_.device(), i),
+                 !first);
+  }
 }
 
-ExactSum LossSums::read(const sharding::MirroredBuffer& sum) const {
-  sum.to_host(rank_.compute());
+std::vector<ExactSum> LossSums::read(const sharding::MirroredBuffer& sums, int count) const {
+  std::vector<ExactSum> read;
+  if (count == 0) return read;
+  sums.to_host(rank_.compute());
   rank_.compute().synchronize();
-  return ExactSum(std::span(sum.host().as<double>(), kNumbers));
+  for (int i = 0; i < count; ++i) {
+    read.emplace_back(std::span(sum_of(sums.host(), i).as<double>(), kNumbers));
+  }
+  return read;
 }
 
 ExactSum LossSums::total() {
-  return read(total_);
+  return read(total_, 1).front();
 }
 
-ExactSum LossSums::further_total() {
-  return has_further_ ? read(further_total_) : ExactSum();
+std::vector<ExactSum> LossSums::further_totals() {
+  return read(further_, num_further_);
 }
 
 std::vector<ExactSum> LossSums::by_source() {
-  std::vector<ExactSum> sums;
-  if (num_sources_ == 0) return sums;
-  by_source_.to_host(rank_.compute());
-  rank_.compute().synchronize();
-  for (int i = 0; i < num_sources_; ++i) {
-    sums.emplace_back(std::span(sum_of(by_source_.host(), i).as<double>(), kNumbers));
-  }
-  return sums;
+  return read(by_source_, num_sources_);
 }
 
 std::vector<float> LossSums::on_host(const Tensor& losses) {

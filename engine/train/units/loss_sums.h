@@ -29,23 +29,23 @@ class LossSums {
   void add_by_source(const Tensor& losses, std::int64_t first_row, std::int64_t num_rows,
                      bool first);
 
-  /// The same for ModelShape::has_further_losses.
+  /// The same for each of ModelShape::num_further_losses, one after the other.
   void add_further(const Tensor& losses, bool first);
 
   /// Block until they are available.
   ExactSum total();
-  ExactSum further_total();  ///< 0 without further losses
+  std::vector<ExactSum> further_totals();  ///< of ModelShape::num_further_losses
   std::vector<ExactSum> by_source();
   /// f32 losses in device memory.
   std::vector<float> on_host(const Tensor& losses);
 
  private:
-  ExactSum read(const sharding::MirroredBuffer& sum) const;
+  std::vector<ExactSum> read(const sharding::MirroredBuffer& sums, int count) const;
 
   const sharding::Rank& rank_;
   int num_sources_;
-  bool has_further_;
-  sharding::MirroredBuffer total_, by_source_, further_total_;
+  int num_further_;
+  sharding::MirroredBuffer total_, by_source_, further_;
 };
 
 }  // namespace sherd::engine

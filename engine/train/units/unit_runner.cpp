@@ -1,5 +1,5 @@
-// The passes of a rank's units. unit_runner_buffers.cpp makes the runner, and unit_runner_logits.cpp has
-// the head without gradients.
+// The passes of a rank's units. unit_runner_buffers.cpp makes the runner, unit_runner_logits.cpp has
+// the head without gradients, and unit_runner_predictions.cpp multi-token prediction.
 
 #include "engine/train/units/unit_runner.h"
 
@@ -82,7 +82,10 @@ void UnitRunner::forward(const Chunk& chunk, const model::Pass& pass,
     TraceSpan span(rank_.compute(), "forward embedding");
     const int unit = place(embedding_unit());
     if (inputs_) inputs_->before_write(0);
-    transformer_->embed(model::embedding_parameters(shape, parameters_.get(unit)), pass);
+    const model::EmbeddingParameters embedding =
+        model::embedding_parameters(shape, parameters_.get(unit));
+    transformer_->embed(embedding, pass);
+    if (pass.training) transformer_->prediction().embed(embedding, pass);
     parameters_.release(unit);
   }
   for (int block = chunk.first_block; block < chunk.end_block(); ++block) {
@@ -98,14 +101,22 @@ void UnitRunner::forward(const Chunk& chunk, const model::Pass& pass,
     if (inputs_ && pass.training) inputs_->read(block);
     release(layer);
   }
+  if (chunk.head && pass.training && shape.mtp_layers > 0) predict(pass);
 }
 
 void UnitRunner::backward(const Chunk& chunk, const model::Pass& pass, bool input_alone) {
   // A matrix whose both ends are in this chunk stays open: the embedding's share is still to come.
   const bool joined = tied_ && chunk.embedding && chunk.head && !ends_apart();
-  if (chunk.head) head_backward(pass, joined);
+  const bool predicts = chunk.head && options_.model.mtp_layers > 0;
+  std::function<void()> end_of_head;
+  if (chunk.head) end_of_head = head_backward(pass, joined);
+  if (chunk.head && !predicts) end_of_head();
   if (inputs_) inputs_->done(chunk.end_block());
   rank_.memory->enter(kBackward);
+  if (predicts) {
+    predictions_backward(pass);
+    end_of_head();
+  }
   const int first = first_backward(chunk, options_.model);
   for (int block = chunk.end_block() - 1; block >= first; --block) {
     block_backward(block, pass, input_alone);
@@ -121,7 +132,7 @@ void UnitRunner::receive_gradients(const Chunk& chunk) {
   gradients_.close(place(embedding_unit()));
 }
 
-void UnitRunner::head_backward(const model::Pass& pass, bool joined) {
+std::function<void()> UnitRunner::head_backward(const model::Pass& pass, bool joined) {
   const model::ModelShape& shape = options_.model;
   const auto end = ends_apart() ? sharding::UnitEnd::kHead : sharding::UnitEnd::kUnit;
   const int unit = head_place();
@@ -139,7 +150,13 @@ void UnitRunner::head_backward(const model::Pass& pass, bool joined) {
   }
   transformer_->head_train(head, to, weighed);
   parameters_.release(unit);
-  if (!joined) gradients_.close(unit, end);
+  return [this, &shape, to, unit, end, joined] {
+    if (shape.mtp_layers > 0) {
+      transformer_->head_finish(model::head_parameters(shape, parameters_.get(unit)), to);
+      parameters_.release(unit);
+    }
+    if (!joined) gradients_.close(unit, end);
+  };
 }
 
 void UnitRunner::block_backward(int block, const model::Pass& pass, bool input_alone) {
@@ -177,7 +194,9 @@ void UnitRunner::embedding_backward(const model::Pass& pass, bool joined) {
     }
     if (model::trains_embedding(shape)) {
       const bool adds = joined || (!tied_ && gradients_.adds(unit));
-      transformer_->embed_backward(model::embedding_parameters(shape, gradients), pass, adds);
+      const model::EmbeddingParameters to = model::embedding_parameters(shape, gradients);
+      transformer_->embed_backward(to, pass, adds);
+      transformer_->prediction().embed_backward(to, pass);
     }
   }
   gradients_.close(unit);

@@ -95,7 +95,7 @@ class UnitRunner {
   /// `before_output`, if given, is called before the chunk's last layer.
   void forward(const Chunk& chunk, const model::Pass& pass,
                const std::function<void()>& before_output = {});
-  /// Head and loss, the layers, and the embedding; each unit's gradient is closed when it is
+  /// Head and loss, multi-token prediction, the layers, and the embedding; each unit's gradient is closed when it is
   /// complete.
   void backward(const Chunk& chunk, const model::Pass& pass, bool input_alone = false);
   void weight_gradients(const Chunk& chunk);
@@ -131,7 +131,9 @@ class UnitRunner {
   std::vector<float> losses(std::int64_t num_tokens);
   /// Null without TrainingOptions::preference, or on a rank without the head.
   AnswerLosses* answers() { return answers_.get(); }
-  ExactSum further_loss_sum() { return has_head_ ? loss_sums_.further_total() : ExactSum(); }
+  std::vector<ExactSum> further_loss_sums() {
+    return has_head_ ? loss_sums_.further_totals() : std::vector<ExactSum>();
+  }
 
   /// Interleaves the matrices in place: ShardedModel::interleave_weights.
   bool interleave_weights();
@@ -160,7 +162,10 @@ class UnitRunner {
   Views resident_views(int unit) const;
   model::PerSite<model::Affine> gradients_of(int block, Layer& layer);
   std::function<model::ExpertGradients()> next_gradients(int block, Layer& layer);
-  void head_backward(const model::Pass& pass, bool joined);
+  /// Returns its end, after the backward of predictions: the head's norm, and what closes its unit.
+  std::function<void()> head_backward(const model::Pass& pass, bool joined);
+  void predict(const model::Pass& pass);
+  void predictions_backward(const model::Pass& pass);
   void block_backward(int block, const model::Pass& pass, bool input_alone);
   void embedding_backward(const model::Pass& pass, bool joined);
   void zero(const Tensor& gradient);

@@ -59,6 +59,7 @@ inline const std::map<std::string, const char*, std::less<>> kShownElsewhere = {
     {"zero_optimization.offload_buffer_mib", "times; tests/engine/offload"},
     {"distillation.teacher", "a file that is written first: tests/engine/distillation"},
     {"hooks.on_failure", "nothing fails; tests/engine/hooks"},
+    {"dgc.warmup_epochs: 1", "more steps than one epoch has: tests/optim"},
     {"hooks.timeout", "commands that take longer; tests/engine/hooks"},
     {"hooks.step_interval", "commands that leave something; tests/engine/hooks"},
     {"hooks.retries", "commands that fail; tests/engine/hooks"},

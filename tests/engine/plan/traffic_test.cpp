@@ -101,6 +101,28 @@ TEST(Traffic, OfReplicasThatDivideTheOptimizerStateIsAnExchangeOfBlocks) {
   }
 }
 
+TEST(Traffic, OfMultiTokenPredictionIsThatOfItsUnits) {
+  int run = 0;
+  for (int stage = 0; stage <= 3; ++stage) {
+    for (const int context : {1, 2}) {
+      engine::TrainingOptions options = tiny_training(tiny_model(run % 2 == 0));
+      options.model.width = 24;
+      options.model.query_heads = options.model.kv_heads = 4;
+      options.model.seq_length = 8;
+      options.model.positions = model::Positions::kRope;
+      options.model.dropout = 0.0;
+      options.model.mtp_layers = 1 + run % 2;
+      options.model.mtp_loss = 0.3;
+      options.model.recompute = static_cast<model::Recompute>(run % 3);
+      expect_steps_as_planned(options, {.world_size = 2 * context,
+                                        .axes = {{"shard", 2}, {"context", context}},
+                                        .num_micro_steps = 1 + run % 2,
+                                        .stage = stage});
+      ++run;
+    }
+  }
+}
+
 // Whole units within a replica, shares of what is compressed between them.
 TEST(Traffic, OfCompressedSumsIsCountedAtEveryStage) {
   int run = 0;

@@ -25,7 +25,7 @@ TEST(RecipeErrors, UnknownBlocks) {
       "parallelism, zero_optimization, mixed_precision, loss_scaling, "
       "activation_checkpointing, optimizer, lr_scheduler, gradient_clipping, bad_steps, averages, "
       "checkpoint, "
-      "memory, metrics, hooks, preference, distillation, diloco, powersgd and dgc.");
+      "memory, metrics, hooks, preference, distillation, diloco, powersgd, dgc and mtp.");
   EXPECT_EQ(error_of(tiny_with("learning_rate: 1\n")),
             "recipes/tiny.yaml:12: unknown key \"learning_rate\"; did you mean \"optimizer.lr\"?");
 }

@@ -34,7 +34,7 @@ TEST(RecipeProblems, OfSingleKeysAreAllThere) {
           "parallelism, zero_optimization, mixed_precision, loss_scaling, "
           "activation_checkpointing, optimizer, lr_scheduler, gradient_clipping, bad_steps, "
           "averages, checkpoint, "
-          "memory, metrics, hooks, preference, distillation, diloco, powersgd and dgc.",
+          "memory, metrics, hooks, preference, distillation, diloco, powersgd, dgc and mtp.",
           "recipes/tiny.yaml:8: \"data\" is a block of keys, but holds \"text\". Write its keys "
           "below it, indented.",
           "recipes/tiny.yaml:2: model.num_layers is \"two\"; expected a whole number from 1 to "

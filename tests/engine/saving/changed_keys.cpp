@@ -341,6 +341,8 @@ const std::map<std::string, Change> kChanges = {
     {"diloco.fragment_update_alpha",
      {{"diloco.fragment_update_alpha=0.5"}, {"diloco.fragment_update_alpha"}, {}}},
     {"diloco.quantize", {{"diloco.quantize=int8_block64"}, {"diloco.quantize"}, {}}},
+    {"mtp.num_layers", {{"mtp.num_layers=1"}, {"mtp.num_layers"}, {}}},
+    {"mtp.loss_scaling_factor", {{"mtp.loss_scaling_factor=0.5"}, {}, {"mtp.loss_scaling_factor"}}},
     {"powersgd.rank", {{"powersgd.rank=2"}, {"powersgd.rank"}, {}}},
     {"powersgd.start_step", {{"powersgd.start_step=3"}, {"powersgd.start_step"}, {}}},
     {"powersgd.min_compression_rate",

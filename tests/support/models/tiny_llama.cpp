@@ -31,12 +31,11 @@ void write_tiny_llama(const TempFolder& folder, const std::string& name, const j
   written["model_type"] = "llama";
   written["hidden_act"] = "silu";
   written["rope_theta"] = 10000.0;
-  folder.write(name + "/config.json", written.dump());
   const std::int64_t D = config["hidden_size"], F = config["intermediate_size"],
                      V = config["vocab_size"], K = D / 2;
-  std::map<std::string, std::vector<std::int64_t>> shapes = {{"lm_head.weight", {V, D}},
-                                                             {"model.embed_tokens.weight", {V, D}},
-                                                             {"model.norm.weight", {D}}};
+  NamedShapes shapes = {{"lm_head.weight", {V, D}},
+                        {"model.embed_tokens.weight", {V, D}},
+                        {"model.norm.weight", {D}}};
   for (int layer = 0; layer < config["num_hidden_layers"]; ++layer) {
     const std::string of = fmt::format("model.layers.{}.", layer);
     shapes[of + "input_layernorm.weight"] = shapes[of + "post_attention_layernorm.weight"] = {D};
@@ -45,6 +44,12 @@ void write_tiny_llama(const TempFolder& folder, const std::string& name, const j
     shapes[of + "mlp.gate_proj.weight"] = shapes[of + "mlp.up_proj.weight"] = {F, D};
     shapes[of + "mlp.down_proj.weight"] = {D, F};
   }
+  write_made_model(folder, name, written, shapes, first_tensor);
+}
+
+void write_made_model(const TempFolder& folder, const std::string& name, const json& config,
+                      const NamedShapes& shapes, std::size_t first_tensor) {
+  folder.write(name + "/config.json", config.dump());
   nlohmann::ordered_json header;
   std::string bytes;
   std::size_t number = first_tensor;

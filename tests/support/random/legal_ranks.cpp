@@ -251,4 +251,23 @@ void LegalRecipe::compress() {
   maybe("powersgd.min_compression_rate", "1");
 }
 
+// Multi-token prediction, where no other key forbids it.
+void LegalRecipe::predict() {
+  const auto is = [&](const char* key, const char* usual) { return value_of(key, usual) == usual; };
+  bool refused = has_adapter_ || !is("parallelism.pipeline_parallel_degree", "1") ||
+                 !is("parallelism.tensor_parallel_degree", "1") ||
+                 !is("parallelism.sum_order", "rank") ||
+                 !is("parallelism.parameter_servers", "0") || !is("model.positions", "rope") ||
+                 !is("model.dropout", "0") || !is("training.z_loss_multiplier", "0") ||
+                 !is("model.mup_base_hidden_size", "0") || length_ < 4;
+  for (const char* key :
+       {"activation_checkpointing.offload", "preference.loss", "distillation.teacher",
+        "diloco.sync_every", "optimizer.groups", "model.from"}) {
+    refused |= settings_.contains(key);
+  }
+  if (refused || random_.chance(0.5)) return;
+  set("mtp.num_layers", random_.whole(1, 2));
+  maybe("mtp.loss_scaling_factor", random_.one_of({"0", "0.3"}));
+}
+
 }  // namespace sherd::testing

@@ -60,6 +60,7 @@ class LegalRecipe {
   void train_apart();
   void servers();
   void compress();
+  void predict();
 
   // legal_training.cpp
   void numbers();

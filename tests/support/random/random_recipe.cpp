@@ -13,7 +13,7 @@ Settings LegalRecipe::make(const std::string& output) {
   }
   std::erase_if(settings_, [](const auto& each) {
     return each.first.starts_with("diloco.") || each.first.starts_with("powersgd.") ||
-           each.first.starts_with("dgc.");
+           each.first.starts_with("dgc.") || each.first.starts_with("mtp.");
   });
   has_adapter_ = random_.chance(0.3);
   text();
@@ -38,6 +38,7 @@ Settings LegalRecipe::make(const std::string& output) {
   train_apart();
   servers();
   compress();
+  predict();
   return std::move(settings_);
 }
 

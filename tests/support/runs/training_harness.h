@@ -69,6 +69,11 @@ engine::TrainingOptions tiny_training(const model::ModelShape& shape, float max_
 /// Fills tokens that depend only on (step, global row, position).
 void fill_tokens(const model::ModelShape& shape, std::int64_t step, std::int64_t first_row,
                  std::int32_t* inputs, std::int32_t* targets);
+/// A number that looks random: splitmix64's finaliser.
+std::uint64_t mixed(std::uint64_t value);
+/// The row of a step's batch with which a rank's micro-batch begins.
+std::int64_t first_row(const engine::TrainingOptions& options, const sharding::Rank& rank,
+                       std::int64_t micro_step);
 
 /// Sleeps at every stream boundary. The duration is a function of (seed, stream, number of earlier
 /// boundaries).
