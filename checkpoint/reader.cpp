@@ -126,6 +126,7 @@ void check_match(const Checkpoint& checkpoint, const std::vector<StateTensor>& w
                       name_of(other.dtype), name_of(tensor.dtype));
     }
   }
+  if (match == Match::kNone) return;
   const std::map<Name, int> wanted_by_name = by_name(wanted);
   for (const StateTensor& tensor : stored) {
     if (!wanted_kinds.contains(tensor.kind)) {

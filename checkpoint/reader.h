@@ -23,6 +23,7 @@ namespace sherd::checkpoint {
 enum class Match {
   kEverything,   ///< all: for a resume
   kListedKinds,  ///< all of the wanted kinds: for weights alone
+  kNone,         ///< none: for a part of a model
 };
 
 /// Names the first tensor that one side lacks, or whose shape or type differs. The order of the two

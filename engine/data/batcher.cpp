@@ -243,14 +243,13 @@ std::int64_t Batcher::end_of(std::int64_t step) const {
 }
 
 std::int64_t Batcher::num_targets(std::int64_t step) const {
-  const bool all_joined = std::ranges::none_of(
-      training_, [](const Sequences& sequences) { return sequences.document_rows() != nullptr; });
-  if (all_joined) return (num_samples(step + 1) - num_samples(step)) * shape_.seq_length;
-  const std::vector<std::int64_t> of_sources = num_targets_of_sources(step);
-  return std::accumulate(of_sources.begin(), of_sources.end(), std::int64_t{0});
+  return num_targets_ahead(step, 0);
 }
 
 std::int64_t Batcher::num_targets_ahead(std::int64_t step, std::int64_t ahead) const {
+  const bool all_joined = std::ranges::none_of(
+      training_, [](const Sequences& sequences) { return sequences.document_rows() != nullptr; });
+  if (all_joined) return (num_samples(step + 1) - num_samples(step)) * (shape_.seq_length - ahead);
   std::int64_t targets = 0;
   for (std::int64_t sample = step * shape_.global_batch_size(); sample < end_of(step); ++sample) {
     const Mixture::Place place = place_of(sample);

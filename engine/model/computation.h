@@ -43,8 +43,8 @@ struct Computation {
 
   // Slots of the current micro-batch in Activations, by block.
   std::vector<int> residuals;  ///< L + 1, then of each layer of predictions its input and output
-  std::vector<int> kept;       ///< L
-  std::vector<int> waiting;    ///< L
+  std::vector<int> kept;       ///< all blocks
+  std::vector<int> waiting;    ///< all blocks
   Tensor output_TD;            ///< of the last block here, if it isn't in a slot
   /// Set while only a block's input gradient is computed: where its weight gradients wait.
   /// Otherwise null.

@@ -81,8 +81,8 @@ class TableBuilder {
   }
   /// Parameters of units that aren't in the table have numbers, too.
   void skip(std::uint32_t parameters) { next_ += parameters; }
-  /// Moves the last unit but `count` behind these.
-  void move_before_last(std::size_t count) {
+  /// The unit before the last `count` becomes the last one.
+  void move_to_end(std::size_t count) {
     std::rotate(units_.end() - static_cast<std::ptrdiff_t>(count) - 1,
                 units_.end() - static_cast<std::ptrdiff_t>(count), units_.end());
   }
@@ -189,7 +189,7 @@ std::vector<UnitSpec> table_with(const ModelShape& shape, const std::vector<bool
       table.site(fmt::format("block.{}.", i), site, table.parameters_of(id_of(i, site.part)));
     }
   }
-  if (!shape.tied) table.move_before_last(table.size() - units_before);
+  if (!shape.tied) table.move_to_end(table.size() - units_before);  // the head
   for (std::int64_t i = 0; i < shape.num_layers; ++i) {
     if (!has[static_cast<std::size_t>(i)]) {
       table.skip(skipped.of_adapters(i));

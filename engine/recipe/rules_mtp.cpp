@@ -37,7 +37,10 @@ void check_mtp(Resolution& recipe) {
                   "the two.",
                   kLayers, values.mtp.num_layers, key);
   }
-  const std::int64_t length = values.training.seq_length;
+  std::int64_t length = values.training.seq_length;
+  for (const DataStage& stage : values.data.stages) {
+    if (stage.seq_length > 0) length = std::min(length, stage.seq_length);
+  }
   if (length <= values.mtp.num_layers + 1) {
     recipe.refuse({kLayers, "training.seq_length"},
                   "{} is {}, and rows of {} tokens have no token so far ahead. Use at most {}.",

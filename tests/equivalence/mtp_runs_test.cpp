@@ -12,6 +12,7 @@
 
 #include "checkpoint/format/manifest.h"
 #include "core/error.h"
+#include "engine/inference/evaluate.h"
 #include "engine/inference/export.h"
 #include "engine/launch/device.h"
 #include "engine/recipe/recipe.h"
@@ -158,6 +159,29 @@ TEST_F(MtpRuns, ResumeOnAnotherMeshWithTheSameBits) {
   run("halves", settings("halves", 2, second));
   EXPECT_EQ(state_after(folder_, "halves", 4), state_after(folder_, "whole", 4));
   EXPECT_EQ(whole.size(), 4u);
+}
+
+// Evaluations use none of the layers, so the loss is that of the folder's model.
+TEST_F(MtpRuns, EvaluateAsTheFolderThatTheyBeganFrom) {
+  run("kept",
+      settings("kept", 2,
+               {{"optimizer.lr", "0"}, {"training.max_steps", "1"}, {"checkpoint.interval", "1"}}));
+  std::string text;
+  for (int i = 0; i < 100; ++i) text += static_cast<char>('a' + i * i % 23);
+  folder_.write("text.txt", text);
+  const auto loss_of = [&](const std::string& model, std::vector<std::string> sets) {
+    sets.push_back("data.validation_path=" + folder_.file("text.txt"));
+    engine::TrainedModelRequest request;
+    request.checkpoint = model;
+    request.sets = std::move(sets);
+    return engine::evaluate_checkpoint(request).loss;
+  };
+  const double of_run =
+      loss_of(folder_.file("kept/checkpoints/" + checkpoint::step_directory_name(1)),
+              {"data.documents=joined", "data.packing=best_fit"});
+  const double of_folder =
+      loss_of(folder_.file(folder_of(2)), {"data.format=bytes", "training.seq_length=24"});
+  EXPECT_EQ(of_run, of_folder);
 }
 
 TEST_F(MtpRuns, ExportTheLayersWithEveryByteAsItWas) {

@@ -106,6 +106,7 @@ ModelSize model_size(const Recipe& recipe) {
           .dropout = shape.dropout > 0.0,
           .tied = shape.tied,
           .mixtures = shape.moe.active() ? shape.num_mixtures(0, shape.num_blocks()) : 0,
+          .head_passes = 1 + shape.mtp_layers,
           .experts = shape.moe.experts,
           .per_token = shape.moe.per_token,
           .expert_width = shape.moe.ffn_width,
@@ -152,30 +153,23 @@ StepShape step_shape(const Recipe& recipe) {
   step.form.accumulate_bytes = recipe.run.deterministic ? 12.0 : 0.0;
   step.seq_length = recipe.training.seq_length;
   step.dtype = dtype_of(precision.param_dtype);
-  const auto blocks = [](double bits, double element) { return bits > 0.0 ? bits / 8.0 : element; };
   // Blocks of 64 have a scale each.
-  const double gather_bits = precision.gather_dtype == GatherType::kInt8Block64   ? 8.5
-                             : precision.gather_dtype == GatherType::kInt4Block64 ? 4.5
-                                                                                  : 0.0;
-  const double reduce_bits = precision.reduce_dtype == ReduceType::kInt8Block64   ? 8.5
-                             : precision.reduce_dtype == ReduceType::kInt4Block64 ? 4.5
-                                                                                  : 0.0;
-  step.gather_bytes = blocks(gather_bits, static_cast<double>(size_of(step.dtype)));
-  step.reduce_bytes = blocks(
-      reduce_bits, static_cast<double>(size_of(dtype_of(formed_in(precision.reduce_dtype)))));
-  const double accumulated = static_cast<double>(size_of(dtype_of(precision.grad_accum_dtype)));
-  const double replica_bits =
-      precision.replica_reduce_dtype == ReplicaReduceType::kInt8Block64   ? 8.5
-      : precision.replica_reduce_dtype == ReplicaReduceType::kInt4Block64 ? 4.5
-                                                                          : 0.0;
+  const auto bytes = [](bool in_8, bool in_4, double element) {
+    return in_8 ? 8.5 / 8.0 : in_4 ? 4.5 / 8.0 : element;
+  };
+  const auto in_blocks = [&](kernels::BlockFormat format, DType dtype) {
+    return bytes(format == kernels::BlockFormat::kInt8, format == kernels::BlockFormat::kInt4,
+                 static_cast<double>(size_of(dtype)));
+  };
+  const sharding::Precision sent = training_options(recipe).precision;
+  step.gather_bytes = in_blocks(sent.gather_blocks, sent.parameters);
+  step.reduce_bytes = in_blocks(sent.reduce_blocks, sent.reduce);
   // Sums are added in blocks; what is sent back is a sum, or an updated parameter.
   const bool divides = recipe.zero_optimization.shard_optimizer_over_replicas;
-  step.replica_bytes =
-      (blocks(replica_bits, accumulated) + (divides ? step.gather_bytes : accumulated)) / 2.0;
-  const double outer_bits = recipe.diloco.quantize == optim::Quantize::kInt8   ? 8.5
-                            : recipe.diloco.quantize == optim::Quantize::kInt4 ? 4.5
-                                                                               : 0.0;
-  step.outer_bytes = blocks(outer_bits, 4.0);
+  const auto returned = divides ? step.gather_bytes : static_cast<double>(size_of(sent.accumulate));
+  step.replica_bytes = (in_blocks(sent.replica_blocks, sent.accumulate) + returned) / 2.0;
+  step.outer_bytes = bytes(recipe.diloco.quantize == optim::Quantize::kInt8,
+                           recipe.diloco.quantize == optim::Quantize::kInt4, 4.0);
   step.update_bytes = update_bytes(recipe);
   step.disk_bytes = disk_bytes(recipe);
   step.cuda_graphs = recipe.run.cuda_graphs;

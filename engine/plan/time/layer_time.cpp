@@ -246,11 +246,12 @@ void StepTimes::add_exchanges(const StepShape& step, LayerTime& time, bool mixtu
 LayerTime StepTimes::head(const StepShape& step) {
   const Parts of{rates_, step};
   const std::int64_t columns = step.model.vocab_size / step.layout.tensor;
+  const std::int64_t passes = step.model.head_passes, tokens = passes * of.tokens;
   LayerTime time;
-  of.add(time, of.tokens, columns, step.model.width);
-  const double logits = of.element * static_cast<double>(of.tokens * columns);
+  of.add(time, tokens, columns, step.model.width);
+  const double logits = of.element * static_cast<double>(tokens * columns);
   time.memory_backward = of.memory(3.0 * logits * step.form.memory_share, "cross_entropy");
-  time.launches += 4.0;
+  time.launches += 4.0 * static_cast<double>(passes);
   return time;
 }
 

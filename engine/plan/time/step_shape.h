@@ -16,7 +16,8 @@ struct ModelSize {
   std::int64_t layers = 0, width = 0, query_heads = 0, kv_heads = 0, head_width = 0;
   std::int64_t ffn_width = 0, vocab_size = 0;
   bool gated = false, dropout = false, tied = false;
-  std::int64_t mixtures = 0;  ///< layers with experts
+  std::int64_t mixtures = 0;     ///< layers with experts
+  std::int64_t head_passes = 1;  ///< of a training: more with multi-token prediction
   std::int64_t experts = 0, per_token = 0, expert_width = 0, shared_width = 0;
 
   std::int64_t qkv_width() const { return (query_heads + 2 * kv_heads) * head_width; }
