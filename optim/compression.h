@@ -1,12 +1,17 @@
 /// How replicas compress the gradients that they add in every step: options of low-rank sums
-/// (optim/low_rank_sum.h) and of sparse sums (optim/sparse_sum.h).
+/// (optim/low_rank_sum.h), of sparse sums (optim/sparse_sum.h) and of sums for Dion
+/// (optim/matrices/dion_sum.h).
 ///
-/// Both keep what wasn't sent as *errors*, which are state of each replica, and send it later.
+/// All keep what wasn't sent, as *errors* or in momenta, which are state of each replica, and send
+/// it later.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 
 namespace sherd::optim {
+
+struct OptimizerOptions;
 
 /// PowerSGD (Vogels et al. 2019, arXiv:1905.13727).
 struct LowRankOptions {
@@ -38,13 +43,23 @@ struct SparseOptions {
   double ratio_in(std::int64_t epoch) const;
 };
 
+/// Dion's decoupled form (Ahn et al. 2025, arXiv:2504.05295): each replica has a momentum.
+struct DionSumOptions {
+  /// Dion's, with `dion_decoupled`; null: off.
+  std::shared_ptr<const OptimizerOptions> optimizer{};
+  std::int64_t average_interval = 0;  ///< steps after which momenta are averaged; 0: never
+
+  bool active() const { return optimizer != nullptr; }
+};
+
 /// At most one of them is active.
 struct Compression {
   LowRankOptions low_rank{};
   SparseOptions sparse{};
   int num_replicas = 1;
+  DionSumOptions dion{};
 
-  bool active() const { return low_rank.active() || sparse.active(); }
+  bool active() const { return low_rank.active() || sparse.active() || dion.active(); }
 };
 
 }  // namespace sherd::optim

@@ -17,14 +17,11 @@
 ///            `min_compression_rate` have no fewer elements. They are added with the P.
 /// Begin      steps before `start_step` add whole gradients. Vectors of Q that are zero, as all are
 ///            at first, or depend on others are drawn from `seed`.
-/// Bits       every rank of a replica gathers the unit and computes the factors, so results are the
-///            same at every stage and on any number of shards.
 /// State      error: each replica's, of matrices alone. power_sgd_q: Q, the same on all ranks.
-/// Memory     per rank 4 bytes for each element of its slices and those of Q; the largest unit, if a
-///            replica has several ranks; the factors of the largest unit.
+/// Memory     optim/factored_sum.h
 #pragma once
 
-#include "optim/compressed_sum.h"
+#include "optim/factored_sum.h"
 
 namespace sherd::optim {
 
@@ -32,18 +29,8 @@ namespace sherd::optim {
 inline constexpr const char* kErrorKind = "error";
 inline constexpr const char* kBasisKind = "power_sgd_q";
 
-/// Whether factors of the parameter's matrices are sent.
-bool has_low_rank(const LowRankOptions& options, const ParameterSpec& parameter);
-/// Of Q: [vectors of all its matrices, columns].
-std::vector<std::int64_t> basis_shape(const LowRankOptions& options,
-                                      const ParameterSpec& parameter);
-/// Elements that replicas exchange for a parameter, in place of its own.
-std::int64_t low_rank_numel(const LowRankOptions& options, const ParameterSpec& parameter);
-
-std::vector<BufferSpec> low_rank_buffers(const Compression& options,
-                                         const sharding::ShardingPlan& plan, int num_micro_steps);
-sharding::Traffic low_rank_traffic(const Compression& options, const sharding::ShardingPlan& plan);
-std::unique_ptr<CompressedSum> make_low_rank_sum(const Compression& options,
+FactorForm low_rank_form(const LowRankOptions& options);
+std::unique_ptr<CompressedSum> make_low_rank_sum(const LowRankOptions& options,
                                                  const sharding::Rank& rank,
                                                  const std::vector<sharding::UnitState>& units,
                                                  int num_micro_steps);

@@ -4,7 +4,7 @@
 /// with the world size at stages 1-3. Some optimizers need whole tensors, although state is in
 /// slices:
 ///   LAMB, LARS   per-tensor norms, from slice partials in one small exchange (tensor_norms.h)
-///   Muon, Dion   whole matrices, one owner each (matrix_optimizer.h)
+///   Muon, Dion   whole matrices, one owner each (matrices/matrix_optimizer.h)
 ///   Adafactor    sums of rows and columns, exact and exchanged (adafactor.h)
 /// Equations and sources: kernels/update.h.
 #pragma once
@@ -98,6 +98,7 @@ struct OptimizerOptions {
   float trust_coefficient = 1e-3f;   ///< lars
   float adamw_lr_ratio = 1.0f;       ///< muon, dion: AdamW's rate over theirs
   float dion_rank_fraction = 0.25f;  ///< of the shorter side of a matrix
+  bool dion_decoupled = false;       ///< momenta are in the sum over replicas (dion_sum.h)
   float beta2_decay = -0.8f, clip_threshold = 1.0f, min_parameter_rms = 1e-3f;  ///< adafactor
   MuonScale muon_scale = MuonScale::kOriginal;
   MuonCoefficients muon_coefficients = MuonCoefficients::kJordan;

@@ -86,6 +86,7 @@ constexpr ForeignKey kForeignKeys[] = {
     {"log_max_logit log_max_attention_logits log_attention_logits max_attention_logit", "metrics.log_max_attention_logit"},
     {"learning_rate rate max_lr initial_lr muon_lr dion_lr", "optimizer.lr"},
     {"rank_fraction", "optimizer.dion_rank_fraction"},
+    {"replicate_mesh_grad_sync", "optimizer.dion_decoupled"},
     {"adam_lr", "optimizer.adamw_lr"},
     {"adam_eps epsilon adam_epsilon adamw_eps", "optimizer.eps"},
     {"beta", "optimizer.betas"},

@@ -33,6 +33,7 @@
 #include "engine/recipe/lists.h"
 #include "engine/recipe/moe_keys.h"
 #include "engine/recipe/mtp_keys.h"
+#include "engine/recipe/optimizer_keys.h"
 #include "engine/recipe/preference_keys.h"
 #include "engine/schedule/order.h"
 #include "optim/average_options.h"
@@ -216,26 +217,7 @@ struct Recipe {
     OffloadDevice offload = OffloadDevice::kNone;  ///< where the blocks' inputs wait
   } activation_checkpointing;
 
-  struct Optimizer {
-    OptimizerType type = OptimizerType::kAdamW;
-    double lr = 0;
-    std::array<double, 2> betas{};
-    double eps = 0;
-    double weight_decay = 0;
-    std::vector<std::string> no_decay;  ///< patterns of parameter names
-    std::vector<ParameterGroup> groups;
-    double momentum = 0;
-    double trust_coefficient = 0;
-    double adamw_lr = 0;
-    double dion_rank_fraction = 0;  ///< of the shorter side of a matrix
-    double beta2_decay = 0, clip_threshold = 0, min_parameter_rms = 0;  ///< adafactor
-    optim::MuonScale muon_scale = optim::MuonScale::kOriginal;
-    optim::MuonCoefficients muon_coefficients = optim::MuonCoefficients::kJordan;
-    FloatType muon_dtype = FloatType::kF32;
-    bool eight_bit_states = false;
-    double qk_clip_threshold = 0;  ///< 0: no clip
-    double qk_clip_alpha = 0;
-  } optimizer;
+  OptimizerKeys optimizer;
 
   struct LrScheduler {
     optim::ScheduleType type = optim::ScheduleType::kConstant;

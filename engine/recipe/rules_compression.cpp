@@ -9,7 +9,9 @@
 namespace sherd::engine {
 namespace {
 
-constexpr std::string_view kLowRank = "powersgd.rank", kRatio = "dgc.compress_ratio";
+constexpr std::string_view kLowRank = "powersgd.rank", kRatio = "dgc.compress_ratio",
+                           kDecoupled = "optimizer.dion_decoupled",
+                           kMaxNorm = "gradient_clipping.max_norm";
 
 // Keys that can't be used with a compressed sum, and whether they are.
 std::vector<std::pair<std::string_view, bool>> others_of(const Recipe& values) {
@@ -24,7 +26,6 @@ std::vector<std::pair<std::string_view, bool>> others_of(const Recipe& values) {
            !in_blocks(values.mixed_precision.reduce_dtype)},
       {"parallelism.batch_groups", degrees.batch_groups != degrees.data_parallel_replicate_degree},
       {"parallelism.sum_order", degrees.sum_order == SumOrderChoice::kCanonical},
-      {"parallelism.tensor_parallel_degree", degrees.tensor_parallel_degree > 1},
       {"moe.num_experts", values.moe.num_experts > 0},
       {"zero_optimization.shard_optimizer_over_replicas", zero.shard_optimizer_over_replicas},
       {"zero_optimization.offload_optimizer", zero.offload_optimizer != OffloadDevice::kNone},
@@ -61,10 +62,31 @@ void check_one(Resolution& recipe, std::string_view key, const std::string& valu
   }
 }
 
+// The sum of gradients is never formed.
+void check_decoupled_dion(Resolution& recipe) {
+  const Recipe& values = recipe.values();
+  check_one(recipe, kDecoupled, "true");
+  if (values.gradient_clipping.max_norm > 0.0) {
+    recipe.refuse(
+        {kDecoupled, kMaxNorm},
+        "{} is true, so replicas never form the sum of their gradients, whose norm {}: {} "
+        "would clip. Set {}: 0.",
+        kDecoupled, kMaxNorm, values.gradient_clipping.max_norm, kMaxNorm);
+  }
+  for (const auto& [key, is_used] :
+       {std::pair(kLowRank, values.powersgd.active()), std::pair(kRatio, values.dgc.active())}) {
+    if (!is_used) continue;
+    recipe.refuse({kDecoupled, key},
+                  "{} and {} both change how replicas add gradients. Leave out one of the two.",
+                  kDecoupled, key);
+  }
+}
+
 }  // namespace
 
 void check_compression(Resolution& recipe) {
   const Recipe& values = recipe.values();
+  if (values.optimizer.decouples_replicas()) check_decoupled_dion(recipe);
   if (values.powersgd.active()) {
     check_one(recipe, kLowRank, fmt::format("{}", values.powersgd.rank));
   }
@@ -79,6 +101,13 @@ void check_compression(Resolution& recipe) {
                   "{} is {}, and deep gradient compression is for SGD: others adapt to gradients "
                   "that aren't sent. Use optimizer.type: sgd, or powersgd instead.",
                   kRatio, values.dgc.compress_ratio);
+  }
+  if (values.dgc.clip == optim::LocalClip::kNorm && values.parallelism.tensor_parallel_degree > 1) {
+    recipe.refuse(
+        {"dgc.clip", "parallelism.tensor_parallel_degree"},
+        "dgc.clip is norm, and parallelism.tensor_parallel_degree is {}, whose ranks have "
+        "parts of the parameters that it is the norm of. Use clip: value or none.",
+        values.parallelism.tensor_parallel_degree);
   }
   if (values.dgc.warmup_epochs > 0 && !values.data.stages.empty()) {
     recipe.refuse(

@@ -22,7 +22,7 @@ const OffloadDevice& device_of(const Recipe& recipe, std::string_view key) {
 
 // Only these updates need nothing but a slice.
 void check_optimizer(Resolution& recipe, bool master) {
-  const Recipe::Optimizer& optimizer = recipe.values().optimizer;
+  const OptimizerKeys& optimizer = recipe.values().optimizer;
   const std::string_view key =
       recipe.values().zero_optimization.offload_optimizer != OffloadDevice::kNone ? kOptimizer
                                                                                   : kParam;

@@ -38,7 +38,8 @@ void check_others(Resolution& recipe) {
       {"distillation.teacher", values.distillation.active()},
       {"diloco.sync_every", values.diloco.active()},
       {"powersgd.rank", values.powersgd.active()},
-      {"dgc.compress_ratio", values.dgc.active()}};
+      {"dgc.compress_ratio", values.dgc.active()},
+      {"optimizer.dion_decoupled", values.optimizer.decouples_replicas()}};
   for (const auto& [key, is_used] : others) {
     if (!is_used) continue;
     recipe.refuse({kServers, key},

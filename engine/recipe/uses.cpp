@@ -291,7 +291,6 @@ const Use kUses[] = {
     {"loss_scaling.hysteresis", kDynamic, is_dynamic},
     {"loss_scaling.min_scale", kDynamic, is_dynamic},
     {"loss_scaling.on_min_scale", kDynamic, is_dynamic},
-
     {"optimizer.betas", "by adamw, adam, lamb, lion, muon, dion",
      updates_by<kAdamW, kAdam, kLamb, kLion, kMuon, kDion>},
     {"optimizer.eps", "by adamw, adam, lamb, muon, dion, adafactor",
@@ -304,13 +303,15 @@ const Use kUses[] = {
     {"optimizer.min_parameter_rms", "by adafactor", updates_by<kAdafactor>},
     {"optimizer.adamw_lr", "by muon, dion", updates_by<kMuon, kDion>},
     {"optimizer.dion_rank_fraction", "by dion", updates_by<kDion>},
+    {"optimizer.dion_decoupled", "by dion", updates_by<kDion>},
+    {"optimizer.dion_average_interval", "with dion_decoupled",
+     [](R r) { return r.optimizer.decouples_replicas(); }},
     {"optimizer.muon_scale", "by muon", updates_by<kMuon>},
     {"optimizer.eight_bit_states", "by adamw, adam, lion", updates_by<kAdamW, kAdam, kLion>},
     {"optimizer.muon_coefficients", "by muon", updates_by<kMuon>},
     {"optimizer.muon_dtype", "by muon", updates_by<kMuon>},
     {"optimizer.qk_clip_alpha", "with qk_clip_threshold",
      [](R r) { return r.optimizer.qk_clip_threshold > 0.0; }},
-
     {"lr_scheduler.decay_steps", kByAStep, decays_by_a_step},
     {"lr_scheduler.min_lr_ratio", kDecays, decays},
     {"lr_scheduler.wsd_decay_shape", kWsd, is_wsd},
@@ -321,7 +322,6 @@ const Use kUses[] = {
     {"lr_scheduler.wsd_decay_steps", kWsd, is_wsd},
     {"lr_scheduler.batch_size_scaling", "if data.stages change global_batch_size",
      changes_batch_size},
-
     {"bad_steps.rewind_after", "with a limit on the loss or gradient norm", judges_steps},
     {"bad_steps.rewind_steps", "with rewind_after", rewinds},
     {"bad_steps.skip_data_steps", "with rewind_after", rewinds},

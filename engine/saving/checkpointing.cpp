@@ -16,7 +16,7 @@
 namespace sherd::engine {
 namespace {
 
-// Errors, which each replica saves whole, and what all have.
+// What each replica keeps and saves whole, and what all have.
 std::vector<std::int64_t> compressed_bytes(const TrainingOptions& options,
                                            const sharding::ShardingPlan& plan) {
   std::map<std::string, std::int64_t> bytes;  // by kind
@@ -24,11 +24,11 @@ std::vector<std::int64_t> compressed_bytes(const TrainingOptions& options,
     std::set<std::string> kinds;
     for (const ParameterSpec& parameter : unit.spec.parameters) {
       for (const optim::SumKind& kind :
-           optim::CompressedSum::own_kinds(*options.compression, parameter)) {
+           optim::CompressedSum::own_kinds(*options.compression, unit.spec, parameter)) {
         kinds.insert(kind.kind);
       }
       for (const optim::SumKind& kind :
-           optim::CompressedSum::shared_kinds(*options.compression, parameter)) {
+           optim::CompressedSum::shared_kinds(*options.compression, unit.spec, parameter)) {
         if (!kind.is_whole) {
           kinds.insert(kind.kind);
         } else {

@@ -21,7 +21,8 @@ void deal_out_errors(const checkpoint::Checkpoint& checkpoint, const TrainingOpt
   std::erase_if(tensors, [&](const auto& tensor) { return !kinds.contains(tensor.kind); });
   std::vector<float> loaded(static_cast<std::size_t>(numel));
   for (int replica = 0; replica < saved_replicas; ++replica) {
-    const std::vector<sharding::StatePiece> held = error_pieces(options, model, replica, tensors);
+    const std::vector<sharding::StatePiece> held =
+        error_pieces(options, model, replica, tensors, Pieces::kHeld);
     sharding::State wanted{tensors, held};
     std::int64_t first = 0;
     for (sharding::StatePiece& piece : wanted.pieces) {

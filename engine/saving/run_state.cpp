@@ -201,13 +201,13 @@ std::vector<sharding::StateTensor> state_tensors(const TrainingOptions& options,
             {parameter.name, optim::kOuterMomentumKind, parameter.shape, DType::kF32});
       }
       if (trained && compression != nullptr) {
-        add_kinds(optim::CompressedSum::shared_kinds(*compression, parameter), parameter.name,
+        add_kinds(optim::CompressedSum::shared_kinds(*compression, unit, parameter), parameter.name,
                   tensors);
       }
       for (int replica = 0; trained && replica < replicas; ++replica) {
         const std::string name = name_in_replica(parameter.name, replica);
         if (compression != nullptr) {
-          add_kinds(optim::CompressedSum::own_kinds(*compression, parameter), name, tensors);
+          add_kinds(optim::CompressedSum::own_kinds(*compression, unit, parameter), name, tensors);
           if (replica > 0) continue;
         }
         if (apart) tensors.push_back({name, optim::kLocalKind, parameter.shape, DType::kF32});
@@ -287,7 +287,7 @@ void add_compression(const TrainingOptions& options, const ShardedModel& model, 
   if (sum == nullptr) return;
   if (replicas_of(state.tensors) == options.compression->num_replicas) {
     const int replica = model.rank().mesh.coordinate(model.rank().rank, sharding::kReplicateAxis);
-    std::ranges::move(error_pieces(options, model, replica, state.tensors),
+    std::ranges::move(error_pieces(options, model, replica, state.tensors, which),
                       std::back_inserter(state.pieces));
   }
   const Index shared = index_of(options, state.tensors);
@@ -313,12 +313,19 @@ void add_compression(const TrainingOptions& options, const ShardedModel& model, 
 
 std::vector<sharding::StatePiece> error_pieces(const TrainingOptions& options,
                                                const ShardedModel& model, int replica,
-                                               const std::vector<sharding::StateTensor>& tensors) {
+                                               const std::vector<sharding::StateTensor>& tensors,
+                                               Pieces which) {
   const Index own = index_of(options, tensors, replica);
+  std::map<std::uint32_t, const ParameterSpec*> parameters;
+  for (const sharding::UnitState& unit : model.units()) {
+    for (const ParameterSpec& parameter : unit.spec().parameters) {
+      parameters[parameter.index] = &parameter;
+    }
+  }
   std::vector<sharding::StatePiece> pieces;
   for (const optim::MomentPiece& piece : model.compressed_sum()->own_pieces()) {
-    pieces.push_back(
-        {own.at({piece.parameter, piece.kind}), piece.first_element, piece.data.numel, piece.data});
+    add_pieces(*parameters.at(piece.parameter), own.at({piece.parameter, piece.kind}),
+               {piece.first_element, piece.data.numel, piece.data}, which, pieces);
   }
   return pieces;
 }

@@ -39,7 +39,8 @@ sharding::State run_state(const TrainingOptions& options, const ShardedModel& mo
 /// replica `replica` of `tensors`.
 std::vector<sharding::StatePiece> error_pieces(const TrainingOptions& options,
                                                const ShardedModel& model, int replica,
-                                               const std::vector<sharding::StateTensor>& tensors);
+                                               const std::vector<sharding::StateTensor>& tensors,
+                                               Pieces which);
 /// The parameters only.
 sharding::State weights(const TrainingOptions& options, const ShardedModel& model, Pieces pieces);
 

@@ -49,7 +49,7 @@ kernels::BlockFormat blocks_of(ReplicaReduceType type) {
 }
 
 optim::OptimizerOptions optimizer_options(const Recipe& recipe, const model::ModelShape& shape) {
-  const Recipe::Optimizer& optimizer = recipe.optimizer;
+  const OptimizerKeys& optimizer = recipe.optimizer;
   optim::OptimizerOptions options = {
       .type = optimizer.type,
       .beta1 = static_cast<float>(optimizer.betas[0]),
@@ -60,6 +60,7 @@ optim::OptimizerOptions optimizer_options(const Recipe& recipe, const model::Mod
       .adamw_lr_ratio =
           optimizer.lr > 0.0 ? static_cast<float>(optimizer.adamw_lr / optimizer.lr) : 0.0f,
       .dion_rank_fraction = static_cast<float>(optimizer.dion_rank_fraction),
+      .dion_decoupled = optimizer.decouples_replicas(),
       .beta2_decay = static_cast<float>(optimizer.beta2_decay),
       .clip_threshold = static_cast<float>(optimizer.clip_threshold),
       .min_parameter_rms = static_cast<float>(optimizer.min_parameter_rms),
@@ -77,10 +78,15 @@ optim::OptimizerOptions optimizer_options(const Recipe& recipe, const model::Mod
 }
 
 // Null: gradients are sent whole.
-std::shared_ptr<const optim::Compression> compression_of(const Recipe& recipe) {
-  const optim::Compression compression{
+std::shared_ptr<const optim::Compression> compression_of(const Recipe& recipe,
+                                                         const optim::OptimizerOptions& optimizer) {
+  optim::Compression compression{
       recipe.powersgd.options(), recipe.dgc.options(recipe.optimizer.momentum),
       static_cast<int>(recipe.parallelism.data_parallel_replicate_degree)};
+  if (optimizer.dion_decoupled) {
+    compression.dion = {std::make_shared<const optim::OptimizerOptions>(optimizer),
+                        recipe.optimizer.dion_average_interval};
+  }
   if (!compression.active()) return nullptr;
   return std::make_shared<const optim::Compression>(compression);
 }
@@ -110,7 +116,6 @@ TrainingOptions training_options(const Recipe& recipe) {
     options.placement.replicas_apart = true;
     options.placement.batch_groups = 1;
   }
-  options.compression = compression_of(recipe);
   const Recipe::Parallelism& degrees = recipe.parallelism;
   options.pipeline = {
       degrees.pipeline_schedule,
@@ -137,6 +142,7 @@ TrainingOptions training_options(const Recipe& recipe) {
   }
 
   options.optimizer = optimizer_options(recipe, options.model);
+  options.compression = compression_of(recipe, options.optimizer);
   if (recipe.activation_checkpointing.offload != OffloadDevice::kNone) {
     options.model.residual_slots = KeptInputs::slots(options.model.num_layers);
   }

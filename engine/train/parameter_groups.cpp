@@ -15,7 +15,7 @@ float as_float(double value) {
   return static_cast<float>(value);
 }
 
-optim::ParameterGroup group_of(const ParameterGroup& group, const Recipe::Optimizer& optimizer) {
+optim::ParameterGroup group_of(const ParameterGroup& group, const OptimizerKeys& optimizer) {
   const std::array<double, 2> betas = group.betas.value_or(optimizer.betas);
   return {.patterns = group.parameters,
           .lr_factor = as_float(group.lr_factor),
@@ -118,7 +118,7 @@ std::vector<optim::ParameterGroup> with_rule(const optim::OptimizerOptions& opti
 
 std::vector<optim::ParameterGroup> parameter_groups(const Recipe& recipe,
                                                     const model::ModelShape& shape) {
-  const Recipe::Optimizer& optimizer = recipe.optimizer;
+  const OptimizerKeys& optimizer = recipe.optimizer;
   optim::OptimizerOptions options;
   options.type = optimizer.type;
   options.beta1 = as_float(optimizer.betas[0]);

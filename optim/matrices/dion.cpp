@@ -4,23 +4,12 @@
 #include <cmath>
 
 #include "kernels/columns.h"
-#include "kernels/linear.h"
 #include "kernels/low_rank.h"
-#include "kernels/pointwise.h"
+#include "optim/matrices/dion_factors.h"
 #include "optim/matrices/matrix_optimizer.h"
 
 namespace sherd::optim {
 namespace {
-
-// Tells the first bases from other random numbers of the run.
-constexpr std::uint32_t kBasisStep = 0x44696f6e;
-
-std::int64_t rank_of(const OptimizerOptions& options, const MatrixPart& matrix) {
-  const std::int64_t side = std::min(matrix.whole_rows, matrix.whole_columns);
-  const double share =
-      std::ceil(static_cast<double>(options.dion_rank_fraction) * static_cast<double>(side));
-  return std::clamp<std::int64_t>(static_cast<std::int64_t>(share), 1, side);
-}
 
 // Where a matrix's factors are: P [rank, rows] and R [rank, columns], one after the other, among the
 // unit's; Q [rank, columns] in the unit's basis. The matrix is a whole one.
@@ -40,7 +29,7 @@ std::int64_t basis_before(const OptimizerOptions& options, const ParameterSpec& 
   const std::vector<MatrixPart> matrices = whole_matrices(parameter);
   for (int i = 0; i < number; ++i) {
     const MatrixPart& matrix = matrices[static_cast<std::size_t>(i)];
-    before += rank_of(options, matrix) * matrix.columns;
+    before += dion_rank(options, matrix) * matrix.columns;
   }
   return before;
 }
@@ -54,16 +43,12 @@ UnitFactors factors_of(const OptimizerOptions& options, const std::vector<OwnedM
   UnitFactors unit;
   for (const OwnedMatrix& matrix : matrices) {
     const MatrixPart& part = matrix.part;
-    unit.of.push_back({rank_of(options, part), part.whole_rows, part.whole_columns, unit.numel,
+    unit.of.push_back({dion_rank(options, part), part.whole_rows, part.whole_columns, unit.numel,
                        unit.basis_numel});
     unit.numel += unit.of.back().numel();
     unit.basis_numel += unit.of.back().q_numel();
   }
   return unit;
-}
-
-kernels::LinearShape product_of(std::int64_t rank, std::int64_t rows, std::int64_t columns) {
-  return {rank, columns, rows};
 }
 
 struct DionBuffers {
@@ -102,15 +87,13 @@ DionBuffers dion_buffers_of(const OptimizerOptions& options, const sharding::Sha
   if (plan.mesh.degree(sharding::kTensorAxis) > 1) {
     buffers.part_factors =
         matrix_workspace(buffers.common.matrices, "dion.part_factors", [&](const MatrixPart& part) {
-          return rank_of(options, part) * (part.rows + 2 * part.columns);
+          return dion_rank(options, part) * (part.rows + 2 * part.columns);
         });
   }
   buffers.workspace =
       matrix_workspace(buffers.common.matrices, "dion.workspace", [&](const MatrixPart& part) {
-        return kernels::linear_workspace_bytes(
-                   product_of(rank_of(options, part), part.whole_rows, part.whole_columns),
-                   DType::kF32, DType::kF32, {}) /
-               static_cast<std::int64_t>(sizeof(float));
+        return dion_workspace_numel(
+            {part.whole_rows, part.whole_columns, dion_rank(options, part)});
       });
   return buffers;
 }
@@ -121,14 +104,16 @@ struct PartFactors {
   Tensor p, r, q;
 };
 
+double ratio_of(const MatrixPart& matrix) {
+  return std::sqrt(static_cast<double>(matrix.whole_rows) /
+                   static_cast<double>(matrix.whole_columns));
+}
+
 class Dion final : public MatrixOptimizer {
  public:
   Dion(const OptimizerOptions& options, const sharding::Rank& rank,
        const std::vector<sharding::UnitState>& units, const DionBuffers& buffers)
-      : MatrixOptimizer(options, rank, units, buffers.common, [](const MatrixPart& matrix) {
-          return std::sqrt(static_cast<double>(matrix.whole_rows) /
-                           static_cast<double>(matrix.whole_columns));
-        }) {
+      : MatrixOptimizer(options, rank, units, buffers.common, ratio_of) {
     factors_ = rank.acquire(buffers.factors);
     part_factors_ = rank.acquire(buffers.part_factors);
     workspace_ = rank.acquire(buffers.workspace);
@@ -175,11 +160,8 @@ class Dion final : public MatrixOptimizer {
   }
 
   void begin_basis(int unit, std::size_t matrix) {
-    const auto number = static_cast<std::uint32_t>(matrices(unit)[matrix].number);
-    kernels::fill_normal(
-        rank().compute(), basis(unit, matrix),
-        {options().moment_type.seed, kBasisStep + number, parameter_of(unit, matrix).index}, 0,
-        0.0f, 1.0f);
+    fill_first_basis(rank().compute(), options(), parameter_of(unit, matrix).index,
+                     matrices(unit)[matrix].number, basis(unit, matrix));
   }
 
   void update_matrices(Stream& stream, int unit, const UpdateStep& step) override {
@@ -209,19 +191,19 @@ class Dion final : public MatrixOptimizer {
   // The owner's: P and R of a whole M.
   void form_factors(Stream& stream, int unit, std::size_t matrix, const Tensor& whole) {
     const Factors& of = factors(unit, matrix);
-    const kernels::LinearShape shape = product_of(of.rank, of.rows, of.columns);
+    const kernels::LowRankShape shape{of.rows, of.columns, of.rank};
     const Tensor p = p_of(of), workspace = workspace_.tensor();
-    kernels::linear_forward(stream, {shape, basis(unit, matrix), whole, {}, p, workspace});
+    dion_rows(stream, shape, basis(unit, matrix), whole, p, workspace);
     kernels::orthonormalise(stream, of.rank, of.rows, p);
-    kernels::linear_backward_input(stream, {shape, p, whole, r_of(of), false, workspace});
+    dion_columns(stream, shape, p, whole, r_of(of), workspace);
   }
 
   // M loses what is used of it, in each slice; the flat buffer receives P Q^T.
   void use_factors(Stream& stream, int unit, std::size_t number) {
     const Factors& of = factors(unit, number);
     const OwnedMatrix& matrix = matrices(unit)[number];
-    const auto kept = static_cast<float>(1.0 - static_cast<double>(options().momentum));
-    kernels::next_basis(stream, of.rank, of.columns, kept, r_of(of), basis(unit, number));
+    kernels::next_basis(stream, of.rank, of.columns, unused_share(options()), r_of(of),
+                        basis(unit, number));
     const PartFactors part = part_factors(stream, unit, number);
     for_each_slice(unit, [&](const Matrices& slice) {
       const Tensor update = full_slice(unit, slice), m = momentum(unit, slice);
@@ -261,8 +243,25 @@ class Dion final : public MatrixOptimizer {
   Buffer part_factors_, workspace_;
 };
 
+// Momenta are in the sum over replicas (dion_sum.h), which leaves P Q^T as the gradient.
+class DecoupledDion final : public MatrixOptimizer {
+ public:
+  DecoupledDion(const OptimizerOptions& options, const sharding::Rank& rank,
+                const std::vector<sharding::UnitState>& units, const MatrixBuffers& buffers)
+      : MatrixOptimizer(options, rank, units, buffers, ratio_of) {}
+
+ private:
+  void update_matrices(Stream& stream, int unit, const UpdateStep& step) override {
+    for_each_slice(unit, [&](const Matrices& slice) {
+      const kernels::MuonUpdate args{
+          common_of(slice.slice, step, options().moment_type), {}, slice.slice.gradient, 0.0f};
+      kernels::muon_apply(stream, args, slice.ratios);
+    });
+  }
+};
+
 std::int64_t factor_numel(const OptimizerOptions& options, const OwnedMatrix& matrix) {
-  return rank_of(options, matrix.part) * (matrix.part.whole_rows + matrix.part.whole_columns);
+  return dion_rank(options, matrix.part) * (matrix.part.whole_rows + matrix.part.whole_columns);
 }
 
 }  // namespace
@@ -271,7 +270,7 @@ std::vector<std::int64_t> dion_basis_shape(const OptimizerOptions& options,
                                            const ParameterSpec& parameter) {
   std::int64_t vectors = 0, columns = 0;
   for (const MatrixPart& matrix : whole_matrices(parameter)) {
-    vectors += rank_of(options, matrix);
+    vectors += dion_rank(options, matrix);
     columns = matrix.columns;
   }
   return {vectors, columns};
@@ -282,15 +281,18 @@ OptimizerDescriptor dion_descriptor() {
           .moment_kinds = [](const OptimizerOptions& options, const UnitSpec& unit,
                              const ParameterSpec& parameter) -> std::vector<std::string> {
             if (!is_by_matrix(options, unit, parameter)) return {"exp_avg", "exp_avg_sq"};
+            if (options.dion_decoupled) return {};
             return {"momentum", std::string(kDionBasisKind)};
           },
           .buffers =
               [](const OptimizerOptions& options, const sharding::ShardingPlan& plan, int rank) {
+                if (options.dion_decoupled) return rest_buffers(options, plan, rank).list(1);
                 return dion_buffers_of(options, plan, rank)
                     .list(plan.mesh.degree(sharding::kTensorAxis));
               },
           .traffic =
               [](const OptimizerOptions& options, const sharding::ShardingPlan& plan, int rank) {
+                if (options.dion_decoupled) return sharding::Traffic();
                 return matrix_traffic(options, plan, rank,
                                       {.gathered = "dion momenta",
                                        .broadcast = "dion factors",
@@ -299,9 +301,13 @@ OptimizerDescriptor dion_descriptor() {
               },
           .make = [](const OptimizerOptions& options, const sharding::Rank& rank,
                      const std::vector<sharding::UnitState>& units) -> std::unique_ptr<Optimizer> {
-            return std::make_unique<Dion>(
-                options, rank, units,
-                dion_buffers_of(options, {rank.mesh, sharding::plans_of(units)}, rank.rank));
+            const sharding::ShardingPlan plan{rank.mesh, sharding::plans_of(units)};
+            if (options.dion_decoupled) {
+              return std::make_unique<DecoupledDion>(options, rank, units,
+                                                     rest_buffers(options, plan, rank.rank));
+            }
+            return std::make_unique<Dion>(options, rank, units,
+                                          dion_buffers_of(options, plan, rank.rank));
           },
           .uneven_numels = second_moment_numels,
           .defaults = {.momentum = 0.95},

@@ -14,6 +14,9 @@
 /// How ranks share the work: optim/matrices/matrix_optimizer.h. M is gathered; owners broadcast P and R,
 /// r (m + n) numbers in place of m n. Every rank then updates M, X and Q with them. CPU only.
 ///
+/// Decoupled   with `dion_decoupled`, replicas have momenta of their own and add factors in place of
+///             gradients: dion_sum.h. What is here then only moves the weights.
+///
 /// State   `momentum`, in slices; `dion_q`: the Q of a parameter's matrices, the same on all ranks
 ///         (expert ranks: of their experts' matrices).
 /// Memory  that of every optimizer of matrices; 4 bytes for each number of Q; the factors of the

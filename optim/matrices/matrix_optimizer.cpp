@@ -37,12 +37,9 @@ MatrixOptimizer::MatrixOptimizer(const OptimizerOptions& options, const sharding
   auto slices = updated_slices(units, options);
   parts_.emplace(rank, buffers.matrices);
   for (std::size_t unit = 0; unit < units.size(); ++unit) {
-    moments_.emplace_back();
-    exp_avg_sq_.emplace_back();
-    if (buffers.momentum[unit]) moments_.back() = rank.acquire(*buffers.momentum[unit]);
-    if (buffers.exp_avg_sq[unit]) {
-      exp_avg_sq_.back() = rank.acquire(*buffers.exp_avg_sq[unit]);
-    }
+    moments_.push_back(rank.acquire(buffers.momentum[unit]));
+    exp_avg_.push_back(rank.acquire(buffers.exp_avg[unit]));
+    exp_avg_sq_.push_back(rank.acquire(buffers.exp_avg_sq[unit]));
     matrices_.push_back(matrices_of(options, units[unit].plan()));
     choose_owners(matrices_.back(), units[unit].layout().num_slices(), parts_->degree());
     communicators_.push_back(
@@ -68,17 +65,26 @@ std::vector<MomentPiece> MatrixOptimizer::moment_pieces() const {
   for (std::size_t unit = 0; unit < slices_.size(); ++unit) {
     for (const Slice& slice : slices_[unit]) {
       const UpdatedSlice& matrices = slice.matrices.slice;
-      add_moment_pieces(matrices, "momentum", matrices.part_of(moments_[unit]), pieces);
-      add_moment_pieces(slice.rest, "exp_avg", slice.rest.part_of(moments_[unit]), pieces);
-      for (std::size_t i = 0; i < slice.rest.segments.size(); ++i) {
-        const kernels::UpdateSegment& segment = slice.rest.segments[i];
-        add_moment_piece({"exp_avg_sq", slice.rest.slice_index, segment.parameter,
-                          segment.first_element, second_moment(unit, slice, i)},
-                         pieces);
+      if (moments_[unit]) {
+        add_moment_pieces(matrices, "momentum", matrices.part_of(moments_[unit]), pieces);
       }
+      add_rest_pieces(unit, slice, "exp_avg", &MatrixOptimizer::first_moment, pieces);
+      add_rest_pieces(unit, slice, "exp_avg_sq", &MatrixOptimizer::second_moment, pieces);
     }
   }
   return pieces;
+}
+
+void MatrixOptimizer::add_rest_pieces(std::size_t unit, const Slice& slice, const std::string& kind,
+                                      Tensor (MatrixOptimizer::*moment)(std::size_t, const Slice&,
+                                                                        std::size_t) const,
+                                      std::vector<MomentPiece>& pieces) const {
+  for (std::size_t i = 0; i < slice.rest.segments.size(); ++i) {
+    const kernels::UpdateSegment& segment = slice.rest.segments[i];
+    add_moment_piece({kind, slice.rest.slice_index, segment.parameter, segment.first_element,
+                      (this->*moment)(unit, slice, i)},
+                     pieces);
+  }
 }
 
 void MatrixOptimizer::for_each_slice(int unit,
@@ -156,7 +162,7 @@ void MatrixOptimizer::exchange(Stream& stream, const Collectives& collectives) {
   stream.wait(*done_);
 }
 
-// Positions in the unit's exp_avg_sq continue from slice to slice.
+// Positions in AdamW's own buffers continue from slice to slice.
 MatrixOptimizer::Slice MatrixOptimizer::split(
     const sharding::UnitState& unit, UpdatedSlice slice, std::int64_t& rest_position,
     const std::function<double(const MatrixPart&)>& ratio_of) const {
@@ -187,18 +193,24 @@ MatrixOptimizer::Slice MatrixOptimizer::split(
   return result;
 }
 
+Tensor MatrixOptimizer::first_moment(std::size_t unit, const Slice& slice,
+                                     std::size_t segment) const {
+  const kernels::UpdateSegment& of = slice.rest.segments[segment];
+  if (moments_[unit]) return slice.rest.part_of(moments_[unit]).part(of.first, of.count);
+  return exp_avg_[unit].tensor().part(slice.rest_positions[segment], of.count);
+}
+
 Tensor MatrixOptimizer::second_moment(std::size_t unit, const Slice& slice,
                                       std::size_t segment) const {
   return exp_avg_sq_[unit].tensor().part(slice.rest_positions[segment],
                                          slice.rest.segments[segment].count);
 }
 
-// Segment by segment, since the second moment is kept for these segments only.
+// Segment by segment, since these moments may be kept for these segments only.
 void MatrixOptimizer::update_rest(Stream& stream, int unit, const Slice& slice,
                                   const UpdateStep& step) const {
   kernels::UpdateCommon common = common_of(slice.rest, step, options_.moment_type);
   const float lr = step.lr * options_.adamw_lr_ratio;
-  const Tensor exp_avg = slice.rest.part_of(moments_[static_cast<std::size_t>(unit)]);
   for (std::size_t i = 0; i < slice.rest.segments.size(); ++i) {
     const kernels::UpdateSegment& segment = slice.rest.segments[i];
     const ParameterGroup& rates = slice.rest_rates[i];
@@ -208,7 +220,7 @@ void MatrixOptimizer::update_rest(Stream& stream, int unit, const Slice& slice,
     common.segments = {&slice.rest_alone[i], 1};
     kernels::adam_update(stream,
                          {.common = common,
-                          .exp_avg = exp_avg.part(segment.first, segment.count),
+                          .exp_avg = first_moment(static_cast<std::size_t>(unit), slice, i),
                           .exp_avg_sq = second_moment(static_cast<std::size_t>(unit), slice, i),
                           .decoupled_decay = true,
                           .beta1 = rates.beta1,

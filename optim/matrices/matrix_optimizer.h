@@ -13,7 +13,7 @@
 /// values, by the same kernels.
 ///
 /// Memory  momentum for every slice; a second moment only for AdamW's parameters; one full f32
-///         buffer of the largest block.
+///         buffer of the largest block. Less where momenta are elsewhere (dion_sum.h).
 #pragma once
 
 #include <functional>
@@ -83,13 +83,18 @@ class MatrixOptimizer : public Optimizer {
   struct Slice {
     Matrices matrices;
     UpdatedSlice rest;
-    std::vector<std::int64_t> rest_positions;  ///< of each rest segment in the unit's exp_avg_sq
+    std::vector<std::int64_t> rest_positions;  ///< of each rest segment in AdamW's own buffers
     std::vector<kernels::UpdateSegment> rest_alone;  ///< each as if its buffers began with it
     std::vector<ParameterGroup> rest_rates;          ///< of each rest segment
   };
   Slice split(const sharding::UnitState& unit, UpdatedSlice slice, std::int64_t& rest_position,
               const std::function<double(const MatrixPart&)>& ratio_of) const;
+  Tensor first_moment(std::size_t unit, const Slice& slice, std::size_t segment) const;
   Tensor second_moment(std::size_t unit, const Slice& slice, std::size_t segment) const;
+  void add_rest_pieces(std::size_t unit, const Slice& slice, const std::string& kind,
+                       Tensor (MatrixOptimizer::*moment)(std::size_t, const Slice&, std::size_t)
+                           const,
+                       std::vector<MomentPiece>& pieces) const;
   void update_rest(Stream& stream, int unit, const Slice& slice, const UpdateStep& step) const;
   template <class Collectives>
   void exchange(Stream& stream, const Collectives& collectives);
@@ -101,6 +106,7 @@ class MatrixOptimizer : public Optimizer {
   std::vector<std::vector<OwnedMatrix>> matrices_;      // by unit
   std::vector<std::vector<Slice>> slices_;              // by unit
   std::vector<Buffer> moments_;     // momentum of matrices, AdamW's first moment of the rest
+  std::vector<Buffer> exp_avg_;     // without these: AdamW's first moment alone
   std::vector<Buffer> exp_avg_sq_;  // AdamW's second moment of the rest
   Buffer full_;                     // of one unit at a time
   std::optional<MatrixParts> parts_;

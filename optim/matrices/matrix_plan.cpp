@@ -98,20 +98,33 @@ std::vector<std::int64_t> second_moment_numels(const OptimizerOptions& options,
   return numels;
 }
 
-MatrixBuffers matrix_buffers(const OptimizerOptions& options, const sharding::ShardingPlan& plan,
-                             int rank, const std::string& optimizer) {
+MatrixBuffers rest_buffers(const OptimizerOptions& options, const sharding::ShardingPlan& plan,
+                           int rank) {
   MatrixBuffers buffers;
-  std::int64_t largest_unit = 0;
   for (const sharding::UnitPlan& unit : plan.units) {
-    buffers.momentum.emplace_back();
-    if (unit.trains())
-      buffers.momentum.back() = moment_buffer(unit, "momentum", options.moment_type);
     const std::int64_t rest =
         second_moment_numel(options, unit, sharding::slice_of(plan.mesh, rank, unit.placement));
-    buffers.exp_avg_sq.emplace_back();
-    if (rest > 0) {
-      buffers.exp_avg_sq.back() = {unit.spec.name + ".exp_avg_sq", Category::kOptimizer,
-                                   options.moment_type.dtype, rest};
+    const auto moment = [&](const char* kind) -> std::optional<BufferSpec> {
+      if (rest == 0) return std::nullopt;
+      return BufferSpec{unit.spec.name + kind, Category::kOptimizer, options.moment_type.dtype,
+                        rest};
+    };
+    buffers.momentum.emplace_back();
+    buffers.exp_avg.push_back(moment(".exp_avg"));
+    buffers.exp_avg_sq.push_back(moment(".exp_avg_sq"));
+  }
+  return buffers;
+}
+
+MatrixBuffers matrix_buffers(const OptimizerOptions& options, const sharding::ShardingPlan& plan,
+                             int rank, const std::string& optimizer) {
+  MatrixBuffers buffers = rest_buffers(options, plan, rank);
+  std::int64_t largest_unit = 0;
+  for (std::size_t i = 0; i < plan.units.size(); ++i) {
+    const sharding::UnitPlan& unit = plan.units[i];
+    buffers.exp_avg[i].reset();  // it is in the first moment of all
+    if (unit.trains()) {
+      buffers.momentum[i] = moment_buffer(unit, "momentum", options.moment_type);
     }
     for (const OwnedMatrix& matrix : matrices_of(options, unit)) {
       largest_unit = std::max(largest_unit, unit.layout.numel());
@@ -127,7 +140,7 @@ MatrixBuffers matrix_buffers(const OptimizerOptions& options, const sharding::Sh
 
 std::vector<BufferSpec> MatrixBuffers::list(int tensor_degree) const {
   std::vector<BufferSpec> all;
-  for (const auto* by_unit : {&momentum, &exp_avg_sq}) {
+  for (const auto* by_unit : {&momentum, &exp_avg, &exp_avg_sq}) {
     for (const auto& moments : *by_unit) {
       if (moments) all.push_back(*moments);
     }

@@ -46,9 +46,10 @@ std::vector<std::int64_t> second_moment_numels(const OptimizerOptions& options,
                                                const sharding::UnitPlan& unit);
 
 struct MatrixBuffers {
-  std::vector<std::optional<BufferSpec>> momentum, exp_avg_sq;  // by unit
-  std::optional<BufferSpec> full;                               // of one unit at a time
-  std::vector<MatrixPart> matrices;                             // of all units
+  /// By unit: of all parameters, or AdamW's first moment alone; and its second moment.
+  std::vector<std::optional<BufferSpec>> momentum, exp_avg, exp_avg_sq;
+  std::optional<BufferSpec> full;    // of one unit at a time
+  std::vector<MatrixPart> matrices;  // of all units
 
   /// All of them, and those that form whole matrices of `tensor_degree` parts.
   std::vector<BufferSpec> list(int tensor_degree) const;
@@ -56,6 +57,9 @@ struct MatrixBuffers {
 /// `optimizer`: its name in the names of buffers.
 MatrixBuffers matrix_buffers(const OptimizerOptions& options, const sharding::ShardingPlan& plan,
                              int rank, const std::string& optimizer);
+/// Only AdamW's moments, if matrices have none.
+MatrixBuffers rest_buffers(const OptimizerOptions& options, const sharding::ShardingPlan& plan,
+                           int rank);
 
 /// Room for the work on one matrix of any size of them, `numel_of` each.
 template <class Numel>

@@ -48,11 +48,12 @@ FORMS = {
     "averages, 2 replicas, every 50 steps, int8": apart(2, 50, *PLAIN, "diloco.quantize=int8_block64"),
     "PowerSGD, rank 4": replicas(2) + ["powersgd.rank=4"],
     "Dion": SHARDS + DION,
+    "Dion, decoupled": replicas(2) + DION + ["optimizer.dion_decoupled=true", "gradient_clipping.max_norm=0"],
     "synchronous, SGD": SHARDS + SGD,
     "DGC, 1 %": replicas(2) + SGD + ["dgc.compress_ratio=0.01"],
 }
 QUICKSTART = ["synchronous, AdamW", "int8 gathers and reductions", "DiLoCo, 2 replicas, every 50 steps",
-              "averages, 2 replicas, every 50 steps", "Dion"]
+              "averages, 2 replicas, every 50 steps", "Dion", "Dion, decoupled"]
 
 
 def loss_of(program, recipe, settings, folder):

@@ -6,6 +6,7 @@
 #include "checkpoint/store/committed.h"
 #include "optim/compression.h"
 #include "tests/equivalence/held_state.h"
+#include "tests/support/models/wide_model.h"
 #include "tests/support/runs/small_run.h"
 #include "tests/support/values/temp_folder.h"
 
@@ -27,6 +28,17 @@ engine::TrainingOptions sparse() {
   compression.sparse = {.compress_ratio = 0.05, .momentum = 0.9};
   engine::TrainingOptions options = tiny_training(tiny_model(true));
   options.optimizer.type = optim::OptimizerType::kSgd;
+  options.compression = std::make_shared<const optim::Compression>(compression);
+  return options;
+}
+
+engine::TrainingOptions decoupled_dion() {
+  engine::TrainingOptions options = tiny_training(tiny_model(true));
+  options.optimizer.type = optim::OptimizerType::kDion;
+  options.optimizer.momentum = 0.95f;
+  options.optimizer.dion_decoupled = true;
+  optim::Compression compression;
+  compression.dion.optimizer = std::make_shared<const optim::OptimizerOptions>(options.optimizer);
   options.compression = std::make_shared<const optim::Compression>(compression);
   return options;
 }
@@ -58,6 +70,22 @@ TEST(CompressedResume, HoldsWhatWasSavedOnAsManyReplicas) {
             << stage << " to " << other << " on " << shards;
       }
     }
+  }
+}
+
+// State is of whole tensors, whatever parts ranks have.
+TEST(CompressedResume, HoldsWhatWasSavedByTensorRanks) {
+  RunShape apart = of(2, 1, 1);
+  apart.world_size = 4;
+  apart.axes.push_back({"tensor", 2});
+  for (engine::TrainingOptions options : {low_rank(), sparse(), decoupled_dion()}) {
+    options.model = wide_model(true);
+    const test::TempFolder folder;
+    const Tensors saved = held_state(options, folder.path(), apart, kStepsDone, true);
+    EXPECT_TRUE(held_state(options, folder.path(), of(2, 2, 2), kStepsDone, false) == saved);
+    const test::TempFolder other;
+    const Tensors of_one = held_state(options, other.path(), of(2, 1, 1), kStepsDone, true);
+    EXPECT_TRUE(held_state(options, other.path(), apart, kStepsDone, false) == of_one);
   }
 }
 
@@ -99,6 +127,29 @@ TEST(CompressedResume, HoldsVelocitiesToo) {
     }
   }
   EXPECT_GT(whole, 3);  // norms' and biases', which all replicas have
+}
+
+TEST(CompressedResume, HoldsTheMomentumOfEachReplicaAndDealsOutTheirSum) {
+  const test::TempFolder folder;
+  const Tensors saved = held_state(decoupled_dion(), folder.path(), of(2, 2, 2), kStepsDone, true);
+  const std::string name = "block.0.mlp.down.weight/momentum";
+  ASSERT_TRUE(saved.contains(name)) << saved.begin()->first;
+  EXPECT_GT(largest(saved.at(name)), 0.0);
+  EXPECT_NE(saved.at(name), saved.at("replica.1." + name));
+  EXPECT_FALSE(saved.contains("embedding.token.weight/momentum"));
+  for (int other = 0; other <= 3; ++other) {
+    EXPECT_TRUE(held_state(decoupled_dion(), folder.path(), of(2, 1 + other % 3, other), kStepsDone,
+                           false) == saved)
+        << other;
+  }
+  const Tensors alone = held_state(decoupled_dion(), folder.path(), of(1, 2, 2), kStepsDone, false);
+  for (const auto& [of_one, values] : alone) {
+    const auto second = saved.find("replica.1." + of_one);
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      const float also = second == saved.end() ? 0.0f : second->second[i];
+      EXPECT_EQ(values[i], saved.at(of_one)[i] + also) << of_one;
+    }
+  }
 }
 
 TEST(CompressedResume, DealsOutTheSumOfErrorsToOtherNumbersOfReplicas) {
@@ -144,6 +195,8 @@ void expect_resumes_as_one_run(const std::string& optimizer, const std::string& 
 TEST(CompressedResume, AtAnotherStageAndNumberOfShardsIsTheRunThatNeverStopped) {
   expect_resumes_as_one_run("adamw", "powersgd: {rank: 1, start_step: 2, min_compression_rate: 1}");
   expect_resumes_as_one_run("sgd", "dgc: {compress_ratio: 0.05, clip: norm, warmup_epochs: 1}");
+  expect_resumes_as_one_run("dion, dion_decoupled: true, dion_average_interval: 3",
+                            "gradient_clipping: {max_norm: 0}");
 }
 
 }  // namespace

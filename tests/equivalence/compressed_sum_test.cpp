@@ -35,6 +35,29 @@ engine::TrainingOptions with(std::shared_ptr<const optim::Compression> compressi
   return options;
 }
 
+engine::TrainingOptions decoupled_dion(const model::ModelShape& shape, int replicas,
+                                       std::int64_t average_interval = 0,
+                                       DType compute = DType::kF32) {
+  engine::TrainingOptions options = with(nullptr, shape, compute);
+  options.max_norm = 0.0f;
+  options.optimizer.type = optim::OptimizerType::kDion;
+  options.optimizer.momentum = 0.95f;
+  options.optimizer.dion_decoupled = true;
+  optim::Compression compression;
+  compression.num_replicas = replicas;
+  compression.dion = {std::make_shared<const optim::OptimizerOptions>(options.optimizer),
+                      average_interval};
+  options.compression = std::make_shared<const optim::Compression>(compression);
+  return options;
+}
+
+engine::TrainingOptions synchronous_dion(const model::ModelShape& shape) {
+  engine::TrainingOptions options = decoupled_dion(shape, 1);
+  options.optimizer.dion_decoupled = false;
+  options.compression = nullptr;
+  return options;
+}
+
 void expect_equal_at_every_stage(const engine::TrainingOptions& options) {
   int run_number = 0;
   for (const int replicas : {1, 2, 3}) {
@@ -54,6 +77,34 @@ TEST(CompressedSums, StagesAndShardsHaveTheSameBits) {
   for (const DType compute : {DType::kF32, DType::kBF16}) {
     const auto options = with(low_rank(2), tiny_model(true), compute);
     expect_equal_at_every_stage(options);
+  }
+}
+
+TEST(CompressedSums, StagesAndShardsOfDecoupledDionHaveTheSameBits) {
+  for (const DType compute : {DType::kF32, DType::kBF16}) {
+    expect_equal_at_every_stage(
+        decoupled_dion(tiny_model(true), 3, compute == DType::kF32 ? 2 : 0, compute));
+  }
+}
+
+// Norms aren't compared: one is of gradients, the other of what takes their place.
+TEST(CompressedSums, DecoupledDionOnOneReplicaIsDion) {
+  const Case one{.shards = 2, .stage = 2};
+  const Outcome expected = run(synchronous_dion(tiny_model(true)), one, kFewSteps);
+  const Outcome decoupled = run(decoupled_dion(tiny_model(true), 1), one, kFewSteps);
+  EXPECT_EQ(decoupled.losses, expected.losses);
+  EXPECT_EQ(decoupled.parameters, expected.parameters);
+}
+
+TEST(CompressedSums, DecoupledDionOnReplicasIsDionUpToRounding) {
+  const Case three{.shards = 2, .replicas = 3, .stage = 1};
+  const Outcome expected = run(synchronous_dion(tiny_model(true)), three, kFewSteps);
+  for (const std::int64_t interval : {0, 2}) {
+    const Outcome decoupled = run(decoupled_dion(tiny_model(true), 3, interval), three, kFewSteps);
+    EXPECT_NE(decoupled.parameters, expected.parameters);  // sums are in another order
+    for (std::size_t step = 0; step < expected.losses.size(); ++step) {
+      EXPECT_NEAR(decoupled.losses[step], expected.losses[step], 2e-4) << step;
+    }
   }
 }
 
@@ -103,9 +154,9 @@ TEST(CompressedSums, SparseOnesThatSendAllAreMomentumSgd) {
 TEST(CompressedSums, PipelinesHaveTheBitsOfNone) {
   model::ModelShape shape = tiny_model(false);
   shape.num_layers = 5;
-  for (const bool low : {true, false}) {
-    const auto options =
-        low ? with(low_rank(2), shape) : sgd_with({.compress_ratio = 0.05, .momentum = 0.9}, shape);
+  for (const auto& options :
+       {with(low_rank(2), shape), sgd_with({.compress_ratio = 0.05, .momentum = 0.9}, shape),
+        decoupled_dion(shape, 2, 3)}) {
     const Case first{.replicas = 2, .micro_steps = 4};
     const Outcome expected = run(options, first, kFewSteps);
     for (const auto order :
@@ -122,14 +173,50 @@ TEST(CompressedSums, PipelinesHaveTheBitsOfNone) {
 }
 
 TEST(CompressedSums, ContextRanksAgreeAcrossStages) {
-  engine::TrainingOptions options = with(low_rank(2), wide_model(false));
-  options.model.seq_length = 8;
-  const Case first{.context = 2, .shards = 2, .replicas = 2};
-  const Outcome expected = run(options, first, kFewSteps);
-  for (const int stage : {1, 3}) {
-    Case each = first;
-    each.stage = stage;
-    EXPECT_EQ(difference(run(options, each, kFewSteps), expected), "") << name_of(each);
+  for (engine::TrainingOptions options :
+       {with(low_rank(2), wide_model(false)), decoupled_dion(wide_model(false), 2)}) {
+    options.model.seq_length = 8;
+    const Case first{.context = 2, .shards = 2, .replicas = 2};
+    const Outcome expected = run(options, first, kFewSteps);
+    for (const int stage : {1, 3}) {
+      Case each = first;
+      each.stage = stage;
+      EXPECT_EQ(difference(run(options, each, kFewSteps), expected), "") << name_of(each);
+    }
+  }
+}
+
+// Parts of matrices, by rows and by columns, and keys and values that two ranks of four have. AdamW
+// would make something of gradients that are all rounding.
+TEST(CompressedSums, TensorRanksAgreeAcrossStagesAndAreNearOne) {
+  const model::ModelShape shape = wide_model(false);
+  engine::TrainingOptions low = with(low_rank(2), shape);
+  low.optimizer.type = optim::OptimizerType::kSgd;
+  low.optimizer.momentum = 0.9f;
+  low.max_norm = 0.0f;
+  for (const engine::TrainingOptions& options :
+       {low, decoupled_dion(shape, 2, 2),
+        sgd_with({.compress_ratio = 0.2, .momentum = 0.9}, shape)}) {
+    const bool is_sparse = options.compression->sparse.active();
+    const Case alone{.replicas = 2, .stage = 1, .micro_steps = 2};
+    const Outcome one = run(options, alone, kFewSteps);
+    for (const int tensor : {2, 4}) {
+      Case first = alone;
+      first.tensor = tensor;
+      const Outcome expected = run(options, first, kFewSteps);
+      for (std::size_t step = 0; !is_sparse && step < one.losses.size(); ++step) {
+        EXPECT_NEAR(expected.losses[step], one.losses[step],
+                    options.compression->dion.active() ? 1e-4 : 1e-5)
+            << tensor << " " << step;
+      }
+      for (int stage = 0; stage <= 3; ++stage) {
+        Case each = first;
+        each.stage = stage;
+        each.shards = tensor == 2 && stage != 2 ? 2 : 1;
+        each.micro_steps = 2 / each.shards;
+        EXPECT_EQ(difference(run(options, each, kFewSteps), expected), "") << name_of(each);
+      }
+    }
   }
 }
 

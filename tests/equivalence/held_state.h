@@ -53,8 +53,11 @@ inline Tensors held_state(engine::TrainingOptions options, const std::string& di
       const std::lock_guard lock(mutex);
       for (const sharding::StatePiece& piece : state.pieces) {
         const auto& tensor = state.tensors[static_cast<std::size_t>(piece.tensor)];
-        std::copy_n(piece.data.as<float>(), piece.count,
-                    tensors.at(tensor.name + "/" + tensor.kind).begin() + piece.first_element);
+        std::vector<float>& whole = tensors.at(tensor.name + "/" + tensor.kind);
+        for (std::int64_t i = 0; i < piece.count; ++i) {
+          whole[static_cast<std::size_t>(sharding::element_of_tensor(
+              tensor, piece.band, piece.first_element + i))] = piece.data.as<float>()[i];
+        }
       }
     });
   });

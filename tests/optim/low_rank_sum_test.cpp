@@ -198,7 +198,8 @@ TEST(LowRankSum, WhatIsntFiniteReachesTheSum) {
 TEST(LowRankSum, SendsParametersWholeThatGainTooLittle) {
   const LowRankOptions options{.rank = 4, .min_compression_rate = 2.0};
   const auto has = [&](std::vector<std::int64_t> shape, std::vector<std::int64_t> rows = {}) {
-    return has_low_rank(options, ParameterSpec{"w", std::move(shape), {}, 0, std::move(rows)});
+    const ParameterSpec parameter{"w", std::move(shape), {}, 0, std::move(rows)};
+    return !low_rank_form(options).shapes({}, parameter).empty();
   };
   EXPECT_FALSE(has({4096}));
   EXPECT_FALSE(has({16, 16}));  // 128 numbers instead of 256: half, not less

@@ -24,7 +24,9 @@ constexpr std::string_view kShard = "parallelism.data_parallel_shard_degree",
                            kReplicaReduce = "mixed_precision.replica_reduce_dtype",
                            kOverReplicas = "zero_optimization.shard_optimizer_over_replicas",
                            kSyncEvery = "diloco.sync_every", kQuantize = "diloco.quantize",
-                           kLowRank = "powersgd.rank", kSparse = "dgc.compress_ratio";
+                           kLowRank = "powersgd.rank", kSparse = "dgc.compress_ratio",
+                           kDecoupled = "optimizer.dion_decoupled",
+                           kMaxNorm = "gradient_clipping.max_norm";
 
 // A change of a recipe: keys, and what is written into their members.
 struct Change {
@@ -88,6 +90,19 @@ Change low_rank(const Change& base, std::int64_t rank) {
   return change;
 }
 
+Change decoupled(const Change& base) {
+  Change change = base;
+  change.name = "factors of Dion's update over replicas";
+  change.results = "Dion's, up to rounding; no clipping";
+  change.keys.insert(change.keys.end(), {kDecoupled, kMaxNorm});
+  change.write = [base](Recipe& recipe) {
+    base.write(recipe);
+    recipe.optimizer.dion_decoupled = true;
+    recipe.gradient_clipping.max_norm = 0.0;
+  };
+  return change;
+}
+
 Change sparse(const Change& base, double ratio) {
   Change change = base;
   change.name = fmt::format("sparse sums over replicas, {} %", 100.0 * ratio);
@@ -121,7 +136,8 @@ std::vector<Change> changes_of(const Recipe& recipe, const Cluster& cluster) {
   }
   if (recipe.diloco.active()) return changes;
   changes.push_back(slices_in_blocks(replicas));
-  if (!recipe.powersgd.active() && !recipe.dgc.active()) {
+  if (!recipe.powersgd.active() && !recipe.dgc.active() && !recipe.optimizer.decouples_replicas()) {
+    if (recipe.optimizer.type == OptimizerType::kDion) changes.push_back(decoupled(replicas));
     changes.push_back(low_rank(replicas, 4));
     if (recipe.optimizer.type == OptimizerType::kSgd) changes.push_back(sparse(replicas, 0.01));
   }

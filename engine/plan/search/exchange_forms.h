@@ -5,6 +5,7 @@
 ///
 ///   replicas      a replica on each machine: only slices of gradients leave it
 ///   low rank      such replicas add factors of rank 4 (docs/power_sgd.md)
+///   for Dion      such replicas add factors of its update (docs/optimizers.md)
 ///   sparse        such replicas add the largest elements, one in a hundred (docs/dgc.md); with SGD
 ///   blocks        gathers and reductions in int8 or int4 blocks; of replicas, too
 ///   slices        such replicas divide the optimizer's state, and send slices in blocks

@@ -7,7 +7,7 @@
 #include "engine/model/parameters.h"
 #include "engine/train/from_recipe.h"
 #include "engine/train/model_shape.h"
-#include "optim/low_rank_sum.h"
+#include "optim/compressed_sum.h"
 #include "optim/sparse_sum.h"
 
 namespace sherd::engine {
@@ -116,9 +116,10 @@ ModelSize model_size(const Recipe& recipe) {
 namespace {
 
 // Elements of an all-reduce with as many bytes. Entries have 8, and each replica gathers those of all.
-std::int64_t sent_numel(const optim::Compression& compression, const ParameterSpec& parameter) {
+std::int64_t sent_numel(const optim::Compression& compression, const UnitSpec& unit,
+                        const ParameterSpec& parameter) {
   if (!compression.sparse.active()) {
-    return optim::low_rank_numel(compression.low_rank, parameter);
+    return optim::CompressedSum::factored_numel(compression, unit, parameter);
   }
   if (!optim::is_sparse(parameter)) return parameter.numel();
   return optim::sparse_entries(compression.sparse.compress_ratio, parameter) *
@@ -127,14 +128,14 @@ std::int64_t sent_numel(const optim::Compression& compression, const ParameterSp
 
 // What replicas exchange of a compressed gradient, and its passes through memory.
 void add_compression(const Recipe& recipe, StepShape& step) {
-  if (!recipe.powersgd.active() && !recipe.dgc.active()) return;
   const TrainingOptions options = training_options(recipe);
+  if (!options.compression) return;
   std::int64_t all = 0, sent = 0;
   for (const UnitSpec& unit : model::parameter_table(options.model)) {
     for (const ParameterSpec& parameter : unit.parameters) {
       if (!model::is_trained(options.model, parameter.name)) continue;
       all += parameter.numel();
-      sent += sent_numel(*options.compression, parameter);
+      sent += sent_numel(*options.compression, unit, parameter);
     }
   }
   step.compressed_bytes =

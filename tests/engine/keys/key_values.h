@@ -277,6 +277,7 @@ class KeyValues {
       {"diloco.sync_every", {"3", "0"}},
       {"diloco.num_fragments", {"1"}},
       {"diloco.fragment_sync_delay", {"1"}},
+      {"optimizer.dion_average_interval", {"1"}},
       {"powersgd.rank", {"2", "0"}},
       {"powersgd.start_step", {"2"}},
       {"powersgd.min_compression_rate", {"50"}},

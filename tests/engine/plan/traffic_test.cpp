@@ -7,6 +7,7 @@
 #include "kernels/block_codec.h"
 #include "optim/compression.h"
 #include "tests/support/models/model_forms.h"
+#include "tests/support/models/wide_model.h"
 #include "tests/support/runs/counted_training.h"
 #include "tests/support/runs/training_harness.h"
 
@@ -127,27 +128,38 @@ TEST(Traffic, OfMultiTokenPredictionIsThatOfItsUnits) {
 TEST(Traffic, OfCompressedSumsIsCountedAtEveryStage) {
   int run = 0;
   for (int stage = 0; stage <= 3; ++stage) {
-    for (const auto& [replicas, shards, pipeline] :
-         {std::tuple(1, 2, 1), std::tuple(2, 1, 1), std::tuple(3, 2, 1), std::tuple(2, 2, 2)}) {
-      engine::TrainingOptions options = tiny_training(tiny_model(pipeline == 1));
+    for (const auto& [replicas, shards, pipeline, tensor] :
+         {std::tuple(1, 2, 1, 1), std::tuple(2, 1, 1, 1), std::tuple(3, 2, 1, 1),
+          std::tuple(2, 2, 2, 1), std::tuple(2, 1 + stage % 2, 1, 2)}) {
+      engine::TrainingOptions options =
+          tiny_training(tensor > 1 ? wide_model(true) : tiny_model(pipeline == 1));
       optim::Compression compression;
-      if (run % 2 == 0) {
+      if (run % 4 == 2) {
+        options.optimizer.type = optim::OptimizerType::kDion;
+        options.optimizer.dion_decoupled = true;
+        compression.num_replicas = replicas;
+        compression.dion.optimizer =
+            std::make_shared<const optim::OptimizerOptions>(options.optimizer);
+      } else if (run % 2 == 0) {
         compression.low_rank = {.rank = 1 + run % 3, .start_step = 0};
       } else {
         compression.sparse = {
             .compress_ratio = 0.02,
-            .clip = run % 3 == 0 ? optim::LocalClip::kNone : optim::LocalClip::kNorm,
+            .clip = run % 3 == 0 || tensor > 1 ? optim::LocalClip::kNone : optim::LocalClip::kNorm,
             .momentum = 0.9};
         options.optimizer.type = optim::OptimizerType::kSgd;
       }
       options.compression = std::make_shared<const optim::Compression>(compression);
-      expect_steps_as_planned(
-          options, {.world_size = replicas * shards * pipeline,
-                    .axes = {{"pipeline", pipeline}, {"replicate", replicas}, {"shard", shards}},
-                    .num_micro_steps = 1 + run % 2,
-                    .stage = stage,
-                    .grad_sync = run % 3 == 0 ? sharding::GradSync::kBoundary
-                                              : sharding::GradSync::kEveryMicroStep});
+      expect_steps_as_planned(options,
+                              {.world_size = replicas * shards * pipeline * tensor,
+                               .axes = {{"pipeline", pipeline},
+                                        {"replicate", replicas},
+                                        {"shard", shards},
+                                        {"tensor", tensor}},
+                               .num_micro_steps = 1 + run % 2,
+                               .stage = stage,
+                               .grad_sync = run % 3 == 0 ? sharding::GradSync::kBoundary
+                                                         : sharding::GradSync::kEveryMicroStep});
       ++run;
     }
   }

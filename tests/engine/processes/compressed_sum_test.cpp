@@ -22,17 +22,21 @@ TrainingRun replicas(const std::string& optimizer, const std::string& keys) {
           .mesh = "data_parallel_replicate_degree: 2"};
 }
 const std::string kLowRank = "powersgd: {rank: 2, start_step: 1, min_compression_rate: 1}";
+const std::string kDecoupled = "dion, dion_decoupled: true, dion_average_interval: 2";
+const std::string kNoClip = "gradient_clipping: {max_norm: 0}";
 
 // Two processes are two replicas of one rank.
 const std::vector<std::string> kOneShard = {"--set", "parallelism.data_parallel_shard_degree=1"};
 
 TEST_F(CompressedSumsInProcesses, HaveTheBitsOfThreads) {
   write_data(folder_);
+  int number = 0;
   for (const auto& [optimizer, keys] :
-       {std::pair("adamw", kLowRank),
-        std::pair("sgd", std::string("dgc: {compress_ratio: 0.05, clip: norm}"))}) {
-    const std::string threads = fmt::format("threads_{}", optimizer),
-                      processes = fmt::format("processes_{}", optimizer);
+       {std::pair(std::string("adamw"), kLowRank),
+        std::pair(std::string("sgd"), std::string("dgc: {compress_ratio: 0.05, clip: norm}")),
+        std::pair(kDecoupled, kNoClip)}) {
+    const std::string threads = fmt::format("threads_{}", number),
+                      processes = fmt::format("processes_{}", number++);
     train_in(folder_, threads, replicas(optimizer, keys));
     const auto outcome =
         train_in_processes(folder_, processes, replicas(optimizer, keys), {2, 1}, kOneShard);
@@ -44,12 +48,16 @@ TEST_F(CompressedSumsInProcesses, HaveTheBitsOfThreads) {
 
 TEST_F(CompressedSumsInProcesses, LoseNothingIfAReplicaIsKilled) {
   write_data(folder_);
-  const TrainingRun run = replicas("adamw", kLowRank);
-  train_in(folder_, "whole", run);
-  train_until_killed(folder_, "killed", run, {2, 1}, kOneShard);
-  const auto again = train_in_processes(folder_, "killed", run, {2, 1}, kOneShard);
-  EXPECT_EQ(again.exit_code, 0) << again.err;
-  EXPECT_EQ(final_state(folder_, "killed"), final_state(folder_, "whole"));
+  int number = 0;
+  for (const TrainingRun& run : {replicas("adamw", kLowRank), replicas(kDecoupled, kNoClip)}) {
+    const std::string whole = fmt::format("whole_{}", number),
+                      killed = fmt::format("killed_{}", number++);
+    train_in(folder_, whole, run);
+    train_until_killed(folder_, killed, run, {2, 1}, kOneShard);
+    const auto again = train_in_processes(folder_, killed, run, {2, 1}, kOneShard);
+    EXPECT_EQ(again.exit_code, 0) << again.err;
+    EXPECT_EQ(final_state(folder_, killed), final_state(folder_, whole));
+  }
 }
 
 }  // namespace

@@ -35,6 +35,37 @@ TEST(RecipeCompression, KeysReachTheTraining) {
   EXPECT_FALSE(low_rank.compression->sparse.active());
 }
 
+const Strings kDecoupled = {"optimizer.dion_decoupled=true", "optimizer.type=dion",
+                            "gradient_clipping.max_norm=0"};
+
+TEST(RecipeCompression, DecoupledDionReachesTheTraining) {
+  Strings sets = kDecoupled;
+  sets.insert(sets.end(), {"optimizer.dion_average_interval=7", "optimizer.momentum=0.8",
+                           "parallelism.data_parallel_replicate_degree=4"});
+  const TrainingOptions options = training_options(resolve(kTinyRecipe, sets).values);
+  ASSERT_NE(options.compression, nullptr);
+  EXPECT_EQ(options.compression->num_replicas, 4);
+  EXPECT_EQ(options.compression->dion.average_interval, 7);
+  EXPECT_EQ(options.compression->dion.optimizer->momentum, 0.8f);
+  EXPECT_TRUE(options.compression->dion.optimizer->dion_decoupled);
+  EXPECT_TRUE(options.optimizer.dion_decoupled);
+  const TrainingOptions other =
+      training_options(resolve(kTinyRecipe, {"optimizer.dion_decoupled=true"}).values);
+  EXPECT_EQ(other.compression, nullptr) << "adamw has no factors";
+}
+
+TEST(RecipeCompression, DecoupledDionCantClipByTheNorm) {
+  Strings clips = kDecoupled;
+  clips.back() = "gradient_clipping.max_norm=1";
+  EXPECT_NE(refused(clips, {}).find("so replicas never form the sum of their gradients, whose norm "
+                                    "gradient_clipping.max_norm: 1 would clip. Set "
+                                    "gradient_clipping.max_norm: 0."),
+            std::string::npos)
+      << refused(clips, {});
+  EXPECT_NE(refused(kDecoupled, kLowRank).find("both change how replicas add gradients"),
+            std::string::npos);
+}
+
 TEST(RecipeCompression, MomentumIsTheCompressionsIfItIsCorrected) {
   const auto options = [](Strings more) {
     more.insert(more.end(), kSparse.begin(), kSparse.end());
@@ -55,12 +86,11 @@ TEST(RecipeCompression, MomentumIsTheCompressionsIfItIsCorrected) {
 }
 
 TEST(RecipeCompression, RefusesByNameWhatItIsntFor) {
-  for (const Strings& form : {kLowRank, kSparse}) {
+  for (const Strings& form : {kLowRank, kSparse, kDecoupled}) {
     const std::string key = form[0].substr(0, form[0].find('='));
     for (const auto& [other, value] : {std::pair("diloco.sync_every", "4"),
                                        {"mixed_precision.reduce_dtype", "int8_block64"},
                                        {"parallelism.sum_order", "canonical"},
-                                       {"parallelism.tensor_parallel_degree", "2"},
                                        {"moe.num_experts", "4"},
                                        {"zero_optimization.shard_optimizer_over_replicas", "true"},
                                        {"zero_optimization.offload_optimizer", "nvme"},
@@ -75,11 +105,21 @@ TEST(RecipeCompression, RefusesByNameWhatItIsntFor) {
           << key << ": " << error;
     }
     EXPECT_EQ(refused(form, {}), "no error");
+    if (form == kDecoupled) continue;  // dion is for CPUs
     EXPECT_EQ(refused(form, {"run.device=cuda"}),
               fmt::format("--set {}: {} isn't 0, but compressed sums over replicas are for CPUs "
                           "only; use 0, or set run.device: cpu.",
                           form[0], key));
   }
+}
+
+TEST(RecipeCompression, SparseSumsOfTensorRanksCantClipByTheNorm) {
+  EXPECT_EQ(refused(kSparse, {"dgc.clip=value", "parallelism.tensor_parallel_degree=2"}),
+            "no error");
+  EXPECT_NE(refused(kSparse, {"dgc.clip=norm", "parallelism.tensor_parallel_degree=2"})
+                .find("whose ranks have parts of the parameters that it is the norm of. Use clip: "
+                      "value or none."),
+            std::string::npos);
 }
 
 TEST(RecipeCompression, IsOneOfThemAndSparseSumsAreForSgd) {

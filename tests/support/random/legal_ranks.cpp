@@ -222,9 +222,8 @@ void LegalRecipe::servers() {
 void LegalRecipe::compress() {
   const auto is = [&](const char* key, const char* usual) { return value_of(key, usual) == usual; };
   bool refused =
-      !is("moe.num_experts", "0") || !is("parallelism.tensor_parallel_degree", "1") ||
-      !is("parallelism.sum_order", "rank") || !is("parallelism.parameter_servers", "0") ||
-      !is("mixed_precision.reduce_dtype", "f32") ||
+      !is("moe.num_experts", "0") || !is("parallelism.sum_order", "rank") ||
+      !is("parallelism.parameter_servers", "0") || !is("mixed_precision.reduce_dtype", "f32") ||
       !is("mixed_precision.grad_accum_dtype", "f32") || !is("loss_scaling.mode", "none") ||
       is("mixed_precision.param_dtype", "f16") || settings_.contains("diloco.sync_every") ||
       (!is("parallelism.pipeline_parallel_degree", "1") && !is("model.tie_embeddings", "false"));
@@ -241,9 +240,16 @@ void LegalRecipe::compress() {
     set("dgc.compress_ratio", random_.one_of({"0.01", "0.2"}));
     maybe("dgc.sample_ratio", random_.one_of({"0.1", "1"}));
     maybe("dgc.warmup_epochs", "1");
-    maybe("dgc.clip", random_.one_of({"norm", "value"}));
+    const bool whole = is("parallelism.tensor_parallel_degree", "1");
+    maybe("dgc.clip", whole ? random_.one_of({"norm", "value"}) : std::string("value"));
     maybe("dgc.momentum_correction", "false");
     if (settings_.contains("data.stages")) leave("dgc.warmup_epochs");
+    return;
+  }
+  if (value_of("optimizer.type", "adamw") == "dion" && random_.chance(0.7)) {
+    set("optimizer.dion_decoupled", "true");
+    set("gradient_clipping.max_norm", "0");
+    maybe("optimizer.dion_average_interval", random_.whole(0, 2));
     return;
   }
   set("powersgd.rank", random_.whole(1, 3));

@@ -13,7 +13,8 @@ Settings LegalRecipe::make(const std::string& output) {
   }
   std::erase_if(settings_, [](const auto& each) {
     return each.first.starts_with("diloco.") || each.first.starts_with("powersgd.") ||
-           each.first.starts_with("dgc.") || each.first.starts_with("mtp.");
+           each.first.starts_with("dgc.") || each.first.starts_with("mtp.") ||
+           each.first == "optimizer.dion_decoupled";
   });
   has_adapter_ = random_.chance(0.3);
   text();

@@ -108,6 +108,22 @@ TEST(ExchangeForms, OfReplicasCrossOncePerStep) {
   EXPECT_NEAR(waits(many) / waits({}), 1.0, 0.3);
 }
 
+// Matrices of 512 by 512 and about three times that, with factors of a quarter of 512 vectors: half of
+// what they have, or a bit more. Clipping, which this recipe has by default, is left out.
+TEST(ExchangeForms, OfDionSendItsFactors) {
+  const auto all = forms(nodes(1e7), {"optimizer.type=dion"});
+  const ExchangeForm& factors = form(all, "factors of Dion's update over replicas");
+  EXPECT_EQ(factors.refused, "");
+  EXPECT_EQ(factors.settings.back(),
+            (std::pair<std::string, std::string>("gradient_clipping.max_norm", "0")));
+  const double ratio = factors.across_bytes / form(all, "a replica on each machine").across_bytes;
+  EXPECT_GT(ratio, 0.4);
+  EXPECT_LT(ratio, 0.6);
+  for (const ExchangeForm& each : forms(nodes(1e7))) {
+    EXPECT_NE(each.name, factors.name) << "adamw has no factors";
+  }
+}
+
 TEST(ExchangeForms, ThatTheRecipeCantHaveSayWhy) {
   const Strings adapter = {"parallelism.sum_order=canonical"};
   const auto all = forms(nodes(1e7), adapter);
