@@ -222,6 +222,15 @@ void nf4_encode_scales(Stream&, const ConstTensor&, const Tensor&, const Tensor&
 void nf4_decode(Stream&, const Nf4Part&, const Tensor&) {
   no_cuda_kernel("nf4_decode");
 }
+void encode_blocks(Stream&, BlockFormat, const ConstTensor&, const Tensor&) {
+  no_cuda_kernel("encode_blocks");
+}
+void sum_blocks(Stream&, BlockFormat, const CodedParts&, const Tensor&, bool) {
+  no_cuda_kernel("sum_blocks");
+}
+void round_to_blocks(Stream&, BlockFormat, const ConstTensor&, const Tensor&) {
+  no_cuda_kernel("round_to_blocks");
+}
 void cached_attention(Stream&, const CachedAttention&) {
   no_cuda_kernel("cached_attention");
 }

@@ -31,20 +31,6 @@ void refuse_exchanges(const Recipe& recipe, std::vector<Refusal>& refusals) {
         "parallelism.sum_order is canonical, which only CPUs support; use sum_order: rank, or set "
         "run.device: cpu.");
   }
-  const auto& precision = recipe.mixed_precision;
-  const std::pair<std::string_view, bool> coded[] = {
-      {"mixed_precision.gather_dtype", precision.gather_dtype != GatherType::kParamDType},
-      {"mixed_precision.reduce_dtype", in_blocks(precision.reduce_dtype)},
-      {"mixed_precision.replica_reduce_dtype",
-       precision.replica_reduce_dtype != ReplicaReduceType::kGradAccumDType &&
-           !in_blocks(precision.reduce_dtype)}};
-  for (const auto& [key, is] : coded) {
-    if (!is) continue;
-    refusals.emplace_back(
-        key, fmt::format("{} is in blocks of 64, which only CPUs code yet; use another type, or "
-                         "set run.device: cpu.",
-                         key));
-  }
 }
 
 void refuse_adapters_of_experts(const Recipe& recipe, std::vector<Refusal>& refusals) {

@@ -5,6 +5,7 @@
 
 #include "kernels/activation.h"
 #include "kernels/attention.h"
+#include "kernels/block_codec.h"
 #include "kernels/expert_rows.h"
 #include "kernels/experts.h"
 #include "kernels/kv_cache.h"
@@ -118,6 +119,11 @@ void nf4_encode(Stream& stream, const ConstTensor& x, const Tensor& codes, const
 void nf4_encode_scales(Stream& stream, const ConstTensor& scales, const Tensor& codes,
                        const Tensor& ranges);
 void nf4_decode(Stream& stream, const Nf4Part& part, const Tensor& out);
+void encode_blocks(Stream& stream, BlockFormat format, const ConstTensor& x, const Tensor& bytes);
+/// `parts.first` has the bytes of all parts.
+void sum_blocks(Stream& stream, BlockFormat format, const CodedParts& parts, const Tensor& out,
+                bool onto_out);
+void round_to_blocks(Stream& stream, BlockFormat format, const ConstTensor& x, const Tensor& out);
 
 void orthogonalise(Stream& stream, const Orthogonalise& args);
 

@@ -14,6 +14,7 @@
 #include "core/ledger.h"
 #include "kernels/activation.h"
 #include "kernels/attention.h"
+#include "kernels/block_codec.h"
 #include "kernels/columns.h"
 #include "kernels/cut_cross_entropy.h"
 #include "kernels/expert_rows.h"
@@ -108,6 +109,9 @@ Launches gate_weight_gradient(const GateWeightGradient& args);
 Launches nf4_encode(const ConstTensor& x, const Tensor& codes, const Tensor& scales);
 Launches nf4_encode_scales(const ConstTensor& scales, const Tensor& codes, const Tensor& ranges);
 Launches nf4_decode(const Nf4Part& part, const Tensor& out);
+Launches encode_blocks(BlockFormat format, const ConstTensor& x, const Tensor& bytes);
+Launches sum_blocks(BlockFormat format, const CodedParts& parts, const Tensor& out, bool onto_out);
+Launches round_to_blocks(BlockFormat format, const ConstTensor& x, const Tensor& out);
 
 Launches orthogonalise(const Orthogonalise& args);
 

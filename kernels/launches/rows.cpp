@@ -223,4 +223,16 @@ Launches nf4_decode(const Nf4Part&, const Tensor& out) {
   return flat("nf4_decode", out.numel, (out.numel + 1) / 2 + nf4_blocks(out.numel), out.bytes());
 }
 
+Launches encode_blocks(BlockFormat, const ConstTensor& x, const Tensor& bytes) {
+  return flat("encode_blocks", x.numel, x.bytes(), bytes.bytes());
+}
+Launches sum_blocks(BlockFormat format, const CodedParts& parts, const Tensor& out, bool onto_out) {
+  return flat("sum_blocks", out.numel,
+              parts.count * coded_bytes(format, out.numel) + (onto_out ? out.bytes() : 0),
+              out.bytes());
+}
+Launches round_to_blocks(BlockFormat, const ConstTensor& x, const Tensor& out) {
+  return flat("round_to_blocks", x.numel, x.bytes(), out.bytes());
+}
+
 }  // namespace sherd::kernels::launches

@@ -180,6 +180,28 @@ TEST(NcclMesh, SendsWhatWasPlannedAndSaysForWhomItWaited) {
   }
 }
 
+// Bytes travel by NCCL's sends and receives, and are added in the order of ranks.
+TEST(NcclBlocks, OnAGpuForEachRankHaveTheBitsOfRanksThatShareOne) {
+  using kernels::BlockFormat;
+  engine::TrainingOptions options = tiny_training(tiny_model(true), 1.0f);
+  options.model.dropout = 0.0;
+  options.precision.gather_blocks = BlockFormat::kInt8;
+  options.precision.reduce_blocks = BlockFormat::kInt8;
+  options.precision.replica_blocks = BlockFormat::kInt4;
+  for (const int stage : {0, 2, 3}) {
+    RunShape setup{.world_size = 4,
+                   .axes = {{"replicate", 2}, {"shard", 2}},
+                   .stage = stage,
+                   .divides_optimizer = stage == 3,
+                   .place = Place::kGpu};
+    Outcome shared, apart;
+    on_machine(1, 700, [&] { shared = train(options, setup, 2); });
+    setup.place = Place::kGpus;
+    on_machine(4, 701, [&] { apart = train(options, setup, 2); });
+    EXPECT_EQ(difference(apart, shared), "") << stage;
+  }
+}
+
 // Rows travel by NCCL, which copies them. Of two addends of other gradients there is one sum.
 TEST(NcclExperts, OnAGpuForEachRankFollowRanksThatShareOne) {
   std::uint64_t seed = 500;

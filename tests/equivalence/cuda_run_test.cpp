@@ -109,6 +109,34 @@ TEST_F(CudaRun, StateInTheHostsMemoryChangesNoBit) {
   }
 }
 
+// What a GPU sends in blocks are the CPU's bytes of the same numbers.
+TEST_F(CudaRun, NumbersInBlocksAgreeBetweenStagesAndFollowTheCpusLosses) {
+  using kernels::BlockFormat;
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    auto options = training_in(dtype, true);
+    options.precision.gather_blocks = BlockFormat::kInt8;
+    options.precision.reduce_blocks =
+        dtype == DType::kF32 ? BlockFormat::kInt4 : BlockFormat::kInt8;
+    options.precision.replica_blocks = BlockFormat::kInt4;
+    for (const int replicas : {1, 2}) {
+      RunShape setup = on_gpu(2, 0);
+      setup.axes = {{"replicate", replicas}, {"shard", 2 / replicas}};
+      const Outcome stage0 = train(options, setup, 3);
+      for (setup.stage = 1; setup.stage <= 3; ++setup.stage) {
+        setup.divides_optimizer = replicas > 1 && setup.stage != 2;
+        EXPECT_EQ(difference(train(options, setup, 3), stage0), "")
+            << name_of(dtype) << ", " << name_of(setup);
+      }
+      setup.stage = 1;
+      setup.place = Place::kHost;
+      const Outcome cpu = train(options, setup, 3);
+      for (std::size_t step = 0; step < cpu.losses.size(); ++step) {
+        EXPECT_NEAR(stage0.losses[step], cpu.losses[step], dtype == DType::kF32 ? 1e-3 : 1e-2);
+      }
+    }
+  }
+}
+
 TEST_F(CudaRun, TwoRunsHaveTheSameBitsDropoutIncluded) {
   auto options = training_in(DType::kBF16, true);
   options.model.dropout = 0.1;

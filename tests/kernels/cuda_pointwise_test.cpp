@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "kernels/activation.h"
+#include "kernels/block_codec.h"
 #include "kernels/columns.h"
 #include "kernels/nf4.h"
 #include "kernels/pointwise.h"
@@ -270,6 +271,49 @@ TEST_P(CudaPointwise, Nf4HasTheCpusCodesScalesAndValues) {
           return out;
         },
         fmt::format("{} numbers", numel));
+  }
+}
+
+// Blocks of ordinary numbers, of zeros, of tiny ones, and with what isn't finite.
+TEST_P(CudaPointwise, NumbersInBlocksHaveTheCpusBytesAndSums) {
+  constexpr int kParts = 3;
+  for (const std::int64_t numel : {1, 63, 64, 131, 4099, 50021}) {
+    std::vector<double> values = random_values(kParts * numel, 8, 3.0);
+    constexpr double kInfinity = std::numeric_limits<double>::infinity();
+    for (std::int64_t i = 0; i < kParts * numel; ++i) {
+      const std::int64_t block = i / kCodecBlock % 7;
+      auto& value = values[static_cast<std::size_t>(i)];
+      if (block == 1) value = 0.0;
+      if (block == 2) value *= 1e-39;
+      if (block == 3 && i % 50 == 7) value = i % 100 == 7 ? kInfinity : -kInfinity;
+      if (block == 4 && i % 90 == 5) value = std::numeric_limits<double>::quiet_NaN();
+    }
+    const OwnedTensor x(DType::kF32, values);
+    for (const BlockFormat format : {BlockFormat::kF32, BlockFormat::kInt8, BlockFormat::kInt4}) {
+      const std::int64_t bytes = coded_bytes(format, numel), stride = (bytes + 7) / 4 * 4;
+      same_bits_as_cpu(
+          [&](Place& place) {
+            Outputs out{{DType::kU8, kParts * stride},
+                        {GetParam(), numel},
+                        {GetParam(), numel},
+                        {GetParam(), numel}};
+            const ConstTensor all = place.in(x);
+            const Tensor coded = place.out(out[0]), sum = place.out(out[1]);
+            for (int part = 0; part < kParts; ++part) {
+              encode_blocks(place.stream(), format, all.part(part * numel, numel),
+                            coded.part(part * stride, bytes));
+            }
+            const CodedParts parts{coded.part(0, bytes), stride, kParts};
+            sum_blocks(place.stream(), format, parts, sum);
+            const Tensor more = place.out(out[2]);
+            sum_blocks(place.stream(), format, {coded.part(stride, bytes), stride, 1}, more);
+            sum_blocks(place.stream(), format, parts, more, true);
+            round_to_blocks(place.stream(), format, all.part(numel, numel), place.out(out[3]));
+            place.finish();
+            return out;
+          },
+          fmt::format("{} numbers in {}", numel, name_of(format)));
+    }
   }
 }
 
