@@ -8,6 +8,9 @@
 #                                    sums formed on nodes first, and hybrid sharding, a replica on each node:
 #                                    without a limit, then at RATE. Bytes that left a node in a step, counted at
 #                                    its link and planned, and tokens/s, measured and predicted (predict.py)
+#   forms                            ZeRO-2 with f32 reductions and bf16 gathers, and the forms of docs/slow_links.md
+#                                    that send less: bytes that left a node in a step, counted and planned, how many
+#                                    times fewer, and tokens/s at RATE, predicted, and without a limit
 #   overlap                          ZeRO-3 on 2 nodes, with gathers that take 50 to 80 % as long as the
 #                                    computation at RATE: what a step waits for with prefetch and without
 #   servers                          the last node a parameter server whose link carries FAST (1gbit), the others
@@ -18,7 +21,7 @@
 #                                    which code, and whether a process is left
 #   restarts                         the last node dies after step 3: does the run continue without it?
 #
-# ROUNDS=N: of compare, overlap and servers (3). FORMS='direct free': of compare (all five). SHERD names the program
+# ROUNDS=N: of compare, forms, overlap and servers (3). FORMS='direct free': of compare or forms (all). SHERD names the program
 # (build/cpu/sherd). Everything is removed at the end.
 set -euo pipefail
 here=$(realpath "$(dirname "${BASH_SOURCE[0]}")")
@@ -32,7 +35,7 @@ while [ $# -gt 0 ]; do
     *) break ;;
   esac
 done
-[ $# -gt 0 ] || { sed -n '2,22s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 2; }
+[ $# -gt 0 ] || { sed -n '2,25s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 2; }
 [ "$(id -u)" -eq 0 ] || { echo "namespaces: needs root, for network namespaces" >&2; exit 2; }
 for tool in ip tc unshare mpirun; do
   command -v "$tool" >/dev/null || { echo "namespaces: there is no $tool" >&2; exit 2; }
@@ -114,17 +117,18 @@ RECIPE
 }
 
 # PROCESSES-PER-NODE FOLDER WORDS...: trains; the bytes that left node 1 in a step, of a short and a long run.
+few=4 many=12  # steps
 trained() {
   local each=$1 folder=$2 before short
   shift 2
   recipe "$folder"
   before=$(sent)
-  launch "$each" train "$folder/recipe.yaml" --set run.peer_timeout=30 "$@" --set training.max_steps=4 >"$folder/short.txt"
+  launch "$each" train "$folder/recipe.yaml" --set run.peer_timeout=30 "$@" --set training.max_steps=$few >"$folder/short.txt"
   short=$(($(sent) - before))
   rm -rf "$folder/run"
   before=$(sent)
-  launch "$each" train "$folder/recipe.yaml" --set run.peer_timeout=30 "$@" --set training.max_steps=12 >"$folder/long.txt"
-  echo $((($(sent) - before - short) / 8)) >"$folder/bytes"
+  launch "$each" train "$folder/recipe.yaml" --set run.peer_timeout=30 "$@" --set training.max_steps=$many >"$folder/long.txt"
+  echo $((($(sent) - before - short) / (many - few))) >"$folder/bytes"
 }
 
 bits() { python3 -c "import sys; t = sys.argv[1]; print(int(t[:-4]) * {'g': 10**9, 'm': 10**6}[t[-4]])" "$1"; }
@@ -171,6 +175,62 @@ compare() {
       limit "$rate" && trained 2 "$work/$form" ${words[$form]}
       # shellcheck disable=SC2086
       printf '%-10s %s\n' "$form" "$(said "$work/free-$form" "$work/$form" 2 2 1 ${words[$form]})"
+      rm -rf "$work/free-$form" "${work:?}/$form"
+    done
+  done
+}
+
+# FOLDER-OF-FREE FOLDER PLAIN-BYTES WORDS...: a line on what a form sends and how fast it is.
+form_said() {
+  local free=$1 folder=$2 plain=$3
+  shift 3
+  cat >"$folder/cluster.yaml" <<CLUSTER
+machines: $nodes
+ranks_per_machine: 2
+device: cpu
+between: {bandwidth: $(($(bits "$rate") / 8))B, latency_us: 100}
+CLUSTER
+  "$sherd" plan "$folder/recipe.yaml" "$@" --cluster "$folder/cluster.yaml" --json >"$folder/time.json"
+  "$sherd" plan "$folder/recipe.yaml" "$@" --cluster "$folder/cluster.yaml" --exchanges --json >"$folder/exchanges.json"
+  python3 - "$free" "$folder" "$plain" <<'PYTHON'
+import json, sys
+def speed(folder):
+    rows = [json.loads(line) for line in open(folder + "/run/metrics.jsonl")]
+    rows = [row for row in rows if "tokens_per_s" in row][2:]
+    return len(rows) / sum(1 / row["tokens_per_s"] for row in rows)
+free, folder, plain = sys.argv[1:]
+counted = int(open(folder + "/bytes").read())
+planned = json.load(open(folder + "/exchanges.json"))[0]["leaving_a_machine_bytes"]
+predicted = json.load(open(folder + "/time.json"))["predicted_tokens_per_s"]
+fewer = f", {int(plain) / counted:.1f} times fewer" if int(plain) else ""
+slow, fast = speed(folder), speed(free)
+print(f"{counted:,} B from a node per step ({planned:,.0f} planned){fewer}, {slow:.0f} tokens/s ({predicted:.0f} predicted, "
+      f"{slow / predicted:.2f}; {fast:.0f} without a limit, {slow / fast:.2f})")
+PYTHON
+}
+
+forms() {
+  [ -n "$rate" ] || { echo "namespaces: forms needs --rate" >&2; exit 2; }
+  local hybrid="--set parallelism.data_parallel_shard_degree=2 --set parallelism.data_parallel_replicate_degree=$nodes"
+  local int8='--set mixed_precision.gather_dtype=int8_block64' round form plain
+  local -A words=([plain]=''
+    [int8]="$int8 --set mixed_precision.reduce_dtype=int8_block64"
+    [hybrid]="$hybrid"
+    [slices]="$hybrid --set zero_optimization.shard_optimizer_over_replicas=true $int8 --set mixed_precision.replica_reduce_dtype=int4_block64"
+    [low_rank]="$hybrid --set powersgd.rank=4 --set powersgd.start_step=0"
+    [dion]="$hybrid --set optimizer.type=dion --set optimizer.dion_decoupled=true --set optimizer.dion_rank_fraction=0.0625 --set gradient_clipping.max_norm=0"
+    [apart]="$hybrid --set diloco.sync_every=50 --set diloco.quantize=int8_block64")
+  for round in $(seq "${ROUNDS:-3}"); do
+    plain=0
+    for form in ${FORMS:-plain int8 hybrid slices low_rank dion apart}; do
+      few=4 many=12
+      [ "$form" != apart ] || { few=50 many=100; }
+      # shellcheck disable=SC2206  # words
+      local set=(--set zero_optimization.stage=2 --set mixed_precision.param_dtype=bf16 ${words[$form]})
+      limit && trained 2 "$work/free-$form" "${set[@]}"
+      limit "$rate" && trained 2 "$work/$form" "${set[@]}"
+      printf '%-10s %s\n' "$form" "$(form_said "$work/free-$form" "$work/$form" "$plain" "${set[@]}")"
+      [ "$form" != plain ] || plain=$(cat "$work/plain/bytes")
       rm -rf "$work/free-$form" "${work:?}/$form"
     done
   done
@@ -317,6 +377,6 @@ command=$1
 shift
 case $command in
   run) launch "$@" ;;
-  compare | overlap | servers | failures | restarts) "$command" ;;
+  compare | forms | overlap | servers | failures | restarts) "$command" ;;
   *) echo "namespaces: there is no command $command" >&2; exit 2 ;;
 esac
