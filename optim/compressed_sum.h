@@ -34,7 +34,7 @@ struct SumKind {
 class CompressedSum : public sharding::ReplicaSum {
  public:
   /// What it acquires, and what a rank sends for all units in a step. Steps that send whole
-  /// gradients, and the warm-up of sparse sums, aren't counted.
+  /// gradients, the warm-up of sparse sums and averages of momenta aren't counted.
   static std::vector<BufferSpec> buffers(const Compression& options,
                                          const sharding::ShardingPlan& plan, int num_micro_steps);
   static sharding::Traffic traffic(const Compression& options, const sharding::ShardingPlan& plan);

@@ -21,14 +21,32 @@ bool has_velocity(const SparseOptions& options) {
 }
 
 bool is_sparse(const ParameterSpec& parameter) {
-  return parameter.shape.size() > 1 && parameter.shape[0] > 1;
+  // A tensor rank's part is sparse if the whole parameter is.
+  const std::vector<std::int64_t>& shape = parameter.cut ? parameter.cut->shape : parameter.shape;
+  return shape.size() > 1 && shape[0] > 1;
+}
+
+std::vector<SparseRange> sparse_chunks(const ParameterSpec& parameter) {
+  std::vector<SparseRange> chunks;
+  std::int64_t begin = 0;  // of the box
+  const auto add = [&](std::int64_t numel) {
+    for (std::int64_t first = 0; first < numel; first += kSparseChunk) {
+      chunks.push_back({begin + first, std::min(kSparseChunk, numel - first)});
+    }
+    begin += numel;
+  };
+  if (!parameter.cut) {
+    add(parameter.numel());
+  } else {
+    for (const HeldBox& held : parameter.cut->held) add(held.box.numel());
+  }
+  return chunks;
 }
 
 std::int64_t sparse_entries(double ratio, const ParameterSpec& parameter) {
   std::int64_t entries = 0;
-  const std::int64_t numel = parameter.numel();
-  for (std::int64_t first = 0; first < numel; first += kSparseChunk) {
-    entries += kernels::num_chosen(ratio, std::min(kSparseChunk, numel - first));
+  for (const SparseRange& chunk : sparse_chunks(parameter)) {
+    entries += kernels::num_chosen(ratio, chunk.count);
   }
   return entries;
 }

@@ -169,9 +169,12 @@ std::int64_t factored_numel(const FactorForm& form, const UnitSpec& unit,
 
 std::vector<std::int64_t> basis_shape(const FactorForm& form, const UnitSpec& unit,
                                       const ParameterSpec& parameter) {
-  std::int64_t vectors = 0;
-  for (const FactoredShape& shape : form.shapes(unit, parameter)) vectors += shape.rank;
-  return {vectors, parameter.shape[1]};
+  std::int64_t vectors = 0, columns = 0;
+  for (const FactoredShape& shape : form.shapes(unit, parameter)) {
+    vectors += shape.rank;
+    columns = shape.part.whole_columns;
+  }
+  return {vectors, columns};
 }
 
 FactoredSum::FactoredSum(FactorForm form, const sharding::Rank& rank,

@@ -43,8 +43,8 @@ UnitRanges ranges_of(const sharding::UnitPlan& unit) {
       ranges.whole_numel += numel;
       continue;
     }
-    for (std::int64_t first = 0; first < numel; first += kSparseChunk) {
-      ranges.chunks.push_back({offset + first, std::min(kSparseChunk, numel - first)});
+    for (const SparseRange& chunk : sparse_chunks(parameter)) {
+      ranges.chunks.push_back({offset + chunk.first, chunk.count});
     }
   }
   return ranges;

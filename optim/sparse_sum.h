@@ -37,6 +37,12 @@ inline constexpr std::int64_t kSparseChunk = 65536;
 bool has_velocity(const SparseOptions& options);
 /// Whether the parameter's largest elements are sent.
 bool is_sparse(const ParameterSpec& parameter);
+/// The ranges among which a choice is made, in order. Tensor ranks have chunks of each of their boxes,
+/// so those that have copies of one choose alike.
+struct SparseRange {
+  std::int64_t first = 0, count = 0;  ///< of the parameter's elements, or of the rank's part
+};
+std::vector<SparseRange> sparse_chunks(const ParameterSpec& parameter);
 /// Entries that a replica sends for the parameter.
 std::int64_t sparse_entries(double ratio, const ParameterSpec& parameter);
 

@@ -309,8 +309,9 @@ void Resuming::note_changed_replicas(int saved, std::int64_t step) {
   changed_replicas_.clear();
   if (const int own = own_replicas(); options_.compression && own != saved) {
     changed_replicas_ = fmt::format(
-        "{} replica{} instead of {}: each takes an equal share of what hadn't been sent yet", own,
-        own == 1 ? "" : "s", saved);
+        "{} replica{} instead of {}: each takes an equal share of {}", own, own == 1 ? "" : "s",
+        saved,
+        options_.compression->dion.active() ? "their momenta's sum" : "what hadn't been sent yet");
     return;
   }
   if (!local.active() || saved == local.num_replicas) return;

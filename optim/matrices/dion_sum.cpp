@@ -19,8 +19,9 @@ class DionSum final : public FactoredSum {
     begin();
   }
 
-  // Also without targets: momenta go on moving the weights, as Dion's.
-  void begin_step(std::int64_t step, std::int64_t /*epoch*/, bool /*has_targets*/) override {
+  // Without targets there is no update, so momenta stay as they are, averaged or not.
+  void begin_step(std::int64_t step, std::int64_t /*epoch*/, bool has_targets) override {
+    plain_ = !has_targets;
     averages_ = options_.average_interval > 0 && step > 0 && step % options_.average_interval == 0;
   }
 

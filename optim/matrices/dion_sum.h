@@ -16,7 +16,8 @@
 ///
 /// Matrices   dion.h's. Other parameters are added whole, for AdamW.
 /// Average    before every `average_interval`-th step, each M_w becomes the mean of all, which
-///            leaves their sum as it is. By the number of steps: a save changes nothing.
+///            leaves their sum as it is. By the number of steps: a save changes nothing. Not in a step
+///            without targets, which changes nothing.
 /// State      momentum: each replica's. dion_q: Q, the same on all ranks.
 /// Bits and memory: optim/factored_sum.h. CPU only.
 #pragma once

@@ -33,8 +33,9 @@ bool is_by_matrix(const OptimizerOptions& options, const UnitSpec& unit,
                   const ParameterSpec& parameter) {
   const int group = options.group_of(parameter);
   if (group >= 0 && options.groups[static_cast<std::size_t>(group)].adamw) return false;
-  // Neither a router nor a vector that is a matrix of one row.
-  return is_of_layers(unit.unit_class) && parameter.shape.size() == 2 && parameter.shape[0] > 1 &&
+  // Neither a router nor a vector that is a matrix of one row; of a tensor rank's part, its whole.
+  const std::vector<std::int64_t>& shape = parameter.cut ? parameter.cut->shape : parameter.shape;
+  return is_of_layers(unit.unit_class) && shape.size() == 2 && shape[0] > 1 &&
          !parameter.name.ends_with(".router.weight");
 }
 

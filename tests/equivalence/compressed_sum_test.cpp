@@ -186,6 +186,17 @@ TEST(CompressedSums, ContextRanksAgreeAcrossStages) {
   }
 }
 
+// Four tensor ranks share two heads of keys and values. Copies of them are compared after each step.
+TEST(CompressedSums, CopiesOfHeadsStayEqual) {
+  for (engine::TrainingOptions options :
+       {with(low_rank(2), wide_model(false)), decoupled_dion(wide_model(false), 2),
+        sgd_with({.compress_ratio = 0.05, .momentum = 0.9}, wide_model(false))}) {
+    options.weight_hash_interval = 1;
+    const Case each{.tensor = 4, .replicas = 2, .stage = 1};
+    EXPECT_NO_THROW(run(options, each, kFewSteps));
+  }
+}
+
 // Parts of matrices, by rows and by columns, and keys and values that two ranks of four have. AdamW
 // would make something of gradients that are all rounding.
 TEST(CompressedSums, TensorRanksAgreeAcrossStagesAndAreNearOne) {

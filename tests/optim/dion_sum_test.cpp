@@ -154,6 +154,15 @@ TEST(DionSum, MomentaStayBoundedOver3000Steps) {
   }
 }
 
+TEST(DionSum, StepsWithoutTargetsLeaveMomentaAlone) {
+  CompressedRun how = steps_of(6, 2);
+  how.has_targets = [](int step) { return step != 3 && step != 4; };
+  const auto steps = run(how);
+  EXPECT_TRUE(steps[3].state == steps[2].state);
+  EXPECT_TRUE(steps[4].state == steps[2].state);
+  EXPECT_FALSE(steps[5].state == steps[4].state);
+}
+
 TEST(DionSum, ZeroGradientsMoveNothingAndDontEndWhatFollows) {
   CompressedRun how = steps_of(1001, 100, 2);
   how.gradient = [](int replica, int step, std::uint32_t parameter, std::int64_t i) {

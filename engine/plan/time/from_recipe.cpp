@@ -128,8 +128,10 @@ std::int64_t sent_numel(const optim::Compression& compression, const UnitSpec& u
 
 // What replicas exchange of a compressed gradient, and its passes through memory.
 void add_compression(const Recipe& recipe, StepShape& step) {
+  if (!recipe.powersgd.active() && !recipe.dgc.active() && !recipe.optimizer.decouples_replicas()) {
+    return;
+  }
   const TrainingOptions options = training_options(recipe);
-  if (!options.compression) return;
   std::int64_t all = 0, sent = 0;
   for (const UnitSpec& unit : model::parameter_table(options.model)) {
     for (const ParameterSpec& parameter : unit.parameters) {

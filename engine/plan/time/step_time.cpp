@@ -108,10 +108,15 @@ StepTimes::UnitExchanges StepTimes::unit_exchanges(const StepShape& step) const 
   if (step.compression_passes > 0.0) {
     // Each rank of a replica exchanges a share, after whole units have been gathered.
     const double weights = dense + experts, passes = weights * 4.0 * step.compression_passes;
+    // Tensor ranks add what their parts give, and share the sums: about as much as a sum and a gather.
+    const double of_tensor_ranks = step.compressed_bytes * weights * static_cast<double>(t);
     unit.replicas =
         exchange("all_reduce", step.compressed_bytes * weights / static_cast<double>(n),
                  layout.replicate, t * n) +
         over_shards("all_gather", 4.0 + step.compressed_bytes) +
+        (t > 1 ? exchange("all_reduce", of_tensor_ranks, t, 1) +
+                     exchange("all_gather", of_tensor_ranks / static_cast<double>(n), t, 1)
+               : 0.0) +
         rates_.seconds(Launch{.kernel = "add", .read = static_cast<std::int64_t>(passes)});
   } else if (layout.sync_every == 0) {
     unit.replicas = exchange("all_reduce", step.replica_bytes * (dense + experts) / slices,
