@@ -164,11 +164,11 @@ double GpuRates::seconds(const Exchange& exchange, int ranks_per_machine) const 
   }
   return seconds(GroupExchange{exchange.collective, static_cast<double>(exchange.bytes),
                                static_cast<double>(exchange.ranks.size()),
-                               static_cast<double>(machines)});
+                               static_cast<double>(machines), 1.0});
 }
 
 double GpuRates::seconds(const GroupExchange& exchange) const {
-  const auto& [collective, bytes, n, machines] = exchange;
+  const auto& [collective, bytes, n, machines, at_once] = exchange;  // a GPU has its own card
   const bool sums = collective == "all_reduce";
   const double factor = (sums ? 2.0 : 1.0) * (n - 1) / n;
   double seconds = 0.0;

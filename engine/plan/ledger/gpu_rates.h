@@ -26,6 +26,8 @@ struct GroupExchange {
   std::string_view collective;
   double bytes = 0.0;  ///< of the full tensor
   double ranks = 1.0, machines = 1.0;
+  /// Ranks of a machine that are in such a collective at the same time, in this group or others.
+  double at_once = 1.0;
 };
 
 struct GpuRates {

@@ -176,7 +176,8 @@ double StepTimes::exchange(std::string_view collective, double bytes, std::int64
   if (ranks <= 1) return 0.0;
   const std::int64_t on_one = std::clamp<std::int64_t>(per_machine_ / stride, 1, ranks);
   const auto machines = static_cast<double>((ranks + on_one - 1) / on_one);
-  return rates_.seconds(GroupExchange{collective, bytes, static_cast<double>(ranks), machines});
+  return rates_.seconds(GroupExchange{collective, bytes, static_cast<double>(ranks), machines,
+                                      static_cast<double>(per_machine_)});
 }
 
 LayerTime StepTimes::layer(const StepShape& step, bool mixture) {

@@ -84,16 +84,32 @@ double CpuStepRates::seconds(const Launch& launch) const {
   return kWholeStep * bytes / (cores_ * memory_scaling_ * rate) + rates_.call;
 }
 
+namespace {
+
+// Bytes of a rank that leave its machine. What is gathered is sent once to each other machine, which
+// passes it on (sharding/processes/mpi_transfers.h); what is added goes to each of its ranks.
+double leaving(const GroupExchange& exchange) {
+  const auto& [collective, bytes, n, machines, at_once] = exchange;
+  const double slice = bytes / n, gathered = machines - 1.0, added = n - n / machines;
+  if (collective == "broadcast") return bytes;
+  if (collective == "all_gather") return slice * gathered;
+  if (collective == "all_reduce") return slice * (gathered + added);
+  return slice * added;
+}
+
+}  // namespace
+
 double CpuStepRates::seconds(const GroupExchange& exchange) const {
-  const auto& [collective, bytes, n, machines] = exchange;
+  const auto& [collective, bytes, n, machines, at_once] = exchange;
   const double on_wire = (collective == "all_reduce" ? 2.0 : 1.0) * bytes *
                          (collective == "broadcast" ? 1.0 : (n - 1.0) / n);
-  const auto over = [&](const ClusterLink& link) {
-    return link.latency * (n - 1.0) + on_wire / link.bytes;
+  const auto over = [&](const ClusterLink& link, double sent) {
+    return link.latency * (n - 1.0) + sent / link.bytes;
   };
-  const double here = links_.within.bytes > 0.0 ? over(links_.within)
+  const double here = links_.within.bytes > 0.0 ? over(links_.within, on_wire)
                                                 : kSecondsOfABarrier + on_wire / rates_.exchange;
-  return machines > 1.0 ? std::max(here, over(links_.between)) : here;
+  if (machines <= 1.0) return here;
+  return std::max(here, over(links_.between, at_once * leaving(exchange)));
 }
 
 double CpuStepRates::seconds(const ServerExchange& exchange) const {
