@@ -8,9 +8,11 @@
 #                                    sums formed on nodes first, and hybrid sharding, a replica on each node:
 #                                    without a limit, then at RATE. Bytes that left a node in a step, counted at
 #                                    its link and planned, and tokens/s, measured and predicted (predict.py)
-#   forms                            ZeRO-2 with f32 reductions and bf16 gathers, and the forms of docs/slow_links.md
+#   forms RATE...                    ZeRO-2 with f32 reductions and bf16 gathers, and the forms of docs/slow_links.md
 #                                    that send less: bytes that left a node in a step, counted and planned, how many
-#                                    times fewer, and tokens/s at RATE, predicted, and without a limit
+#                                    times fewer; and at each RATE tokens/s, and as a share of those without a limit.
+#                                    Predicted is a step without a limit, on these cores that all nodes share, and
+#                                    what sherd plan --cluster says that such links add to it
 #   overlap                          ZeRO-3 on 2 nodes, with gathers that take 50 to 80 % as long as the
 #                                    computation at RATE: what a step waits for with prefetch and without
 #   servers                          the last node a parameter server whose link carries FAST (1gbit), the others
@@ -35,7 +37,7 @@ while [ $# -gt 0 ]; do
     *) break ;;
   esac
 done
-[ $# -gt 0 ] || { sed -n '2,25s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 2; }
+[ $# -gt 0 ] || { sed -n '2,27s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 2; }
 [ "$(id -u)" -eq 0 ] || { echo "namespaces: needs root, for network namespaces" >&2; exit 2; }
 for tool in ip tc unshare mpirun; do
   command -v "$tool" >/dev/null || { echo "namespaces: there is no $tool" >&2; exit 2; }
@@ -116,19 +118,26 @@ checkpoint: {interval: 0, resume: never, on_interrupt: false}
 RECIPE
 }
 
+# PROCESSES-PER-NODE FOLDER STEPS WORDS...: trains, and writes what left node 1 into the folder's `sent`.
+train() {
+  local each=$1 folder=$2 steps=$3 before
+  shift 3
+  recipe "$folder"
+  rm -rf "$folder/run"
+  before=$(sent)
+  launch "$each" train "$folder/recipe.yaml" --set run.peer_timeout=30 "$@" --set training.max_steps="$steps" >"$folder/$steps.txt"
+  echo $(($(sent) - before)) >"$folder/sent"
+}
+
 # PROCESSES-PER-NODE FOLDER WORDS...: trains; the bytes that left node 1 in a step, of a short and a long run.
 few=4 many=12  # steps
 trained() {
-  local each=$1 folder=$2 before short
+  local each=$1 folder=$2 short
   shift 2
-  recipe "$folder"
-  before=$(sent)
-  launch "$each" train "$folder/recipe.yaml" --set run.peer_timeout=30 "$@" --set training.max_steps=$few >"$folder/short.txt"
-  short=$(($(sent) - before))
-  rm -rf "$folder/run"
-  before=$(sent)
-  launch "$each" train "$folder/recipe.yaml" --set run.peer_timeout=30 "$@" --set training.max_steps=$many >"$folder/long.txt"
-  echo $((($(sent) - before - short) / (many - few))) >"$folder/bytes"
+  train "$each" "$folder" $few "$@"
+  short=$(cat "$folder/sent")
+  train "$each" "$folder" $many "$@"
+  echo $((($(cat "$folder/sent") - short) / (many - few))) >"$folder/bytes"
 }
 
 bits() { python3 -c "import sys; t = sys.argv[1]; print(int(t[:-4]) * {'g': 10**9, 'm': 10**6}[t[-4]])" "$1"; }
@@ -180,39 +189,39 @@ compare() {
   done
 }
 
-# FOLDER-OF-FREE FOLDER PLAIN-BYTES WORDS...: a line on what a form sends and how fast it is.
+# FOLDER-OF-FREE FOLDER RATE WORDS...: a line on how fast a form is at that rate.
 form_said() {
-  local free=$1 folder=$2 plain=$3
+  local free=$1 folder=$2 at=$3
   shift 3
-  cat >"$folder/cluster.yaml" <<CLUSTER
+  local bytes
+  for bytes in $(($(bits "$at") / 8)) 1000000000000; do
+    cat >"$folder/cluster.yaml" <<CLUSTER
 machines: $nodes
 ranks_per_machine: 2
 device: cpu
-between: {bandwidth: $(($(bits "$rate") / 8))B, latency_us: 100}
+between: {bandwidth: ${bytes}B, latency_us: 100}
 CLUSTER
-  "$sherd" plan "$folder/recipe.yaml" "$@" --cluster "$folder/cluster.yaml" --json >"$folder/time.json"
-  "$sherd" plan "$folder/recipe.yaml" "$@" --cluster "$folder/cluster.yaml" --exchanges --json >"$folder/exchanges.json"
-  python3 - "$free" "$folder" "$plain" <<'PYTHON'
+    "$sherd" plan "$folder/recipe.yaml" "$@" --cluster "$folder/cluster.yaml" --json >"$folder/time-$bytes.json"
+  done
+  "$sherd" plan "$folder/recipe.yaml" "$@" --cluster "$folder/cluster.yaml" --exchanges --json >"$free/exchanges.json"
+  python3 - "$free" "$folder" "$(($(bits "$at") / 8))" <<'PYTHON'
 import json, sys
 def speed(folder):
     rows = [json.loads(line) for line in open(folder + "/run/metrics.jsonl")]
     rows = [row for row in rows if "tokens_per_s" in row][2:]
     return len(rows) / sum(1 / row["tokens_per_s"] for row in rows)
-free, folder, plain = sys.argv[1:]
-counted = int(open(folder + "/bytes").read())
-planned = json.load(open(folder + "/exchanges.json"))[0]["leaving_a_machine_bytes"]
-predicted = json.load(open(folder + "/time.json"))["predicted_tokens_per_s"]
-fewer = f", {int(plain) / counted:.1f} times fewer" if int(plain) else ""
+free, folder, rate = sys.argv[1:]
+seconds = [1 / json.load(open(f"{folder}/time-{bytes}.json"))["predicted_tokens_per_s"] for bytes in (rate, 10**12)]
 slow, fast = speed(folder), speed(free)
-print(f"{counted:,} B from a node per step ({planned:,.0f} planned){fewer}, {slow:.0f} tokens/s ({predicted:.0f} predicted, "
-      f"{slow / predicted:.2f}; {fast:.0f} without a limit, {slow / fast:.2f})")
+predicted = 1 / (1 / fast + seconds[0] - seconds[1])
+print(f"{slow:.0f} tokens/s ({predicted:.0f} predicted, {slow / predicted:.2f}; {fast:.0f} without a limit, {slow / fast:.2f})")
 PYTHON
 }
 
 forms() {
-  [ -n "$rate" ] || { echo "namespaces: forms needs --rate" >&2; exit 2; }
+  [ $# -gt 0 ] || { echo "namespaces: forms needs rates" >&2; exit 2; }
   local hybrid="--set parallelism.data_parallel_shard_degree=2 --set parallelism.data_parallel_replicate_degree=$nodes"
-  local int8='--set mixed_precision.gather_dtype=int8_block64' round form plain
+  local int8='--set mixed_precision.gather_dtype=int8_block64' round form at plain bytes
   local -A words=([plain]=''
     [int8]="$int8 --set mixed_precision.reduce_dtype=int8_block64"
     [hybrid]="$hybrid"
@@ -223,14 +232,26 @@ forms() {
   for round in $(seq "${ROUNDS:-3}"); do
     plain=0
     for form in ${FORMS:-plain int8 hybrid slices low_rank dion apart}; do
-      few=4 many=12
+      few=4 many=10
       [ "$form" != apart ] || { few=50 many=100; }
       # shellcheck disable=SC2206  # words
       local set=(--set zero_optimization.stage=2 --set mixed_precision.param_dtype=bf16 ${words[$form]})
-      limit && trained 2 "$work/free-$form" "${set[@]}"
-      limit "$rate" && trained 2 "$work/$form" "${set[@]}"
-      printf '%-10s %s\n' "$form" "$(form_said "$work/free-$form" "$work/$form" "$plain" "${set[@]}")"
-      [ "$form" != plain ] || plain=$(cat "$work/plain/bytes")
+      limit
+      trained 2 "$work/free-$form" "${set[@]}"
+      bytes=$(cat "$work/free-$form/bytes")
+      for at in "$@"; do
+        limit "$at"
+        train 2 "$work/$form" $many "${set[@]}"
+        printf '%-9s %-8s %s\n' "$form" "$at" "$(form_said "$work/free-$form" "$work/$form" "$at" "${set[@]}")"
+      done
+      python3 - "$form" "$bytes" "$plain" "$work/free-$form/exchanges.json" <<'PYTHON'
+import json, sys
+form, counted, plain = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+planned = json.load(open(sys.argv[4]))[0]["leaving_a_machine_bytes"]
+fewer = f", {plain / counted:.1f} times fewer than plain" if plain else ""
+print(f"{form:9} {counted:,} B from a node per step ({planned:,.0f} planned){fewer}")
+PYTHON
+      [ "$form" != plain ] || plain=$bytes
       rm -rf "$work/free-$form" "${work:?}/$form"
     done
   done
@@ -377,6 +398,7 @@ command=$1
 shift
 case $command in
   run) launch "$@" ;;
-  compare | forms | overlap | servers | failures | restarts) "$command" ;;
+  forms) forms "$@" ;;
+  compare | overlap | servers | failures | restarts) "$command" ;;
   *) echo "namespaces: there is no command $command" >&2; exit 2 ;;
 esac
