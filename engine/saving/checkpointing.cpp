@@ -16,7 +16,7 @@
 namespace sherd::engine {
 namespace {
 
-// What each replica keeps and saves whole, and what all have.
+// Each replica saves all of its own state; state that all replicas have is saved once.
 std::vector<std::int64_t> compressed_bytes(const TrainingOptions& options,
                                            const sharding::ShardingPlan& plan) {
   std::map<std::string, std::int64_t> bytes;  // by kind

@@ -10,23 +10,9 @@ namespace {
 
 using CompressedSumsInProcesses = ProcessesTest;
 
-TrainingRun replicas(const std::string& optimizer, const std::string& keys) {
-  return {.stage = 1,
-          .world = 1,
-          .precision = "",
-          .optimizer = optimizer,
-          .accumulation = "micro_batch_size: 1",
-          .interval = 1,
-          .checkpoint = "keep_last: 100",
-          .more = keys,
-          .mesh = "data_parallel_replicate_degree: 2"};
-}
 const std::string kLowRank = "powersgd: {rank: 2, start_step: 1, min_compression_rate: 1}";
 const std::string kDecoupled = "dion, dion_decoupled: true, dion_average_interval: 2";
 const std::string kNoClip = "gradient_clipping: {max_norm: 0}";
-
-// Two processes are two replicas of one rank.
-const std::vector<std::string> kOneShard = {"--set", "parallelism.data_parallel_shard_degree=1"};
 
 TEST_F(CompressedSumsInProcesses, HaveTheBitsOfThreads) {
   write_data(folder_);
@@ -37,9 +23,9 @@ TEST_F(CompressedSumsInProcesses, HaveTheBitsOfThreads) {
         std::pair(kDecoupled, kNoClip)}) {
     const std::string threads = fmt::format("threads_{}", number),
                       processes = fmt::format("processes_{}", number++);
-    train_in(folder_, threads, replicas(optimizer, keys));
+    train_in(folder_, threads, two_replicas(optimizer, keys));
     const auto outcome =
-        train_in_processes(folder_, processes, replicas(optimizer, keys), {2, 1}, kOneShard);
+        train_in_processes(folder_, processes, two_replicas(optimizer, keys), {2, 1}, kOneShard);
     EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
     EXPECT_EQ(numbers_of(folder_, processes), numbers_of(folder_, threads)) << keys;
     EXPECT_EQ(final_state(folder_, processes), final_state(folder_, threads)) << keys;
@@ -49,7 +35,8 @@ TEST_F(CompressedSumsInProcesses, HaveTheBitsOfThreads) {
 TEST_F(CompressedSumsInProcesses, LoseNothingIfAReplicaIsKilled) {
   write_data(folder_);
   int number = 0;
-  for (const TrainingRun& run : {replicas("adamw", kLowRank), replicas(kDecoupled, kNoClip)}) {
+  for (const TrainingRun& run :
+       {two_replicas("adamw", kLowRank), two_replicas(kDecoupled, kNoClip)}) {
     const std::string whole = fmt::format("whole_{}", number),
                       killed = fmt::format("killed_{}", number++);
     train_in(folder_, whole, run);

@@ -25,36 +25,23 @@ struct Variables {
   std::vector<std::pair<std::string, std::string>> values;
 };
 
-TrainingRun replicas(const std::string& optimizer, const std::string& more, int stage) {
-  return {.stage = stage,
-          .world = 1,
-          .precision = "",
-          .optimizer = optimizer,
-          .accumulation = "micro_batch_size: 1",
-          .interval = 1,
-          .checkpoint = "keep_last: 100",
-          .more = more,
-          .mesh = "data_parallel_replicate_degree: 2"};
-}
-
-// Two processes are two replicas of one rank.
-const std::vector<std::string> kWords = {"--set", "parallelism.data_parallel_shard_degree=1",
-                                         "--set", "run.peer_timeout=5"};
-
 TEST_F(KilledAnywhereSlow, AReplicaLosesNothingInAnyForm) {
   const std::string dion = "dion, dion_decoupled: true, dion_average_interval: 2";
+  std::vector<std::string> words = kOneShard;
+  words.insert(words.end(), {"--set", "run.peer_timeout=5"});
   int number = 0, killed_in_all = 0;
   for (const TrainingRun& run :
-       {replicas("adamw", "diloco: {sync_every: 4, num_fragments: 2, fragment_sync_delay: 1}", 1),
-        replicas("adamw", "powersgd: {rank: 2, start_step: 1, min_compression_rate: 1}", 2),
-        replicas("sgd", "dgc: {compress_ratio: 0.05, clip: norm}", 3),
-        replicas(dion, "gradient_clipping: {max_norm: 0}", 1)}) {
+       {two_replicas("adamw", "diloco: {sync_every: 4, num_fragments: 2, fragment_sync_delay: 1}",
+                     1),
+        two_replicas("adamw", "powersgd: {rank: 2, start_step: 1, min_compression_rate: 1}", 2),
+        two_replicas("sgd", "dgc: {compress_ratio: 0.05, clip: norm}", 3),
+        two_replicas(dion, "gradient_clipping: {max_norm: 0}", 1)}) {
     const std::string whole = fmt::format("whole_{}", number++), count = folder_.file("count");
     long messages = 0;
     {
       const Variables preloaded(
           {{"LD_PRELOAD", SHERD_KILL_AT_SEND}, {"KILL_AT_SEND_COUNT", count}});
-      const auto outcome = train_in_processes(folder_, whole, run, {2, 1}, kWords);
+      const auto outcome = train_in_processes(folder_, whole, run, {2, 1}, words);
       ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
       ASSERT_TRUE(std::ifstream(count) >> messages);
     }
@@ -66,7 +53,7 @@ TEST_F(KilledAnywhereSlow, AReplicaLosesNothingInAnyForm) {
       {
         const Variables preloaded(
             {{"LD_PRELOAD", SHERD_KILL_AT_SEND}, {"KILL_AT_SEND", std::to_string(last)}});
-        const auto outcome = train_in_processes(folder_, killed, run, {2, 1}, kWords);
+        const auto outcome = train_in_processes(folder_, killed, run, {2, 1}, words);
         // How many messages there are depends on how often ranks had to wait.
         if (outcome.exit_code == 0) continue;
         const bool named = outcome.err.find("rank 1 on") != std::string::npos ||
@@ -74,7 +61,7 @@ TEST_F(KilledAnywhereSlow, AReplicaLosesNothingInAnyForm) {
         EXPECT_TRUE(named) << last << ": " << outcome.err;
         ++killed_in_all;
       }
-      const auto again = train_in_processes(folder_, killed, run, {2, 1}, kWords);
+      const auto again = train_in_processes(folder_, killed, run, {2, 1}, words);
       EXPECT_EQ(again.exit_code, 0) << last << ": " << again.err;
       EXPECT_EQ(final_state(folder_, killed), final_state(folder_, whole)) << last;
     }

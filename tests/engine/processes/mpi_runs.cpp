@@ -38,6 +38,18 @@ void ProcessesTest::SetUp() {
   write_data(folder_);
 }
 
+TrainingRun two_replicas(const std::string& optimizer, const std::string& more, int stage) {
+  return {.stage = stage,
+          .world = 1,
+          .precision = "",
+          .optimizer = optimizer,
+          .accumulation = "micro_batch_size: 1",
+          .interval = 1,
+          .checkpoint = "keep_last: 100",
+          .more = more,
+          .mesh = "data_parallel_replicate_degree: 2"};
+}
+
 std::vector<std::string> launch_words(const test::TempFolder& folder, const std::string& output,
                                       TrainingRun run, const ProcessWorld& world) {
   run.world = world.ranks();

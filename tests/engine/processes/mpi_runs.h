@@ -28,6 +28,12 @@ class ProcessesTest : public ::testing::Test {
   test::TempFolder folder_;
 };
 
+/// A run of two replicas, which saves after every step and keeps all of it.
+TrainingRun two_replicas(const std::string& optimizer, const std::string& more, int stage = 1);
+/// Words with which two processes are two replicas of one rank.
+inline const std::vector<std::string> kOneShard = {"--set",
+                                                   "parallelism.data_parallel_shard_degree=1"};
+
 /// What `train_in` does, in processes. `run.world` doesn't matter.
 test::ProgramOutcome train_in_processes(const test::TempFolder& folder, const std::string& output,
                                         TrainingRun run, const ProcessWorld& world,
