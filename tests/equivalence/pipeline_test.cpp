@@ -113,7 +113,8 @@ TEST(Pipeline, ReplicasOfAPipelineAddTheirGradientsOnce) {
 }
 
 // Kernels run after the host has moved on, and work is delayed: a missing wait for a message, or an
-// overwritten one, changes the result. Messages are delayed more than anything.
+// overwritten one, changes the result. Messages are delayed more than anything. Where only the last or the first
+// rank computes slowly, the others send it all messages for which it makes room.
 TEST(Pipeline, WaitsForEveryMessageAndSlot) {
   const engine::TrainingOptions options = options_of();
   for (const Case& each :
@@ -126,6 +127,14 @@ TEST(Pipeline, WaitsForEveryMessageAndSlot) {
       setup.slow_stream = late;
       EXPECT_EQ(difference(train(cut(options, each), setup, 2), expected), "")
           << schedule::name_of(each.order) << ", slow " << late;
+    }
+    for (const int slow : {0, each.ranks - 1}) {
+      RunShape setup = setup_of(each);
+      setup.place = RunShape::Place::kApartDeferred;
+      setup.slow_stream = "compute";
+      setup.slow_rank = slow;
+      EXPECT_EQ(difference(train(cut(options, each), setup, 2), expected), "")
+          << schedule::name_of(each.order) << ", slow rank " << slow;
     }
   }
 }

@@ -115,6 +115,7 @@ class OpeningStream final : public Stream {
 }  // namespace
 
 std::unique_ptr<Stream> SeparateDevice::make_stream(StreamOptions options) const {
+  if (hooked_rank_.value_or(options.rank) != options.rank) options.hook = nullptr;
   if (streams_) return std::make_unique<OpeningStream>(streams_->make_stream(options));
   const bool at_once = options.purpose == StreamPurpose::kCompute && !deferred_;
   return std::make_unique<OpeningStream>(at_once ? make_cpu_compute_stream(std::move(options))

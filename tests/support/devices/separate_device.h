@@ -4,6 +4,7 @@
 ///
 /// With `deferred`, the compute stream is a queue with its own thread, like a GPU stream: results
 /// aren't there yet if host code reads without waiting. With `streams`, work runs on those streams.
+/// With `hooked_rank`, only the streams of that rank call the launch's hook.
 #pragma once
 
 #include <memory>
@@ -16,7 +17,8 @@ namespace sherd::testing {
 
 class SeparateDevice final : public engine::Machine {
  public:
-  explicit SeparateDevice(bool deferred) : deferred_(deferred) {}
+  explicit SeparateDevice(bool deferred, std::optional<int> hooked_rank = {})
+      : deferred_(deferred), hooked_rank_(hooked_rank) {}
   explicit SeparateDevice(LateStreams streams) : deferred_(true), streams_(std::move(streams)) {}
 
   engine::DeviceTraits traits() const override { return {DeviceKind::kCpu, true}; }
@@ -25,6 +27,7 @@ class SeparateDevice final : public engine::Machine {
 
  private:
   bool deferred_;
+  std::optional<int> hooked_rank_;
   std::optional<LateStreams> streams_;
 };
 

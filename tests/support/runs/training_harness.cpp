@@ -241,8 +241,9 @@ void place_ranks(engine::LaunchOptions& launch, const RunShape& setup,
     launch.peer_timeout = std::chrono::seconds(60);
   } else if (setup.place != Place::kHost) {
     launch.machine = std::make_shared<SeparateDevice>(
-        setup.late_stream.empty() ? SeparateDevice(setup.place == Place::kApartDeferred)
-                                  : SeparateDevice(LateStreams(setup.late_stream)));
+        setup.late_stream.empty()
+            ? SeparateDevice(setup.place == Place::kApartDeferred, setup.slow_rank)
+            : SeparateDevice(LateStreams(setup.late_stream)));
   }
 }
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -43,7 +44,8 @@ struct RunShape {
   std::string late_stream{};
   /// Streams whose names begin with this sleep 1 ms before each operation; "": none.
   std::string slow_stream{};
-  std::uint64_t delay_seed = 0;  ///< 0: no delays; else sleeps up to 0.2 ms at stream boundaries
+  std::optional<int> slow_rank{};  ///< kApart…: the only rank whose streams sleep; none: all do
+  std::uint64_t delay_seed = 0;    ///< 0: no delays; else sleeps up to 0.2 ms at stream boundaries
   /// Of state on disk; null: the file system's.
   checkpoint::Disk* disk = nullptr;
 };
