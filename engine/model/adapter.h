@@ -33,7 +33,9 @@
 ///                           x. z is part of the sum over ranks that forms the matrix's output. dB
 ///                           is summed over ranks
 ///
-/// So the only exchange is one gradient per target and block.
+///   neither (to latents)    A and B are whole: both gradients are sums over ranks
+///
+/// So the only exchange is one gradient per target and block, or two.
 #pragma once
 
 #include <functional>
@@ -65,6 +67,8 @@ struct AdapterTarget {
   std::int64_t experts = 0;  ///< number of experts, if it is a matrix of each
   /// If so, A is cut; B is cut if the matrix's rows are.
   bool cuts_inputs() const { return inputs < all_inputs; }
+  /// Whether B is cut, if ranks cut the model.
+  bool cuts_rows() const { return !cuts_inputs() && !leads_to_latents(site); }
   std::int64_t pairs() const { return experts > 0 ? experts : 1; }
 };
 

@@ -9,8 +9,9 @@
 ///   input of attention and MLP                             sum of its gradient
 ///   key/value heads with copies                            sum_copies of their gradients
 ///   norms of heads                                         sum of their weights' gradients
-///   adapters                                               sum of the gradient of A or B,
-///                                                          whichever is uncut
+///   adapters                                               sums of the gradients of A and B that
+///                                                          are uncut
+///   the way to latents                                     sums of its weights' gradients
 ///   weights and gates of experts                           sum of their gradients
 ///   norms of projections               sum of squares      sum of what a row's gradient needs
 ///   head and loss                      gather, sum         sum of its input's gradient

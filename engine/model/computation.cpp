@@ -95,6 +95,14 @@ void Part::project_backward(const Affine& parameters, const Affine& gradients,
   c_.shares->add_up_adapters(gradients);
 }
 
+void Part::project_backward_input(const Affine& parameters, const Affine& gradients,
+                                  const InputGradient& args) {
+  if (!args.dx) return;
+  c_.sums->input_gradient(parameters.weight, args);
+  activations_.adapters.backward(compute_, parameters, gradients, args.x, args.dy, args.dx,
+                                 activations_.workspace, {.b = false, .a = false, .input = true});
+}
+
 void Part::head_product(const HeadParameters& parameters, const Tensor& normed_CD,
                         std::int64_t tokens, const Tensor& logits_CV) {
   kernels::linear_forward(compute_, {.shape = {tokens, shape_.width, shape_.vocab_size},

@@ -103,6 +103,9 @@ class Part {
                const Tensor& y, const Tensor& residual = {});
   void project_backward(const Affine& parameters, const Affine& gradients,
                         const InputGradient& args, const Buffer WaitingBuffers::*waits);
+  /// The part of project_backward that writes the input's gradient, after a call without `dx`.
+  void project_backward_input(const Affine& parameters, const Affine& gradients,
+                              const InputGradient& args);
   /// logits_CV = the head's matmul, for `tokens` tokens.
   void head_product(const HeadParameters& parameters, const Tensor& normed_CD, std::int64_t tokens,
                     const Tensor& logits_CV);

@@ -120,6 +120,13 @@ struct Site {
   std::int64_t statistics = 0;  ///< per token; a layernorm also has as many means
 };
 
+/// Whether every tensor rank computes it in full, and its gradient from its own heads alone: the way
+/// to latent attention's latents.
+inline bool leads_to_latents(SiteId site) {
+  return site >= SiteId::kQueryDown && site <= SiteId::kKvLatentNorm &&
+         site != SiteId::kLatentQuery;
+}
+
 /// Whether its parameters are short vectors, whose gradients are formed with the input's.
 inline bool is_of_vectors(const Site& site) {
   return site.weight == Site::Weight::kNorm || site.weight == Site::Weight::kVector;

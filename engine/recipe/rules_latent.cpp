@@ -57,12 +57,6 @@ void check_latent_company(Resolution& recipe) {
   refuse(values.optimizer.qk_clip_threshold > 0.0, "optimizer.qk_clip_threshold", "set");
   refuse(values.parallelism.sum_order == SumOrderChoice::kCanonical, "parallelism.sum_order",
          "canonical");
-  if (const auto degree = values.parallelism.tensor_parallel_degree; degree > 1) {
-    recipe.refuse({"parallelism.tensor_parallel_degree", kRank},
-                  "parallelism.tensor_parallel_degree is {}, but latent attention can't be divided "
-                  "so yet. Use more data ranks, pipeline ranks or context ranks.",
-                  degree);
-  }
 }
 
 // What sinks aren't combined with yet.
@@ -70,14 +64,11 @@ void check_sinks(Resolution& recipe) {
   constexpr std::string_view kSinks = "model.attention_sinks";
   const Recipe& values = recipe.values();
   if (!values.model.attention_sinks) return;
-  for (const auto& [key, degree] :
-       {std::pair("parallelism.tensor_parallel_degree", values.parallelism.tensor_parallel_degree),
-        {"parallelism.context_parallel_degree", values.parallelism.context_parallel_degree}}) {
-    if (degree == 1) continue;
-    recipe.refuse({key, kSinks},
-                  "{} is {}, but attention with sinks can't be divided so yet. Use more data ranks "
-                  "or pipeline ranks.",
-                  key, degree);
+  if (const auto degree = values.parallelism.context_parallel_degree; degree > 1) {
+    recipe.refuse({"parallelism.context_parallel_degree", kSinks},
+                  "parallelism.context_parallel_degree is {}, but attention with sinks can't be "
+                  "divided so yet. Use more data ranks, tensor ranks or pipeline ranks.",
+                  degree);
   }
   if (values.model.kv_lora_rank > 0) {
     recipe.refuse({kSinks, kRank}, "{} is true, which latent attention doesn't have.", kSinks);

@@ -93,12 +93,16 @@ void check_blocks(Resolution& recipe) {
   int nearest = degree - 1;
   while (!model::cuts_between_blocks(whole, nearest)) --nearest;
   const model::ModelShape part = model::tensor_part(whole, degree, 0);
+  const std::string latents = whole.latent.active()
+                                  ? fmt::format(", those of latents {} and {}",
+                                                whole.latent.kv_rank, whole.latent.query_rank)
+                                  : "";
   recipe.refuse({kTensorDegree, "adapter.base_dtype"},
                 "{} is {}, and adapter.base_dtype nf4 has blocks of {} numbers of a row, which "
-                "ranks can't split: a rank's rows would be {}, {} and {} wide. Use {}: {}, or "
+                "ranks can't split: a rank's rows would be {}, {} and {}{} wide. Use {}: {}, or "
                 "adapter.base_dtype: param_dtype.",
-                kTensorDegree, degree, model::kQuantisedBlock, part.width, part.heads_width(),
-                part.ffn_width, kTensorDegree, nearest);
+                kTensorDegree, degree, model::kQuantisedBlock, part.width, part.attended_width(),
+                part.ffn_width, latents, kTensorDegree, nearest);
 }
 
 }  // namespace

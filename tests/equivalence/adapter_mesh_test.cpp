@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "engine/model/cut/tensor_cut.h"
 #include "engine/model/parameters.h"
 #include "sharding/zero/parameter_gather.h"
 #include "tests/equivalence/near_one_rank.h"
@@ -43,6 +44,41 @@ engine::TrainingOptions quantised(engine::TrainingOptions options) {
   return options;
 }
 
+using Gathered = std::map<std::string, std::vector<float>>;
+
+// Every frozen or trained parameter as forwards see it, put together from the ranks' parts.
+Gathered gathered(const engine::TrainingOptions& of, const Case& each) {
+  const RunShape setup = setup_of(each);
+  const engine::TrainingOptions options = applied(of, setup);
+  Gathered values = empty_parameters(options.model);
+  run_ranks(setup, [&](sharding::Rank& rank) {
+    engine::ShardedModel model(options, rank);
+    rank.guard([&] {
+      for (int unit = 0; unit < std::ssize(model.units()); ++unit) {
+        const sharding::UnitPlan& plan = model.units()[static_cast<std::size_t>(unit)].plan();
+        std::vector<ParameterSpec> table = plan.spec.parameters;
+        table.insert(table.end(), plan.frozen.begin(), plan.frozen.end());
+        table.insert(table.end(), plan.quantised.begin(), plan.quantised.end());
+        std::ranges::sort(table, {}, &ParameterSpec::index);
+        model.parameters().plan({unit});
+        const std::vector<Tensor> views = model.parameters().get(unit);
+        rank.compute().synchronize();
+        const bool first = rank.mesh.is_first(rank.rank, sharding::zero_axes());
+        for (std::size_t p = 0; first && p < views.size(); ++p) {
+          std::vector<float>& whole = values.at(table[p].name);
+          for (std::int64_t i = 0; i < views[p].numel; ++i) {
+            if (!table[p].place_of(i).counts) continue;  // another rank writes the same
+            whole[static_cast<std::size_t>(table[p].element_of_whole(i))] = views[p].as<float>()[i];
+          }
+        }
+        model.parameters().release(unit);
+      }
+      rank.compute().synchronize();
+    });
+  });
+  return values;
+}
+
 // Masks of the adapters' dropout follow a token's place and an input's in the whole.
 TEST(AdapterMesh, TensorRanksTrainAsOneRankDoesNearly) {
   for (const bool fused : {false, true}) {
@@ -59,6 +95,69 @@ TEST(AdapterMesh, TensorRanksTrainAsOneRankDoesNearly) {
                                   kv_heads, shares_tokens));
         }
       }
+    }
+  }
+}
+
+// Of what leads to latents, which every rank has whole, and of what makes heads from them.
+engine::TrainingOptions adapted_latents(const std::string& form) {
+  engine::TrainingOptions options = adapted(false, 8);
+  const model::AdapterShape adapter = options.model.adapter;
+  options.model = cuttable(shape_named(latent_forms(), form), 8);
+  options.model.seq_length = 12;
+  options.model.max_positions = 13;
+  options.model.adapter = adapter;
+  options.model.adapter.targets = {"attention.kv_down", "attention.kv_up", "attention.output"};
+  const bool has_rank = options.model.latent.query_rank > 0;
+  for (const char* target : {"attention.query_down", "attention.query_up"}) {
+    if (has_rank) options.model.adapter.targets.emplace_back(target);
+  }
+  if (!has_rank) options.model.adapter.targets.emplace_back("attention.query");
+  options.model.adapter.trained_modules = {"attention.kv_latent_norm", "norm1"};
+  return options;
+}
+
+TEST(AdapterMesh, AdaptersOfLatentsTrainOnTensorRanksAsOnOneNearly) {
+  for (const char* form : {"latents", "latents_and_experts"}) {
+    const engine::TrainingOptions options = adapted_latents(form);
+    const Outcome one = run(options, {.tensor = 1, .micro_steps = 2});
+    for (const int tensor : {2, 4}) {
+      for (const bool shares_tokens : {false, true}) {
+        engine::TrainingOptions cut = options;
+        cut.model.part.sequence_parallel = shares_tokens;
+        cut.model.recompute = tensor == 2 ? model::Recompute::kSelective : model::Recompute::kNone;
+        const Case each{.tensor = tensor, .stage = tensor - 1, .micro_steps = 2};
+        expect_near(options, run(cut, each), one, 1e-4,
+                    fmt::format("{}, {}, tokens shared {}", form, name_of(each), shares_tokens));
+        const Case more{.tensor = tensor, .shards = 2, .pipeline = 2, .stage = 2, .micro_steps = 2};
+        EXPECT_EQ(difference(run(cut, more), same_batch(cut, more, {.tensor = tensor})), "")
+            << form << ", " << name_of(more);
+      }
+    }
+  }
+}
+
+// Blocks of codes lie along rows: of latents, whole ones on every rank.
+TEST(AdapterMesh, AQuantisedBaseOfLatentsHasTheSameCodesOnTensorRanks) {
+  engine::TrainingOptions options = adapted_latents("latents");
+  options.nf4_base = true;
+  options.model.width = 64;
+  options.model.ffn_width = 128;
+  model::LatentShape latent = options.model.latent;
+  latent.kv_rank = latent.query_rank = 64;
+  latent.plain = 12;
+  latent.value = 16;
+  model::set_latent_attention(options.model, latent);
+  ASSERT_TRUE(model::cuts_between_blocks(options.model, 2));
+  latent.kv_rank = 96;
+  model::ModelShape other = options.model;
+  model::set_latent_attention(other, latent);
+  EXPECT_FALSE(model::cuts_between_blocks(other, 2));
+  const Gathered one = gathered(options, {});
+  for (const Case& each :
+       {Case{.tensor = 2, .stage = 0}, Case{.tensor = 2, .shards = 3, .stage = 3}}) {
+    for (const auto& [name, values] : gathered(options, each)) {
+      EXPECT_EQ(values, one.at(name)) << name << ", " << name_of(each);
     }
   }
 }
@@ -131,41 +230,6 @@ TEST(AdapterMesh, AQuantisedBaseTrainsOnThemAsOnOneRankNearly) {
     const Case context{.context = 2, .stage = 3};
     EXPECT_EQ(run(options, context).losses[0], one.losses[0]);
   }
-}
-
-using Gathered = std::map<std::string, std::vector<float>>;
-
-// Every frozen or trained parameter as forwards see it, put together from the ranks' parts.
-Gathered gathered(const engine::TrainingOptions& of, const Case& each) {
-  const RunShape setup = setup_of(each);
-  const engine::TrainingOptions options = applied(of, setup);
-  Gathered values = empty_parameters(options.model);
-  run_ranks(setup, [&](sharding::Rank& rank) {
-    engine::ShardedModel model(options, rank);
-    rank.guard([&] {
-      for (int unit = 0; unit < std::ssize(model.units()); ++unit) {
-        const sharding::UnitPlan& plan = model.units()[static_cast<std::size_t>(unit)].plan();
-        std::vector<ParameterSpec> table = plan.spec.parameters;
-        table.insert(table.end(), plan.frozen.begin(), plan.frozen.end());
-        table.insert(table.end(), plan.quantised.begin(), plan.quantised.end());
-        std::ranges::sort(table, {}, &ParameterSpec::index);
-        model.parameters().plan({unit});
-        const std::vector<Tensor> views = model.parameters().get(unit);
-        rank.compute().synchronize();
-        const bool first = rank.mesh.is_first(rank.rank, sharding::zero_axes());
-        for (std::size_t p = 0; first && p < views.size(); ++p) {
-          std::vector<float>& whole = values.at(table[p].name);
-          for (std::int64_t i = 0; i < views[p].numel; ++i) {
-            if (!table[p].place_of(i).counts) continue;  // another rank writes the same
-            whole[static_cast<std::size_t>(table[p].element_of_whole(i))] = views[p].as<float>()[i];
-          }
-        }
-        model.parameters().release(unit);
-      }
-      rank.compute().synchronize();
-    });
-  });
-  return values;
 }
 
 // The codes are those of whole matrices, each with the ranges of its own place in them; so is what isn't quantised.

@@ -68,7 +68,7 @@ TEST(Tensor, StagesShardsReplicasAndPipelinesKeepTheBits) {
 }
 
 class TensorForms : public ::testing::TestWithParam<ModelForm> {};
-INSTANTIATE_TEST_SUITE_P(Forms, TensorForms, ::testing::ValuesIn(all_cuttable_forms()),
+INSTANTIATE_TEST_SUITE_P(Forms, TensorForms, ::testing::ValuesIn(tensor_rank_forms()),
                          [](const auto& info) { return info.param.name; });
 
 TEST_P(TensorForms, KeepTheBitsHoweverTheyAreShardedAndRecomputed) {

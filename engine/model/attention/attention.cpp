@@ -167,7 +167,9 @@ void Attention::make_heads_again(std::int64_t block, const BlockTensors& kept,
                                  const BlockParameters& parameters, const Pass& pass) {
   if (shape_.context.is_cut()) return latent_.normalise_again(kept, parameters);
   const Tensor& qkv_TE = kept[SiteId::kQkv].output;
-  latent_.expand(kept, parameters, all_rows("what a branch read", input(kept)), qkv_TE);
+  latent_.expand(kept, parameters,
+                 latent_.expands_input() ? all_rows("what a branch read", input(kept)) : Tensor{},
+                 qkv_TE);
   rotate(block, qkv_TE, false, pass);
 }
 

@@ -1,6 +1,7 @@
 #include "engine/model/attention/latent.h"
 
 #include "engine/model/cut/sums.h"
+#include "engine/model/cut/tensor_shares.h"
 #include "kernels/columns.h"
 #include "kernels/latent_heads.h"
 #include "kernels/norm.h"
@@ -54,6 +55,7 @@ void LatentProjection::norm_backward(const Tensor& raw, const Affine& parameters
                                     .dweight = own.weight,
                                     .dbias = {},
                                     .workspace = activations_.workspace});
+  c_.shares->add_up_latent(gradients);
 }
 
 // The columns of kv_down before those of the rotated key.
@@ -85,6 +87,21 @@ void LatentProjection::normalise_again(const BlockTensors& kept,
 
 void LatentProjection::forward(const BlockTensors& kept, const BlockParameters& parameters,
                                const Tensor& x_TD, const Tensor& qkv_TE) {
+  project_down(kept, parameters, x_TD);
+  expand(kept, parameters, x_TD, qkv_TE);
+}
+
+Tensor LatentProjection::queries_and_latents(const BlockTensors& kept,
+                                             const BlockParameters& parameters,
+                                             const Tensor& x_TD) {
+  project_down(kept, parameters, x_TD);
+  normalise_again(kept, parameters);
+  project_queries(kept, parameters, x_TD);
+  return query();
+}
+
+void LatentProjection::project_down(const BlockTensors& kept, const BlockParameters& parameters,
+                                    const Tensor& x_TD) {
   const LatentShape& latent = shape_.latent;
   if (latent.query_rank > 0) {
     project(parameters[SiteId::kQueryDown], x_TD, shape_.width, latent.query_rank,
@@ -92,17 +109,20 @@ void LatentProjection::forward(const BlockTensors& kept, const BlockParameters& 
   }
   project(parameters[SiteId::kKvDown], x_TD, shape_.width, latent.down_width(),
           kept[SiteId::kKvDown].output);
-  expand(kept, parameters, x_TD, qkv_TE);
+}
+
+void LatentProjection::project_queries(const BlockTensors& kept, const BlockParameters& parameters,
+                                       const Tensor& x_TD) {
+  const std::int64_t rank = shape_.latent.query_rank;
+  project(parameters[SiteId::kLatentQuery], rank > 0 ? kept[SiteId::kQueryLatentNorm].output : x_TD,
+          rank > 0 ? rank : shape_.width, shape_.heads_width(), query());
 }
 
 void LatentProjection::expand(const BlockTensors& kept, const BlockParameters& parameters,
                               const Tensor& x_TD, const Tensor& qkv_TE) {
   const LatentShape& latent = shape_.latent;
   normalise_again(kept, parameters);
-  const bool has_latent = latent.query_rank > 0;
-  project(parameters[SiteId::kLatentQuery],
-          has_latent ? kept[SiteId::kQueryLatentNorm].output : x_TD,
-          has_latent ? latent.query_rank : shape_.width, shape_.heads_width(), query());
+  project_queries(kept, parameters, x_TD);
   project(parameters[SiteId::kKvUp], kept[SiteId::kKvLatentNorm].output, latent.kv_rank,
           latent.up_width(shape_.query_heads), keys_values());
   kernels::join_latent_heads(compute_, shape_.latent_heads(), query(), keys_values(),
@@ -126,26 +146,34 @@ void LatentProjection::backward(const BlockTensors& kept, const BlockParameters&
   norm_backward(raw_kv_latent(kept), parameters[SiteId::kKvLatentNorm],
                 gradients[SiteId::kKvLatentNorm], kept[SiteId::kKvLatentNorm], C, d_latent);
   kernels::move_columns(compute_, {T, C, 0, C}, d_latent, {T, latent.down_width(), 0, C}, d_down);
-  project_backward(parameters[SiteId::kKvDown], gradients[SiteId::kKvDown],
-                   {x_TD, d_down, shape_.width, latent.down_width(), d_read_TD},
-                   &WaitingBuffers::d_kv_down);
-  queries_backward(kept, parameters, gradients, x_TD, d_query, d_read_TD);
+  InputGradient of_keys{x_TD, d_down, shape_.width, latent.down_width(), d_read_TD};
+  InputGradient of_queries = queries_backward(kept, parameters, gradients, x_TD, d_query);
+  of_queries.dx = d_read_TD;
+  of_queries.add = true;
+  const SiteId query = latent.query_rank > 0 ? SiteId::kQueryDown : SiteId::kLatentQuery;
+  // Both matrices read x, whose place the gradient of x may take.
+  weight_backward(parameters, gradients, SiteId::kKvDown, of_keys, &WaitingBuffers::d_kv_down);
+  weight_backward(parameters, gradients, query, of_queries,
+                  latent.query_rank > 0 ? &WaitingBuffers::d_query_down : &WaitingBuffers::d_query);
+  project_backward_input(parameters[SiteId::kKvDown], gradients[SiteId::kKvDown], of_keys);
+  project_backward_input(parameters[query], gradients[query], of_queries);
 }
 
-// Adds to d_read.
-void LatentProjection::queries_backward(const BlockTensors& kept, const BlockParameters& parameters,
-                                        const BlockParameters& gradients, const ConstTensor& x_TD,
-                                        const Tensor& d_query, const Tensor& d_read_TD) {
+void LatentProjection::weight_backward(const BlockParameters& parameters,
+                                       const BlockParameters& gradients, SiteId site,
+                                       InputGradient args, const Buffer WaitingBuffers::*waits) {
+  args.dx = {};
+  project_backward(parameters[site], gradients[site], args, waits);
+  if (leads_to_latents(site) && c_.puts_off == nullptr) c_.shares->add_up_latent(gradients[site]);
+}
+
+// What is left: the matrix that reads x, and its output's gradient.
+InputGradient LatentProjection::queries_backward(const BlockTensors& kept,
+                                                 const BlockParameters& parameters,
+                                                 const BlockParameters& gradients,
+                                                 const ConstTensor& x_TD, const Tensor& d_query) {
   const std::int64_t rank = shape_.latent.query_rank, heads = shape_.heads_width();
-  const auto of_input = [&](SiteId site, const Tensor& dy, std::int64_t outputs,
-                            const Buffer WaitingBuffers::*waits) {
-    InputGradient args{x_TD, dy, shape_.width, outputs, d_read_TD};
-    args.add = true;
-    project_backward(parameters[site], gradients[site], args, waits);
-  };
-  if (rank == 0) {
-    return of_input(SiteId::kLatentQuery, d_query, heads, &WaitingBuffers::d_query);
-  }
+  if (rank == 0) return {x_TD, d_query, shape_.width, heads, {}};
   const LatentBuffers& scratch = activations_.latent;
   project_backward(parameters[SiteId::kLatentQuery], gradients[SiteId::kLatentQuery],
                    {kept[SiteId::kQueryLatentNorm].output, d_query, rank, heads,
@@ -154,7 +182,7 @@ void LatentProjection::queries_backward(const BlockTensors& kept, const BlockPar
   const Tensor d_down = place(&WaitingBuffers::d_query_down, scratch.d_query_down, rank);
   norm_backward(kept[SiteId::kQueryDown].output, parameters[SiteId::kQueryLatentNorm],
                 gradients[SiteId::kQueryLatentNorm], kept[SiteId::kQueryLatentNorm], rank, d_down);
-  of_input(SiteId::kQueryDown, d_down, rank, &WaitingBuffers::d_query_down);
+  return {x_TD, d_down, shape_.width, rank, {}};
 }
 
 void LatentProjection::weight_gradients(std::int64_t block, const BlockTensors& kept,
@@ -169,6 +197,7 @@ void LatentProjection::weight_gradients(std::int64_t block, const BlockTensors& 
   gradient(SiteId::kKvUp, kept[SiteId::kKvLatentNorm].output, latent.kv_rank, waiting.d_keys_values,
            latent.up_width(shape_.query_heads));
   gradient(SiteId::kKvDown, x_TD, shape_.width, waiting.d_kv_down, latent.down_width());
+  c_.shares->add_up_latent(gradients[SiteId::kKvDown]);
   if (latent.query_rank == 0) {
     return gradient(SiteId::kLatentQuery, x_TD, shape_.width, waiting.d_query,
                     shape_.heads_width());
@@ -176,6 +205,7 @@ void LatentProjection::weight_gradients(std::int64_t block, const BlockTensors& 
   gradient(SiteId::kLatentQuery, kept[SiteId::kQueryLatentNorm].output, latent.query_rank,
            waiting.d_query, shape_.heads_width());
   gradient(SiteId::kQueryDown, x_TD, shape_.width, waiting.d_query_down, latent.query_rank);
+  c_.shares->add_up_latent(gradients[SiteId::kQueryDown]);
 }
 
 BlockTensors LatentProjection::with_padded_values(const BlockTensors& kept) const {

@@ -17,7 +17,12 @@ class LatentProjection : protected Part {
 
   void forward(const BlockTensors& kept, const BlockParameters& parameters, const Tensor& x_TD,
                const Tensor& qkv_TE);
-  /// From the kept outputs of the down projections, or of x where queries have one projection.
+  /// The latents alone, and queries, which are returned: [T, H K], the rotated numbers of each last.
+  Tensor queries_and_latents(const BlockTensors& kept, const BlockParameters& parameters,
+                             const Tensor& x_TD);
+  /// From the kept outputs of the down projections, and of x if `expands_input`: where queries have
+  /// one projection.
+  bool expands_input() const { return shape_.latent.query_rank == 0; }
   void expand(const BlockTensors& kept, const BlockParameters& parameters, const Tensor& x_TD,
               const Tensor& qkv_TE);
   /// Gradients of the parameters, and of x to `d_read_TD` unless it is empty.
@@ -37,15 +42,22 @@ class LatentProjection : protected Part {
   Tensor spread_values(const BlockTensors& kept, const Tensor& d_attended_TD);
 
  private:
+  void project_down(const BlockTensors& kept, const BlockParameters& parameters,
+                    const Tensor& x_TD);
+  void project_queries(const BlockTensors& kept, const BlockParameters& parameters,
+                       const Tensor& x_TD);
   void normalise_query(const BlockTensors& kept, const BlockParameters& parameters);
   void normalise_kv(const BlockTensors& kept, const BlockParameters& parameters);
   void norm_forward(const Tensor& raw, const Affine& parameters, const SiteTensors& site,
                     std::int64_t rank);
   void norm_backward(const Tensor& raw, const Affine& parameters, const Affine& gradients,
                      const SiteTensors& site, std::int64_t rank, const Tensor& d_raw);
-  void queries_backward(const BlockTensors& kept, const BlockParameters& parameters,
-                        const BlockParameters& gradients, const ConstTensor& x_TD,
-                        const Tensor& d_query, const Tensor& d_read_TD);
+  InputGradient queries_backward(const BlockTensors& kept, const BlockParameters& parameters,
+                                 const BlockParameters& gradients, const ConstTensor& x_TD,
+                                 const Tensor& d_query);
+  /// Gradients of the matrix, and of its adapter. `args.dx` is for project_backward_input.
+  void weight_backward(const BlockParameters& parameters, const BlockParameters& gradients,
+                       SiteId site, InputGradient args, const Buffer WaitingBuffers::*waits);
   Tensor raw_kv_latent(const BlockTensors& kept);
   /// A gradient waits for the weight's, or is used at once.
   Tensor place(const Buffer WaitingBuffers::*waits, const Buffer& scratch,

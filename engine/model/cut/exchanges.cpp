@@ -109,6 +109,9 @@ void add_blocks(const ModelShape& part, DType gradients, PassKind pass, const Pa
   list.add_rows(part, "gradient of a branch", backwards.mlps + attentions);
   // Halves of a backward both read what routers read.
   list.add_rows(part, "what a branch read", backwards.mlps + attentions + counts.mixtures_apart);
+  const bool expands_again = part.latent.active() && part.latent.query_rank == 0 &&
+                             part.recompute == Recompute::kSelective && !part.context.is_cut();
+  if (expands_again) list.add_rows(part, "what a branch read", attentions);
   list.add_sum_of_rows(part, "gradient of what a branch read", summed,
                        backwards.inputs + (together ? 0 : backwards.mlp_inputs));
   list.add_norms(part, gradients, trained_passes(part, counts, [](const Site& site) {
@@ -129,6 +132,12 @@ void add_blocks(const ModelShape& part, DType gradients, PassKind pass, const Pa
              groups ? DType::kF32 : gradients, std::max(1, groups.groups) * part.head_width(),
              trained_passes(part, counts, [norm](const Site& site) { return site.id == norm; }));
   }
+  for (const Site& site : part.latent.active() ? largest_sites(part) : std::vector<Site>{}) {
+    if (!leads_to_latents(site.id)) continue;
+    list.add(Kind::kSum, "gradient of latents", gradients,
+             site.rows * std::max<std::int64_t>(1, site.columns),
+             trained_passes(part, counts, [&](const Site& each) { return each.id == site.id; }));
+  }
   if (part.moe.active()) {
     list.add(Kind::kSum, "gradients of routing weights", DType::kF32, T * part.moe.per_token,
              backwards.mixtures);
@@ -138,9 +147,12 @@ void add_blocks(const ModelShape& part, DType gradients, PassKind pass, const Pa
   }
   for (std::int64_t block = 0; block < part.num_blocks(); ++block) {
     for (const AdapterTarget& target : adapter_targets(part, block)) {
-      list.add(Kind::kSum, "gradient of an adapter", gradients,
-               part.adapter.rank * (target.cuts_inputs() ? target.rows : target.inputs),
-               counts.of_block[static_cast<std::size_t>(block)]);
+      const auto add = [&](std::int64_t width) {
+        list.add(Kind::kSum, "gradient of an adapter", gradients, part.adapter.rank * width,
+                 counts.of_block[static_cast<std::size_t>(block)]);
+      };
+      if (!target.cuts_inputs()) add(target.inputs);
+      if (!target.cuts_rows()) add(target.rows);
     }
   }
 }

@@ -231,18 +231,25 @@ std::vector<std::vector<ParameterCut>> tensor_cut(const ModelShape& whole, int d
 bool cuts_between_blocks(const ModelShape& whole, int degree) {
   if (degree == 1) return true;
   if (!divides_extent(degree, whole)) return false;
-  const std::int64_t heads_width = whole.query_heads * whole.head_width();
-  return whole.width % kQuantisedBlock == 0 && heads_width / degree % kQuantisedBlock == 0 &&
+  const LatentShape& latent = whole.latent;
+  return whole.width % kQuantisedBlock == 0 &&
+         whole.attended_width() / degree % kQuantisedBlock == 0 &&
+         latent.kv_rank % kQuantisedBlock == 0 && latent.query_rank % kQuantisedBlock == 0 &&
          all_divisible(ffn_widths(whole), degree * kQuantisedBlock);
 }
 
 bool is_summed_over_tensor_ranks(const ModelShape& whole, std::string_view parameter) {
   const std::string module = "." + std::string(parameter.substr(0, parameter.rfind('.')));
+  const std::vector<Site> blocks = largest_sites(whole);
+  const bool is_of_latents = std::ranges::any_of(blocks, [&](const Site& site) {
+    return leads_to_latents(site.id) && module.ends_with("." + site.name);
+  });
+  if (is_of_latents) return true;
   if (is_adapter(parameter)) {  // its whole matrix
     const bool cuts_inputs = module.ends_with(".attention.output") || module.ends_with(".mlp.down");
     return parameter.ends_with(cuts_inputs ? ".lora_b" : ".lora_a");
   }
-  std::vector<Site> sites = largest_sites(whole);
+  std::vector<Site> sites = blocks;
   sites.push_back(final_norm_site(whole));
   return std::ranges::any_of(sites, [&](const Site& site) {
     if (site.weight != Site::Weight::kNorm || !module.ends_with("." + site.name)) return false;

@@ -8,9 +8,12 @@
 ///   attention.output.weight           [D, H K]           columns: heads
 ///   mlp.up weight and bias            [F or 2 F, D]      rows; gate and up apart
 ///   mlp.down.weight                   [D, F]             columns
-///   moe.experts.up                    [E U, D]           rows: of each expert's gate and up a part
+///   moe.experts.up weight and bias    [E U, D]           rows: of each expert's gate and up a part
 ///   moe.experts.down                  [E D, F]           columns
 ///   norms of whole projections        [H K], [G K]       rows: heads
+///   attention.query, .query_up        [H (N + R), ...]   rows: heads, of latent attention
+///   attention.kv_up                   [H (N + V), C]     rows: heads
+///   attention.sinks                   [H]                rows: heads
 ///   adapters                          [r, I], [O, r]     as their matrix: columns in A, rows in B
 ///   all others                                           none: every rank has a copy
 ///
@@ -25,6 +28,10 @@
 /// feed-forward width or vocabulary is a balanced tree over eight groups; ranks have whole,
 /// consecutive groups (engine/model/cut/canonical_sums.cpp). With sequence parallelism each rank
 /// has whole groups of tokens, too; micro-batches then have one sequence.
+///
+/// Latent attention (layer_shapes.h): every rank computes all latents, and attention.output has
+/// H V columns. Gradients of what leads to the latents are sums over ranks, each of which has those
+/// of its own heads.
 ///
 /// Experts are cut by their width, so that all ranks route the same tokens; routers and gates are
 /// whole. Expert ranks (expert_cut.h) divide them first.
@@ -69,7 +76,8 @@ inline constexpr std::int64_t kQuantisedBlock = kernels::kNf4Block;
 bool cuts_between_blocks(const ModelShape& whole, int degree);
 
 /// Whether each tensor rank has a copy of this parameter and only a part of its gradient: norms of
-/// heads, an adapter's uncut matrix, and with sequence parallelism norms of the residual stream.
+/// heads, what leads to latents, an adapter's uncut matrices, and with sequence parallelism norms
+/// of the residual stream.
 bool is_summed_over_tensor_ranks(const ModelShape& whole, std::string_view parameter);
 
 }  // namespace sherd::model

@@ -108,6 +108,7 @@ class WholeShares final : public TensorShares {
   Tensor dy_of_copies(const Tensor&) const override { return {}; }
   void leave_own_share(const Tensor&) override {}
   void add_up_adapters(const Affine&) override {}
+  void add_up_latent(const Affine&) override {}
 };
 
 // Of a model that is cut, or whole with canonical sums, which are formed as if it were cut.
@@ -132,6 +133,9 @@ class CutShares final : public TensorShares {
   }
   void leave_own_share(const Tensor& d_qkv_TE) override;
   void add_up_adapters(const Affine& gradients) override;
+  void add_up_latent(const Affine& gradients) override {
+    if (gradients.weight) collectives_.sum("gradient of latents", gradients.weight);
+  }
 
  private:
   void add_up_row_gradients(const kernels::QkNormBackward& args);
@@ -268,8 +272,9 @@ void CutShares::leave_own_share(const Tensor& d_qkv_TE) {
 
 void CutShares::add_up_adapters(const Affine& gradients) {
   for (const AdapterTensors& gradient : gradients.adapters) {
-    const bool cuts_inputs = activations_.adapters.target_of(gradient).cuts_inputs();
-    collectives_.sum("gradient of an adapter", cuts_inputs ? gradient.b : gradient.a);
+    const AdapterTarget& target = activations_.adapters.target_of(gradient);
+    if (!target.cuts_inputs()) collectives_.sum("gradient of an adapter", gradient.a);
+    if (!target.cuts_rows()) collectives_.sum("gradient of an adapter", gradient.b);
   }
 }
 

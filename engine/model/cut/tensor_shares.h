@@ -44,8 +44,10 @@ class TensorShares : protected Part {
   /// After the weight gradient, each copy of a key/value head keeps its share of the head's
   /// columns, so that the sum of dx over ranks counts each column once.
   virtual void leave_own_share(const Tensor& d_qkv_TE) = 0;
-  /// Sums the gradient of an adapter's uncut matrix over the ranks (adapter.h).
+  /// Sums the gradient of an adapter's uncut matrices over the ranks (adapter.h).
   virtual void add_up_adapters(const Affine& gradients) = 0;
+  /// The same of the weight of a site that leads_to_latents, of which each rank's heads give a part.
+  virtual void add_up_latent(const Affine& gradients) = 0;
 
   /// The columns of each matrix fused in attention.qkv and mlp.up that count once over all ranks.
   std::vector<OutputColumns> qkv_columns() const;

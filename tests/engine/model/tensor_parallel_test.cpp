@@ -51,7 +51,7 @@ struct Expected {
 };
 
 TEST(TensorParallel, EveryFormHasTheWholeModelsLossesAndGradientsOnAnyNumberOfRanksUnderDropout) {
-  for (const ModelForm& form : all_cuttable_forms()) {
+  for (const ModelForm& form : tensor_rank_forms()) {
     const Expected expected(form.shape);
     for (const int degree : {2, 4, 8}) {
       expected.expect_close(compute_cut(form.shape, degree, expected.weights, expected.batch),
@@ -61,21 +61,23 @@ TEST(TensorParallel, EveryFormHasTheWholeModelsLossesAndGradientsOnAnyNumberOfRa
 }
 
 // A test that allows everything shows nothing.
-TEST(TensorParallel, WhatIsAllowedIsAtMostTwentyMillionthsOfAGradient) {
-  for (const ModelForm& form : all_cuttable_forms()) {
+TEST(TensorParallel, WhatIsAllowedIsAtMostFortyMillionthsOfAGradient) {
+  for (const ModelForm& form : tensor_rank_forms()) {
     const Expected expected(form.shape);
     EXPECT_LT(expected.noise.losses * Noise::kRoundings, 1e-5) << form.name;
+    // Latents lengthen the way to a norm.
+    const double most = form.shape.latent.active() ? 4e-5 : 2e-5;
     for (const auto& [name, values] : expected.whole.gradients) {
       const double size = farthest(values, std::vector<float>(values.size()));
       EXPECT_GT(size, 1e-4) << form.name << ": " << name;
-      EXPECT_LT(expected.noise.gradients.at(name) * Noise::kRoundings, 2e-5 * size)
+      EXPECT_LT(expected.noise.gradients.at(name) * Noise::kRoundings, most * size)
           << form.name << ": " << name;
     }
   }
 }
 
 TEST(TensorParallel, OneRankHasTheBitsAndTheBuffersOfAWholeModel) {
-  for (const ModelForm& form : all_cuttable_forms()) {
+  for (const ModelForm& form : tensor_rank_forms()) {
     const ValuesByName weights = weights_of(form.shape);
     const MicroBatch batch = micro_batch_of(form.shape);
     const Computed whole = compute_whole(form.shape, weights, batch);
@@ -93,7 +95,7 @@ TEST(TensorParallel, OneRankHasTheBitsAndTheBuffersOfAWholeModel) {
 
 // B.4 #1 and #10: nothing but equal gradients keeps copies of a weight equal.
 TEST(TensorParallel, CopiesOfAWeightHaveTheSameBitsOfItsGradient) {
-  for (const ModelForm& form : all_cuttable_forms()) {
+  for (const ModelForm& form : tensor_rank_forms()) {
     const int degree = 4;
     const auto ranks =
         compute_cut(form.shape, degree, weights_of(form.shape), micro_batch_of(form.shape));
@@ -208,7 +210,7 @@ TEST(TensorParallel, DropoutOfHalfOfEverythingDropsTheSameElements) {
 
 // B.4 #9: what is computed again is added up over ranks again.
 TEST(TensorParallel, RecomputedActivationsGiveTheSameBits) {
-  for (const ModelForm& form : all_cuttable_forms()) {
+  for (const ModelForm& form : tensor_rank_forms()) {
     const ValuesByName weights = weights_of(form.shape);
     const MicroBatch batch = micro_batch_of(form.shape);
     const auto kept = compute_cut(form.shape, 4, weights, batch);
@@ -260,7 +262,7 @@ TEST(TensorParallel, SeparateDocumentsStaySeparate) {
 
 // 16-bit parts are rounded before they are added up: an error of the size of bf16's own.
 TEST(TensorParallel, In16BitsGradientsDifferByTheRoundingOfActivations) {
-  for (const ModelForm& form : all_cuttable_forms()) {
+  for (const ModelForm& form : tensor_rank_forms()) {
     ModelShape shape = form.shape;
     shape.dtype = DType::kBF16;
     const Expected expected(shape);
@@ -270,7 +272,7 @@ TEST(TensorParallel, In16BitsGradientsDifferByTheRoundingOfActivations) {
 
 // B.4 #28.
 TEST(TensorParallel, EveryElementOfEveryParameterCountsOnceInNorms) {
-  for (const ModelForm& form : all_cuttable_forms()) {
+  for (const ModelForm& form : tensor_rank_forms()) {
     for (const int degree : {1, 2, 4, 8}) {
       for (const UnitSpec& unit : model::parameter_table(form.shape)) {
         for (std::size_t p = 0; p < unit.parameters.size(); ++p) {

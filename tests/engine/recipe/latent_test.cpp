@@ -44,11 +44,10 @@ TEST(RecipeLatent, WidthsThatDontFitAreRefusedInOneLineEach) {
 }
 
 TEST(RecipeLatent, WhatLatentAttentionDoesntHaveIsRefusedByName) {
-  for (const char* set :
-       {"model.positions=learned", "model.rope_fraction=0.5", "model.qk_norm=head",
-        "model.qkv_bias=true", "model.norm=layernorm", "model.block=parallel",
-        "optimizer.qk_clip_threshold=50", "parallelism.sum_order=canonical",
-        "parallelism.tensor_parallel_degree=2", "model.attention_sinks=true"}) {
+  for (const char* set : {"model.positions=learned", "model.rope_fraction=0.5",
+                          "model.qk_norm=head", "model.qkv_bias=true", "model.norm=layernorm",
+                          "model.block=parallel", "optimizer.qk_clip_threshold=50",
+                          "parallelism.sum_order=canonical", "model.attention_sinks=true"}) {
     const std::string key = std::string(set).substr(0, std::string(set).find('='));
     const std::string error = error_of(kTinyRecipe, latent({set}));
     EXPECT_NE(error.find(key), std::string::npos) << set << ": " << error;
@@ -56,14 +55,12 @@ TEST(RecipeLatent, WhatLatentAttentionDoesntHaveIsRefusedByName) {
   }
 }
 
-TEST(RecipeSinks, AreRefusedOnRanksThatDivideAttention) {
+TEST(RecipeSinks, AreRefusedOnRanksThatDivideSequences) {
   EXPECT_TRUE(
       training_options(resolve(kTinyRecipe, {"model.attention_sinks=true"}).values).model.sinks);
-  for (const char* key :
-       {"parallelism.tensor_parallel_degree", "parallelism.context_parallel_degree"}) {
-    expect_refused({"model.attention_sinks=true", std::string(key) + "=2"},
-                   std::string(key) + " is 2, but attention with sinks can't be divided so yet");
-  }
+  expect_refused({"model.attention_sinks=true", "parallelism.context_parallel_degree=2"},
+                 "parallelism.context_parallel_degree is 2, but attention with sinks can't be "
+                 "divided so yet");
 }
 
 TEST(RecipeRotatedNorm, IsAnRmsNormOfLayersThatRotate) {
@@ -103,15 +100,12 @@ TEST(RecipeHeadBias, IsOfWholeUntiedHeads) {
                  "a head with a bias can't be divided yet");
 }
 
-TEST(RecipeExpertBiases, AreRefusedNextToACorrectionBiasAndOnExpertRanks) {
+TEST(RecipeExpertBiases, AreRefusedNextToACorrectionBias) {
   const Sets biases = {"moe.num_experts=4", "moe.bias=true"};
   EXPECT_TRUE(training_options(resolve(kTinyRecipe, biases).values).model.moe.biases);
-  Sets both = biases, ranks = biases;
+  Sets both = biases;
   both.emplace_back("moe.correction_bias=true");
   expect_refused(both, "a router has one bias");
-  ranks.emplace_back("parallelism.data_parallel_shard_degree=2");
-  ranks.emplace_back("parallelism.expert_parallel_degree=2");
-  expect_refused(ranks, "experts with biases (moe.bias) can't be divided yet");
 }
 
 }  // namespace

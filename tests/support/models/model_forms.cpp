@@ -300,6 +300,26 @@ std::vector<ModelForm> all_cuttable_forms() {
   return forms;
 }
 
+std::vector<ModelForm> cuttable_expert_forms_with_biases(bool sinks) {
+  std::vector<ModelForm> forms = cuttable_expert_forms();
+  model::ModelShape biases = cuttable(sinks_and_biases(), 2);
+  biases.sinks = sinks;
+  forms.push_back({sinks ? "sinks_and_biases" : "biases", biases});
+  return forms;
+}
+
+std::vector<ModelForm> tensor_rank_forms() {
+  std::vector<ModelForm> forms = cuttable_forms();
+  for (const ModelForm& form : cuttable_expert_forms_with_biases(true)) forms.push_back(form);
+  for (const ModelForm& form : latent_forms())
+    forms.push_back({form.name, cuttable(form.shape, 8)});
+  model::ModelShape sinks = cuttable(tiny_model(false), 4);
+  sinks.sinks = true;
+  sinks.layer_kinds = {{.window = 4, .rotary = 0}, {.rotary = 0}};
+  forms.push_back({"sinks", sinks});
+  return forms;
+}
+
 model::ModelShape shape_named(const std::vector<ModelForm>& forms, const std::string& name) {
   for (const ModelForm& form : forms) {
     if (form.name == name) return form.shape;

@@ -35,6 +35,10 @@ std::vector<ModelForm> cuttable_forms();
 /// The same of mixtures of experts, and all of these.
 std::vector<ModelForm> cuttable_expert_forms();
 std::vector<ModelForm> all_cuttable_forms();
+/// Mixtures, also of experts with biases, perhaps with attention sinks, which context ranks lack.
+std::vector<ModelForm> cuttable_expert_forms_with_biases(bool sinks);
+/// All of these, latent attention, and sinks.
+std::vector<ModelForm> tensor_rank_forms();
 /// One of those.
 /// Errors   std::out_of_range for another name.
 model::ModelShape cuttable_form(const std::string& name);

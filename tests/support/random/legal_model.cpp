@@ -113,7 +113,7 @@ void LegalRecipe::experts() {
   set("moe.correction_bias", corrected ? "true" : "false");
   corrected ? maybe("moe.bias_update_rate", random_.one_of({"0", "0.001", "0.5"}))
             : leave("moe.bias_update_rate");
-  const bool biased = !corrected && cut == 1 && random_.chance(0.3);
+  const bool biased = !corrected && random_.chance(0.3);
   set("moe.bias", biased ? "true" : "false");
   if (!biased) maybe("moe.weigh_input", random_.one_of({"true", "false"}));
   maybe("moe.balance_loss", random_.one_of({"0", "0.01", "1"}));
@@ -138,8 +138,7 @@ void LegalRecipe::attention_scores() {
 
 // Latent attention, or sinks, where no other key forbids them; what it doesn't have is left out.
 void LegalRecipe::latent_attention() {
-  const bool may = !has_adapter_ && whole(settings_, "parallelism.tensor_parallel_degree") <= 1 &&
-                   value_of("parallelism.sum_order", "rank") != "canonical";
+  const bool may = !has_adapter_ && value_of("parallelism.sum_order", "rank") != "canonical";
   for (const char* key : {"q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"}) {
     settings_.erase(fmt::format("model.{}", key));
   }
