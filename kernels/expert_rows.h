@@ -100,6 +100,7 @@ struct ExpertRowsForward {
   ConstTensor x, up, down;
   ExpertsWorkspace workspace;  ///< `rows`: the results
   ExpertAdapters adapters{};
+  ExpertBiases biases{};  ///< of the owner's experts
 };
 void expert_rows_forward(Stream& stream, const ExpertRowsForward& args);
 
@@ -110,6 +111,7 @@ struct ExpertRowsActivate {
   ConstTensor x, up;
   ExpertsWorkspace workspace;
   ExpertAdapters adapters{};
+  ExpertBiases biases{};
 };
 void expert_rows_activate(Stream& stream, const ExpertRowsActivate& args);
 
@@ -123,6 +125,7 @@ struct ExpertRowsBackward {
   bool input = true;           ///< whether rows of the input's gradient are needed
   ExpertsWorkspace workspace;  ///< `rows`: the input's gradient
   ExpertAdapters adapters{};
+  ExpertBiases biases{};
 };
 void expert_rows_backward(Stream& stream, const ExpertRowsBackward& args);
 
@@ -136,6 +139,8 @@ struct ExpertRowsGradients {
   Tensor d_up, d_down;
   ExpertsWorkspace workspace;
   ExpertAdapters adapters{};  ///< with gradients
+  ConstTensor weights{};      ///< f32, of the rows: for the second bias
+  ExpertBiasGradients d_biases{};
 };
 void expert_rows_gradients(Stream& stream, const ExpertRowsGradients& args);
 

@@ -68,7 +68,7 @@ struct ExpertsWorkspace {
   Tensor matmuls;                 ///< experts_workspace_bytes
 };
 
-/// b [E U] and c [E D] of the matrices' type, or empty.
+/// b [E U] and c [E D] of the matrices' type, or empty. Of tensor ranks, one alone has c.
 struct ExpertBiases {
   ConstTensor up{}, down{};
   explicit operator bool() const { return static_cast<bool>(up); }

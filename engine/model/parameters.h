@@ -35,6 +35,7 @@ namespace sherd::model {
 struct ExpertGradients {
   Tensor up, down;
   std::vector<AdapterTensors> up_adapters{}, down_adapters{};
+  Tensor up_bias{}, down_bias{};
 };
 
 /// Weight and bias of a projection or norm; the bias is empty if the model has none.

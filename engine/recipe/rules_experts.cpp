@@ -88,15 +88,6 @@ void check_company(Resolution& recipe) {
         "moe.bias and moe.weigh_input are true, which aren't supported together. Use one.");
   }
   check_sparsemixer(recipe);
-  for (const auto& [key, degree] :
-       {std::pair<std::string_view, std::int64_t>("parallelism.expert_parallel_degree",
-                                                  values.parallelism.expert_parallel_degree),
-        {"parallelism.tensor_parallel_degree", values.parallelism.tensor_parallel_degree}}) {
-    if (!values.moe.bias || degree == 1) continue;
-    recipe.refuse({key, "moe.bias"},
-                  "{} is {}, but experts with biases (moe.bias) can't be divided yet. Use 1.", key,
-                  degree);
-  }
   if (values.model.mlp_bias) {
     recipe.refuse({"model.mlp_bias", "model.bias", "moe.num_experts"},
                   "model.mlp_bias is true, but experts' biases are moe.bias. Set mlp_bias: false.");

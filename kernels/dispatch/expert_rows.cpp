@@ -19,11 +19,22 @@ void check_choices(const ExpertChoices& args) {
   check_tensor("experts: numbers of rows", args.to, DType::kF32, choices);
 }
 
+void check_biases(const Stream& stream, const ExpertsShape& shape, const ExpertBiases& biases,
+                  const ExpertsWorkspace& workspace) {
+  if (!biases) return;
+  SHERD_CHECK(!is_cuda(stream) && !shape.weighs_input,
+              "biases of experts on a GPU, or with weighed inputs");
+  check_tensor("experts: up bias", biases.up, workspace.up.dtype, shape.experts * shape.up_width());
+  if (!biases.down) return;
+  check_tensor("experts: down bias", biases.down, workspace.up.dtype, shape.experts * shape.width);
+}
+
 // What a round's pieces need of the owner's buffers.
 template <class Args>
 void check_round(const Stream& stream, const Args& args, bool with_gradients = false) {
   const ExpertsShape& shape = args.shape;
   SHERD_CHECK(!is_cuda(stream) || !args.adapters, "experts on a GPU with adapters");
+  if constexpr (requires { args.biases; }) check_biases(stream, shape, args.biases, args.workspace);
   const std::int64_t C = shape.buffer_rows;
   for (const ExpertPiece& piece : args.pieces) {
     SHERD_CHECK(piece.expert >= 0 && piece.expert < shape.experts && piece.first >= 0 &&
@@ -186,6 +197,13 @@ void expert_rows_gradients(Stream& stream, const ExpertRowsGradients& args) {
   if (args.d_down) {
     check_tensor("experts: d_down", args.d_down, args.d_down.dtype,
                  shape.experts * shape.width * shape.ffn_width);
+  }
+  if (const Tensor& up = args.d_biases.up) {
+    check_tensor("experts: d_up bias", up, up.dtype, shape.experts * shape.up_width());
+  }
+  if (const Tensor& down = args.d_biases.down) {
+    check_tensor("experts: d_down bias", down, down.dtype, shape.experts * shape.width);
+    check_tensor("experts: weights", args.weights, DType::kF32, shape.buffer_rows);
   }
   if (is_cuda(stream))
     return on_gpu(stream, cuda::expert_rows_gradients, launches::expert_rows_gradients, args);

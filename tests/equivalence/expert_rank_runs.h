@@ -13,6 +13,7 @@ namespace sherd::testing {
 inline std::vector<ModelForm> divisible_forms() {
   std::vector<ModelForm> forms = expert_forms_on_cpus();
   forms.push_back({"latents_and_experts", shape_named(latent_forms(), "latents_and_experts")});
+  for (const ModelForm& form : sink_forms()) forms.push_back(form);
   for (ModelForm& form : forms) {
     form.shape.moe.experts = 8;
     if (form.shape.moe.groups > 1) form.shape.moe.groups = 4;

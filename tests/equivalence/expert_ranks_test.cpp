@@ -141,7 +141,7 @@ TEST(ExpertRanks, HaveTheBitsOfWholeExpertsIn16BitsAndUnderEveryOptimizer) {
 // Each tensor rank has a part of every expert's width, and exchanges it with expert ranks.
 TEST(ExpertRanks, HaveTheBitsOfWholeExpertsOnTensorRanks) {
   int run = 0;
-  for (const ModelForm& each : cuttable_expert_forms()) {
+  for (const ModelForm& each : cuttable_expert_forms_with_biases(true)) {
     for (int stage = 0; stage <= 3; ++stage) {
       engine::TrainingOptions options = tiny_training(each.shape, 0.05f);
       options.model.moe.experts = 8;
@@ -181,7 +181,7 @@ TEST(ExpertRanks, HaveTheBitsOfWholeExpertsOnTensorRanks) {
 // Experts get the rows of a rank's own positions; their gradients add up over context ranks.
 TEST(ExpertRanks, HaveTheBitsOfWholeExpertsOnContextRanks) {
   int run = 0;
-  for (const ModelForm& each : cuttable_expert_forms()) {
+  for (const ModelForm& each : cuttable_expert_forms_with_biases(false)) {
     for (const auto method : {model::ContextMethod::kUlysses, model::ContextMethod::kAllGather,
                               model::ContextMethod::kRing}) {
       engine::TrainingOptions options = tiny_training(each.shape, 0.05f);
@@ -217,21 +217,24 @@ TEST(ExpertRanks, HaveTheBitsOfWholeExpertsOnContextRanks) {
 
 // Tokens in all, pieces and rounds: every expert gets every token.
 TEST(ExpertRanks, HaveTheSameBitsWithABufferOfAnySize) {
-  engine::TrainingOptions options = tiny_training(form("experts"));
-  options.model.moe.experts = 4;
-  options.model.moe.per_token = 3;
-  options.model.num_layers = 2;
-  options.model.sequences = 2;
-  options.model.seq_length = 350;
-  options.model.max_positions = 350;
-  const Outcome expected = train(options, {.world_size = 2, .stage = 2}, 2);
-  for (const std::int64_t rows : {1, 513, 1024, 5000}) {
-    options.model.moe.buffer_rows = rows;
-    EXPECT_EQ(difference(expected, train(options, {.world_size = 2, .stage = 2}, 2)), "") << rows;
-    EXPECT_EQ(
-        difference(expected, train(options, {.world_size = 2, .axes = axes(2, 1), .stage = 2}, 2)),
-        "")
-        << rows << " rows, on expert ranks";
+  for (const char* name : {"experts", "sinks_and_biases"}) {
+    engine::TrainingOptions options = tiny_training(form(name));
+    options.model.moe.experts = 4;
+    options.model.moe.per_token = 3;
+    options.model.num_layers = 2;
+    options.model.sequences = 2;
+    options.model.seq_length = 350;
+    options.model.max_positions = 350;
+    const Outcome expected = train(options, {.world_size = 2, .stage = 2}, 2);
+    for (const std::int64_t rows : {1, 513, 1024, 5000}) {
+      options.model.moe.buffer_rows = rows;
+      EXPECT_EQ(difference(expected, train(options, {.world_size = 2, .stage = 2}, 2)), "")
+          << name << ", " << rows;
+      EXPECT_EQ(difference(expected,
+                           train(options, {.world_size = 2, .axes = axes(2, 1), .stage = 2}, 2)),
+                "")
+          << name << ", " << rows << " rows, on expert ranks";
+    }
   }
 }
 

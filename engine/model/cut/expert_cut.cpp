@@ -17,11 +17,12 @@ ModelShape expert_part(const ModelShape& whole, int degree, int rank) {
 }
 
 ParameterCut expert_cut(const ExpertPart& own, const ParameterSpec& parameter) {
+  const std::int64_t columns = parameter.numel() / parameter.shape[0];  // 1 of a bias
   return expert_cut(own, ParameterCut{.name = parameter.name,
                                       .cut = Cut::kRows,
                                       .shape = parameter.shape,
                                       .matrix_rows = parameter.matrix_rows,
-                                      .held = {{{0, parameter.shape[0], 0, parameter.shape[1]}}}});
+                                      .held = {{{0, parameter.shape[0], 0, columns}}}});
 }
 
 ParameterCut expert_cut(const ExpertPart& own, ParameterCut of_own) {

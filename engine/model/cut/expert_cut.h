@@ -4,6 +4,7 @@
 ///   parameter             [rows, columns]     cut
 ///   moe.experts.up        [E U, D]            rows: experts
 ///   moe.experts.down      [E D, F]            rows: experts
+///   their biases          [E U], [E D]        rows: experts
 ///
 /// Tensor ranks cut what an expert rank has by its width (tensor_cut.h); each exchanges rows with
 /// the expert ranks that have the same part of the width.

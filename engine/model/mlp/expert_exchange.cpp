@@ -28,7 +28,9 @@ class LinkWriter {
         held_(std::ssize(counts) / part.degree / part.degree),
         to_(args.written) {}
 
-  bool writes() const { return to_.up || to_.down || args_.adapters; }
+  bool writes() const {
+    return to_.up || to_.down || args_.adapters || to_.up_bias || to_.down_bias;
+  }
 
   /// The pieces of a round, whose rows are in the buffers.
   void add(Stream& compute, const kernels::ExpertRowsGradients& of_round,
@@ -75,6 +77,7 @@ class LinkWriter {
   void run(Stream& compute, kernels::ExpertRowsGradients call) const {
     call.d_up = to_.up;
     call.d_down = to_.down;
+    call.d_biases = {to_.up_bias, to_.down_bias};
     if (call.adapters) set_gradients(call.adapters, to_);
     kernels::expert_rows_gradients(compute, call);
   }
@@ -195,7 +198,8 @@ void ExpertExchange::forward(const Forward& args) {
                                   .up = args.up,
                                   .down = args.down,
                                   .workspace = args.workspace,
-                                  .adapters = args.adapters});
+                                  .adapters = args.adapters,
+                                  .biases = args.biases});
     bring_back("rows from experts", args.workspace.rows, D, round, home_rows());
   }
   collectives_.await_rows();
@@ -230,7 +234,8 @@ void ExpertExchange::backward_round(const Backward& args, const ExpertRound& rou
                                            .x = x_rows,
                                            .up = args.up,
                                            .workspace = args.workspace,
-                                           .adapters = args.adapters});
+                                           .adapters = args.adapters,
+                                           .biases = args.biases});
   collectives_.await_rows();
   kernels::expert_rows_backward(compute_, {.shape = owned,
                                            .pieces = round.pieces,
@@ -241,7 +246,8 @@ void ExpertExchange::backward_round(const Backward& args, const ExpertRound& rou
                                            .d_weights = row_d_weights,
                                            .input = input,
                                            .workspace = args.workspace,
-                                           .adapters = args.adapters});
+                                           .adapters = args.adapters,
+                                           .biases = args.biases});
   if (!weighs_input) {
     bring_back("gradients of weights", row_d_weights, 1, round, home_numbers());
   }
@@ -262,7 +268,8 @@ void ExpertExchange::backward(const Backward& args) {
                                               .d_up = {},
                                               .d_down = {},
                                               .workspace = args.workspace,
-                                              .adapters = args.adapters};
+                                              .adapters = args.adapters,
+                                              .weights = rows(own.row_weights, C, 1)};
   sort(args.decided);
   weights_to_rows(args.decided);
   const std::span<const std::int32_t> counts = counts_of(args.decided, args.counts);

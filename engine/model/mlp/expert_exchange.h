@@ -49,6 +49,7 @@ class ExpertExchange : protected Part {
     /// On a GPU, what the host knows of the counts [R, E], since `begin`; else empty.
     std::span<const std::int32_t> counts{};
     kernels::ExpertAdapters adapters{};
+    kernels::ExpertBiases biases{};
   };
   void forward(const Forward& args);
 
@@ -64,6 +65,7 @@ class ExpertExchange : protected Part {
     kernels::ExpertsWorkspace workspace;
     std::span<const std::int32_t> counts{};
     kernels::ExpertAdapters adapters{};
+    kernels::ExpertBiases biases{};
   };
   void backward(const Backward& args);
 

@@ -62,7 +62,9 @@ ConstTensor Mixture::x_in_f32(std::int64_t block) {
 }
 
 kernels::ExpertBiases Mixture::biases_of(const BlockParameters& parameters) const {
-  return {parameters[SiteId::kExpertsUp].bias, parameters[SiteId::kExpertsDown].bias};
+  const bool adds_second = shape_.part.adds_biases_of_sums();
+  return {parameters[SiteId::kExpertsUp].bias,
+          adds_second ? parameters[SiteId::kExpertsDown].bias : Tensor{}};
 }
 
 kernels::ExpertsWorkspace Mixture::experts_workspace(bool backward) const {
@@ -204,7 +206,8 @@ void Mixture::own_output(std::int64_t block, const BlockParameters& parameters,
                               .out_TD = out_TD,
                               .workspace = experts_workspace(false),
                               .counts = rows_of_experts(block),
-                              .adapters = expert_adapters(activations_, shape_, parameters)});
+                              .adapters = expert_adapters(activations_, shape_, parameters),
+                              .biases = biases_of(parameters)});
   }
   kernels::experts_forward(compute_,
                            {.shape = shape_.experts(),
@@ -265,7 +268,8 @@ void Mixture::experts_backward(std::int64_t block, const BlockParameters& parame
   const Affine &up = gradients[SiteId::kExpertsUp], &down = gradients[SiteId::kExpertsDown];
   const Tensor d_weights = rows(own.d_weights, shape_.tokens(), shape_.moe.per_token);
   const Tensor d_sum = input ? rows(own.sums, shape_.tokens(), shape_.width) : Tensor{};
-  const ExpertGradients written{up.weight, down.weight, up.adapters, down.adapters};
+  const ExpertGradients written{up.weight,     down.weight, up.adapters,
+                                down.adapters, up.bias,     down.bias};
   kernels::ExpertAdapters adapters = expert_adapters(activations_, shape_, parameters);
   if (adapters) set_gradients(adapters, written);
   if (shape_.expert.is_cut()) {
@@ -280,7 +284,8 @@ void Mixture::experts_backward(std::int64_t block, const BlockParameters& parame
                                .next = up.next,
                                .workspace = experts_workspace(true),
                                .counts = rows_of_experts(block),
-                               .adapters = adapters});
+                               .adapters = adapters,
+                               .biases = biases_of(parameters)});
   }
   kernels::experts_backward(compute_, {.shape = shape_.experts(),
                                        .x = x_TD(block),

@@ -139,7 +139,7 @@ Search::Search(const ResolvedRecipe& recipe, const SearchRequest& request, const
   space_.ranks = result_.ranks;
   space_.per_machine = result_.ranks_per_machine;
   space_.global_batch = recipe.values.training.global_batch_size;
-  space_.cuts_experts = recipe_.values.run.device == DeviceChoice::kCpu && !recipe_.values.moe.bias;
+  space_.cuts_experts = recipe_.values.run.device == DeviceChoice::kCpu;
   space_.kept = kept_keys(request.keep);
   result_.limit = limit_of(recipe_, request);
   result_.rates = rates.name;

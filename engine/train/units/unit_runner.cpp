@@ -219,7 +219,8 @@ std::function<model::ExpertGradients()> UnitRunner::next_gradients(int block, La
         model::block_parameters(options_.model, block, layer.gradients);
     const model::Affine &up = opened[model::SiteId::kExpertsUp],
                         &down = opened[model::SiteId::kExpertsDown];
-    return model::ExpertGradients{up.weight, down.weight, up.adapters, down.adapters};
+    return model::ExpertGradients{up.weight,     down.weight, up.adapters,
+                                  down.adapters, up.bias,     down.bias};
   };
 }
 

@@ -14,6 +14,39 @@ std::int64_t end_of(const std::vector<ExpertPiece>& pieces) {
   return pieces.back().first + pieces.back().count;
 }
 
+// Of each row: the gradient of its weight, and both a and d_a times the weight.
+void weigh(ThreadTeam& team, const ExpertRowsBackward& args, const ExpertRound& round) {
+  const std::int64_t D = args.shape.width, F = args.shape.ffn_width;
+  std::vector<int> expert(static_cast<std::size_t>(round.range().count));
+  for (const ExpertPiece& piece : args.pieces) {
+    std::fill_n(expert.begin() + (piece.first - round.range().first), piece.count, piece.expert);
+  }
+  dispatch_float(args.dy.dtype, [&]<class T>(T) {
+    parallel_rows(team, round.range().count, F, [&](std::int64_t row) {
+      args.d_weights.as<float>()[row] =
+          weigh_row(args.workspace.activated.as<T>() + row * F,
+                    args.workspace.d_activated.as<T>() + row * F, F,
+                    args.weights.as<float>()[row]) +
+          of_second_bias<T>(args.biases, expert[static_cast<std::size_t>(row)],
+                            args.dy.as<T>() + row * D, D);
+    });
+  });
+}
+
+void add_bias_gradients(const ExpertRowsGradients& args, const ExpertRound& round) {
+  const std::int64_t D = args.shape.width, U = args.shape.up_width();
+  const DType dtype = args.dy.dtype;
+  const auto add = [&](const Tensor& gradient, std::int64_t width, const auto& row) {
+    if (gradient) round.add_bias_gradient(args.pieces, gradient, width, false, dtype, row);
+  };
+  add(args.d_biases.up, U, [&](std::int64_t r) {
+    return ExpertRound::WeighedRow{element_of(args.workspace.up, r * U)};
+  });
+  add(args.d_biases.down, D, [&](std::int64_t r) {
+    return ExpertRound::WeighedRow{element_of(args.dy, r * D), args.weights.as<float>()[r]};
+  });
+}
+
 }  // namespace
 
 void expert_order(ThreadTeam&, const ExpertOrder& args) {
@@ -89,7 +122,7 @@ void expert_rows_forward(ThreadTeam& team, const ExpertRowsForward& args) {
   if (args.pieces.empty()) return;
   const ExpertRound round(team, args.shape, nullptr, range_of(args.pieces), args.pieces,
                           args.workspace);
-  const RoundMatrices matrices{.up = args.up, .down = args.down, .adapters = args.adapters};
+  const RoundMatrices matrices{args.up, args.down, args.biases, args.adapters};
   form_activated(round, matrices, args.x);
   form_outputs(round, matrices, round.of(args.workspace.rows, args.shape.width));
 }
@@ -98,7 +131,7 @@ void expert_rows_activate(ThreadTeam& team, const ExpertRowsActivate& args) {
   if (args.pieces.empty()) return;
   const ExpertRound round(team, args.shape, nullptr, range_of(args.pieces), args.pieces,
                           args.workspace);
-  form_activated(round, {.up = args.up, .adapters = args.adapters}, args.x);
+  form_activated(round, {args.up, {}, args.biases, args.adapters}, args.x);
 }
 
 void expert_rows_backward(ThreadTeam& team, const ExpertRowsBackward& args) {
@@ -109,17 +142,9 @@ void expert_rows_backward(ThreadTeam& team, const ExpertRowsBackward& args) {
   const ExpertRound round(team, shape, nullptr, range_of(args.pieces), args.pieces, buffers);
   const Tensor up = round.of(buffers.up, U);
   const Tensor d_activated = round.of(buffers.d_activated, F);
-  const RoundMatrices matrices{.up = args.up, .down = args.down, .adapters = args.adapters};
+  const RoundMatrices matrices{args.up, args.down, args.biases, args.adapters};
   form_d_activated(round, matrices, args.dy);
-  if (!shape.weighs_input) {
-    dispatch_float(args.dy.dtype, [&]<class T>(T) {
-      parallel_rows(team, round.range().count, F, [&](std::int64_t row) {
-        args.d_weights.as<float>()[row] =
-            weigh_row(buffers.activated.as<T>() + row * F, buffers.d_activated.as<T>() + row * F, F,
-                      args.weights.as<float>()[row]);
-      });
-    });
-  }
+  if (!shape.weighs_input) weigh(team, args, round);
   activation_backward(team, {round.activation(), up, d_activated, up});
   if (args.input) form_d_inputs(round, matrices, round.of(buffers.rows, D));
 }
@@ -131,6 +156,8 @@ void expert_rows_gradients(ThreadTeam& team, const ExpertRowsGradients& args) {
     const int expert = args.without_rows[static_cast<std::size_t>(i)];
     if (args.d_up) clear_expert(args.d_up, expert, U * D);
     if (args.d_down) clear_expert(args.d_down, expert, D * F);
+    if (args.d_biases.up) clear_expert(args.d_biases.up, expert, U);
+    if (args.d_biases.down) clear_expert(args.d_biases.down, expert, D);
     clear_adapter_gradients(shape, args.adapters, expert);
   });
   if (args.pieces.empty()) return;
@@ -138,6 +165,7 @@ void expert_rows_gradients(ThreadTeam& team, const ExpertRowsGradients& args) {
                           args.workspace);
   round.add_gradients(args.pieces,
                       {.x = args.x, .dy = args.dy, .d_up = args.d_up, .d_down = args.d_down});
+  add_bias_gradients(args, round);
   add_adapter_gradients(round, args.pieces, args.adapters, args.x, args.dy);
 }
 

@@ -10,12 +10,10 @@
 namespace sherd::kernels::cpu {
 namespace {
 
-// What an expert's second bias adds to the gradient of its weight.
 template <class T>
 float of_bias(const ExpertsBackward& args, std::int64_t token, std::int64_t expert) {
-  if (!args.biases) return 0.0f;
-  const std::int64_t D = args.shape.width;
-  return dot_row(args.dy.as<T>() + token * D, args.biases.down.as<T>() + expert * D, D);
+  return of_second_bias<T>(args.biases, expert, args.dy.as<T>() + token * args.shape.width,
+                           args.shape.width);
 }
 
 void add_bias_gradients(const ExpertsBackward& args, const ExpertRowOrder& order,

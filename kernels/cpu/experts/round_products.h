@@ -14,6 +14,13 @@ struct RoundMatrices {
   const ExpertAdapters& adapters;
 };
 
+/// What an expert's second bias adds to the gradient of a row's weight: <dy, c_e>.
+template <class T>
+float of_second_bias(const ExpertBiases& biases, std::int64_t expert, const T* dy_D,
+                     std::int64_t width) {
+  return biases.down ? dot_row(dy_D, biases.down.as<T>() + expert * width, width) : 0.0f;
+}
+
 /// up = x's rows times up; activated = the activation of it. x has rows of tokens.
 void form_activated(const ExpertRound& round, const RoundMatrices& matrices, const ConstTensor& x);
 /// out = activated times down.

@@ -115,6 +115,36 @@ TEST_P(ExpertFolder, ComesBackByteForByte) {
   }
 }
 
+// Each rank reads and saves its own rows. Sizes of a family may leave few degrees.
+TEST_P(ExpertFolder, ComesBackFromTensorRanksAndExpertRanks) {
+  if (is_only_evaluated()) GTEST_SKIP() << "it is only evaluated";
+  write_tokens();
+  const std::string model = write(GetParam());
+  int divided = 0;
+  for (const char* axis : {"tensor", "expert"}) {
+    for (const int ranks : {2, 3, 5}) {
+      const std::string run = fmt::format("{}{}", axis, ranks), out = "of_" + run;
+      try {
+        train(recipe(model, "moe: {balance_loss: 0}\n"), run, 2, ranks,
+              {fmt::format("parallelism.{}_parallel_degree={}", axis, ranks),
+               "training.global_batch_size=30"});
+      } catch (const UsageError& error) {
+        const std::string text = error.what();
+        EXPECT_TRUE(text.find("would do") != std::string::npos ||
+                    text.find("divide") != std::string::npos)
+            << text;
+        continue;
+      }
+      ExportRequest request{checkpoint(run), folder_.file(out), {}};
+      request.stack_experts = GetParam().ends_with("_stacked");
+      export_checkpoint(request);
+      expect_same_tensors(out, ", " + run);
+      ++divided;
+    }
+  }
+  EXPECT_GE(divided, 1);
+}
+
 // The mean of a folder and itself has its bytes. Experts that lie in one tensor are written apart.
 TEST_P(ExpertFolder, ComesBackFromAMerge) {
   if (GetParam().ends_with("_stacked")) GTEST_SKIP() << "a merge writes each expert";

@@ -80,15 +80,6 @@ TEST(RecipeExperts, ThatDontFitAreRefused) {
 }
 
 TEST(RecipeExperts, AreRefusedWhereTheyArentSupported) {
-  for (const char* degree : {"tensor_parallel_degree", "expert_parallel_degree"}) {
-    EXPECT_NE(error_of(with_experts("  bias: true\n", fmt::format("parallelism:\n  {}: 2\n  "
-                                                                  "data_parallel_shard_degree: 2\n",
-                                                                  degree)))
-                  .find(fmt::format("parallelism.{} is 2, but experts with biases (moe.bias) can't "
-                                    "be divided yet. Use 1.",
-                                    degree)),
-              std::string::npos);
-  }
   EXPECT_NE(error_of(with_experts("", "parallelism:\n  sum_order: canonical\n"))
                 .find("parallelism.sum_order is canonical, which a model with experts can't have"),
             std::string::npos);

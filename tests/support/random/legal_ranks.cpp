@@ -27,9 +27,7 @@ void leave_what_the_stage_lacks(Settings& settings) {
 void choose_expert_ranks(Settings& settings, Random& random) {
   const std::int64_t experts = whole(settings, "moe.num_experts");
   const std::int64_t ranks = whole(settings, "parallelism.data_parallel_shard_degree");
-  const auto bias = settings.find("moe.bias");
-  const bool biased = bias != settings.end() && bias->second == "true";
-  std::int64_t degree = experts == 0 || biased || random.chance(0.4) ? 1 : ranks;
+  std::int64_t degree = experts == 0 || random.chance(0.4) ? 1 : ranks;
   while (ranks % degree != 0 || experts % degree != 0) --degree;
   settings["parallelism.expert_parallel_degree"] = std::to_string(degree);
   if (degree > 1) settings["zero_optimization.grad_sync"] = "every_micro_step";
