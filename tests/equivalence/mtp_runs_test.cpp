@@ -53,25 +53,56 @@ class MtpRuns : public ::testing::Test {
  protected:
   MtpRuns() {
     for (const json& run : stored_["runs"]) {
-      test::NamedShapes shapes;
-      for (const std::string text : run["tensors"]) {
-        std::istringstream words(text);
-        std::string name;
-        words >> name;
-        for (std::int64_t size = 0; words >> size;) shapes[name].push_back(size);
-      }
       const std::int64_t layers = run["layers"];
-      json config = stored_["config"];
-      config["architectures"] = {"DeepseekV3ForCausalLM"};
-      config["model_type"] = "deepseek_v3";
-      config["hidden_act"] = "silu";
-      config["rope_theta"] = 10000.0;
-      config["num_nextn_predict_layers"] = layers;
-      test::write_made_model(folder_, folder_of(layers), config, shapes);
+      test::write_made_model(folder_, folder_of(layers),
+                             config_of("deepseek_v3", "DeepseekV3ForCausalLM", layers),
+                             shapes_of(run));
     }
     std::string lines;
     for (const json& text : stored_["texts"]) lines += json{{"text", text}}.dump() + "\n";
     folder_.write("texts.jsonl", lines);
+  }
+
+  static test::NamedShapes shapes_of(const json& run) {
+    test::NamedShapes shapes;
+    for (const std::string text : run["tensors"]) {
+      std::istringstream words(text);
+      std::string name;
+      words >> name;
+      for (std::int64_t size = 0; words >> size;) shapes[name].push_back(size);
+    }
+    return shapes;
+  }
+  json config_of(const std::string& type, const std::string& architecture,
+                 std::int64_t layers) const {
+    json config = stored_["config"];
+    config["architectures"] = {architecture};
+    config["model_type"] = type;
+    config["hidden_act"] = "silu";
+    config["rope_theta"] = 10000.0;
+    config["num_nextn_predict_layers"] = layers;
+    return config;
+  }
+  // After a step that changes nothing.
+  void expect_every_byte_as_it_was(const std::string& folder,
+                                   const std::string& type = "deepseek_v3",
+                                   Settings changes = {}) const {
+    changes.insert({{"model.from", folder_.file(folder)},
+                    {"checkpoint.init_from", folder_.file(folder)},
+                    {"optimizer.lr", "0"},
+                    {"training.max_steps", "1"},
+                    {"checkpoint.interval", "1"}});
+    run("kept", settings("kept", 1, changes));
+    engine::ExportRequest request;
+    request.checkpoint = folder_.file("kept/checkpoints/" + checkpoint::step_directory_name(1));
+    request.to = folder_.file("exported");
+    engine::export_checkpoint(request);
+    const json config = json::parse(folder_.read("exported/config.json"));
+    EXPECT_EQ(config.value("num_nextn_predict_layers", 0),
+              changes.contains("mtp.num_layers") ? 0 : 1);
+    EXPECT_EQ(config["model_type"], type);
+    EXPECT_EQ(tensors_of(folder_.read("exported/model.safetensors")),
+              tensors_of(folder_.read(folder + "/model.safetensors")));
   }
 
   static std::string folder_of(std::int64_t layers) { return fmt::format("model{}", layers); }
@@ -185,17 +216,60 @@ TEST_F(MtpRuns, EvaluateAsTheFolderThatTheyBeganFrom) {
 }
 
 TEST_F(MtpRuns, ExportTheLayersWithEveryByteAsItWas) {
-  const Settings nothing = {
-      {"optimizer.lr", "0"}, {"training.max_steps", "1"}, {"checkpoint.interval", "1"}};
-  run("kept", settings("kept", 1, nothing));
-  engine::ExportRequest request;
-  request.checkpoint = folder_.file("kept/checkpoints/" + checkpoint::step_directory_name(1));
-  request.to = folder_.file("exported");
-  engine::export_checkpoint(request);
-  const json config = json::parse(folder_.read("exported/config.json"));
-  EXPECT_EQ(config["num_nextn_predict_layers"], 1);
-  EXPECT_EQ(tensors_of(folder_.read("exported/model.safetensors")),
-            tensors_of(folder_.read(folder_of(1) + "/model.safetensors")));
+  expect_every_byte_as_it_was(folder_of(1));
+}
+
+// Kimi K2 has the form of DeepSeek-V3, and is written as such.
+TEST_F(MtpRuns, ExportThoseOfKimiK2) {
+  const test::NamedShapes shapes = shapes_of(stored_["runs"][0]);
+  test::write_made_model(folder_, "kimi", config_of("kimi_k2", "DeepseekV3ForCausalLM", 1), shapes);
+  expect_every_byte_as_it_was("kimi");
+}
+
+// Heads of queries, keys and values in place of latents.
+TEST_F(MtpRuns, ExportThoseOfGlm) {
+  test::NamedShapes shapes;
+  for (const auto& [name, shape] : shapes_of(stored_["runs"][0])) {
+    const std::size_t attention = name.find("self_attn.");
+    if (attention == std::string::npos) shapes[name] = shape;
+    if (!name.ends_with("o_proj.weight")) continue;
+    const std::string prefix = name.substr(0, attention) + "self_attn.";
+    shapes[prefix + "o_proj.weight"] = {16, 24};
+    shapes[prefix + "q_proj.weight"] = {24, 16};
+    shapes[prefix + "q_proj.bias"] = {24};
+    for (const char* head : {"k_proj", "v_proj"}) {
+      shapes[prefix + head + ".weight"] = {12, 16};
+      shapes[prefix + head + ".bias"] = {12};
+    }
+    for (const char* norm : {"q_norm", "k_norm"}) shapes[prefix + norm + ".weight"] = {12};
+  }
+  json config = config_of("glm4_moe", "Glm4MoeForCausalLM", 1);
+  for (const char* key :
+       {"q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"}) {
+    config.erase(key);
+  }
+  config.update({{"num_key_value_heads", 1},
+                 {"head_dim", 12},
+                 {"attention_bias", true},
+                 {"use_qk_norm", true},
+                 {"partial_rotary_factor", 0.5}});
+  test::write_made_model(folder_, "glm", config, shapes);
+  expect_every_byte_as_it_was("glm", "glm4_moe");
+}
+
+// Tensor ranks read their heads' rows of the folder, and latents whole.
+TEST_F(MtpRuns, ExportTheLatentsThatTensorRanksHad) {
+  test::NamedShapes shapes;
+  for (const auto& [name, shape] : shapes_of(stored_["runs"][0])) {
+    if (!name.starts_with("model.layers.2.")) shapes[name] = shape;
+  }
+  json config = config_of("deepseek_v3", "DeepseekV3ForCausalLM", 0);
+  config.erase("num_nextn_predict_layers");
+  test::write_made_model(folder_, "latents", config, shapes);
+  expect_every_byte_as_it_was("latents", "deepseek_v3",
+                              {{"mtp.num_layers", "0"},
+                               {"parallelism.tensor_parallel_degree", "2"},
+                               {"parallelism.sequence_parallel", "true"}});
 }
 
 }  // namespace
