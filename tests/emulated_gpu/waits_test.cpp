@@ -2,8 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <chrono>
 #include <cstring>
 #include <numeric>
+#include <thread>
 
 #include "core/cuda_device.h"
 #include "engine/generate/decoder.h"
@@ -43,17 +46,27 @@ TEST(NcclWaits, MicroBatchesArriveInTheirOrderAndWhenAskedForAgain) {
       run_ranks_on_gpus(
           options, {.num_micro_steps = kMicroSteps, .place = Place::kGpus},
           [&](sharding::Rank& rank) {
+            std::atomic<std::int64_t> filled = 0;
             engine::TokenFeed feed(
                 options, rank,
                 [&](std::int64_t step, std::int64_t micro_step, const data::Batch& batch) {
                   fill_tokens(options.model, step, micro_step, batch.inputs.as<std::int32_t>(),
                               batch.targets.as<std::int32_t>());
+                  ++filled;
                 });
+            // The batch after this one is there, too, so that it is on its way.
+            const auto await = [&](std::int64_t number) {
+              for (int i = 0; i < 1000 && filled < number + 2; ++i) {
+                std::this_thread::sleep_for(std::chrono::milliseconds(1));
+              }
+              std::this_thread::sleep_for(std::chrono::milliseconds(1));
+            };
             const auto pinned = pinned_arena_memory(kMicroSteps * options.model.tokens() * 4);
             const auto play = [&](std::int64_t step, int num_micro_steps) {
               auto* seen = reinterpret_cast<std::int32_t*>(pinned->data());
               const std::int64_t tokens = options.model.tokens();
               for (int micro_step = 0; micro_step < num_micro_steps; ++micro_step) {
+                await(step * kMicroSteps + micro_step);
                 const engine::TokenBatch batch = feed.next(step, micro_step);
                 rank.compute().copy(batch.inputs.data, seen + micro_step * tokens, tokens * 4);
               }
