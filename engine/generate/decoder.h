@@ -4,7 +4,8 @@
 /// A text that continues the previous one, or shares its beginning, costs only its new tokens.
 /// (With longrope, this holds until a text outgrows the original training length.) Without a cache
 /// every call passes over the whole text, which the context ranks of a run share. On a CPU the
-/// logits are bit-identical either way.
+/// logits are bit-identical either way, except for latent attention, where a cache has latents
+/// (LatentShape::absorbed) and sums are formed in another order.
 #pragma once
 
 #include <cstdint>

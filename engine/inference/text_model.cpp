@@ -98,6 +98,7 @@ void TextModel::fit_shape(std::int64_t positions) {
   }
   shape.sequences = 1;
   shape.cached_positions = positions;
+  shape.latent.absorbed = shape.latent.active();
   shape.seq_length = std::min(positions, kTokensAtATime);
   shape.logits_chunk_elements = 0;  // as few at a time as there are
 }

@@ -92,6 +92,12 @@ struct LatentBuffers {
   Buffer attended, d_attended;  ///< [T, H K], if values are narrower than keys
 };
 
+/// Scratch of latent attention in generation (engine/model/attention/absorbed.h), of one layer.
+struct AbsorbedBuffers {
+  Buffer plain, latents, thin;  ///< kernels/absorbed_heads.h
+  Buffer qkv, attended;         ///< [T, (H + 2) (C + R)], [T, H (C + R)]
+};
+
 /// Of a layer of multi-token prediction (engine/model/prediction.h), from the forward to the
 /// backward.
 struct PredictionBuffers {
@@ -170,6 +176,7 @@ struct Activations {
   Buffer workspace;  ///< the largest that any kernel asks for
   AdapterProducts adapters;
   LatentBuffers latent;
+  AbsorbedBuffers absorbed;
   ExpertsBuffers experts;
   std::vector<PredictionBuffers> predictions;
   Buffer d_joined;  ///< [T, 2 D]
@@ -184,6 +191,7 @@ struct Activations {
   void acquire_head(const ModelShape& shape, DeviceKind device, const Acquire& acquire);
   void acquire_scratch(const ModelShape& shape, const Acquire& acquire);
   void acquire_latent(const ModelShape& shape, const Acquire& acquire);
+  void acquire_absorbed(const ModelShape& shape, const Acquire& acquire);
   void acquire_experts(const ModelShape& shape, const Acquire& acquire);
   void acquire_sites(std::int64_t block, const ModelShape& shape, const Acquire& acquire);
   void acquire_predictions(const ModelShape& shape, const Acquire& acquire);

@@ -18,13 +18,15 @@ namespace sherd::model {
 ///   query_h = [q_h's first N ; rotate(its last R)]
 ///
 /// Attention is as ever (kernels/attention.h), with heads of N + R numbers; values are filled up
-/// with zeros. kernels/latent_heads.h joins the parts.
+/// with zeros. kernels/latent_heads.h joins the parts. `absorbed` is another form of the same.
 struct LatentShape {
   std::int64_t kv_rank = 0;     ///< C; 0: queries, keys and values are projected at once
   std::int64_t query_rank = 0;  ///< 0: queries have one projection
   std::int64_t plain = 0;       ///< N: numbers of a head that aren't rotated
   std::int64_t rotated = 0;     ///< R
   std::int64_t value = 0;       ///< V, at most N + R
+  /// Heads attend to latents, as generation computes it; no backward (kernels/absorbed_heads.h).
+  bool absorbed = false;
 
   /// Of the latents' norms, whatever the model's own.
   static constexpr float kEps = 1e-6f;

@@ -54,23 +54,29 @@ kernels::AttentionShape ModelShape::attention(std::int64_t block) const {
   if (context.passes_keys()) {  // engine/model/attention/ring.h: of the first half, its own
     keys = {.first_key = run.first, .keys = run.count, .rows = seq_length};
   }
-  return {.sequences = sequences,
-          .positions = whole_seq_length(),
-          .query_heads = own_heads,
-          .kv_heads = kv_heads / shares,
-          .head_width = head_width(),
-          .scale = static_cast<float>(attention_scale),
-          .window = layer(block).window,
-          .softcap = static_cast<float>(attention_softcap),
-          .first_query_head = part.first_query_head + share * own_heads,
-          .all_query_heads = some_heads ? all_query_heads() : 0,
-          .kv_sum_groups = part.kv_sum_groups,
-          .first_query = gathers || keys ? run.first : 0,
-          .queries = gathers || keys ? run.count : 0,
-          .query_groups = groups.groups * group_degree,
-          .of_a_query_group = groups.of_a_group,
-          .block = keys,
-          .shares_keys = shares_kv_heads()};
+  kernels::AttentionShape shape{.sequences = sequences,
+                                .positions = whole_seq_length(),
+                                .query_heads = own_heads,
+                                .kv_heads = kv_heads / shares,
+                                .head_width = head_width(),
+                                .scale = static_cast<float>(attention_scale),
+                                .window = layer(block).window,
+                                .softcap = static_cast<float>(attention_softcap),
+                                .first_query_head = part.first_query_head + share * own_heads,
+                                .all_query_heads = some_heads ? all_query_heads() : 0,
+                                .kv_sum_groups = part.kv_sum_groups,
+                                .first_query = gathers || keys ? run.first : 0,
+                                .queries = gathers || keys ? run.count : 0,
+                                .query_groups = groups.groups * group_degree,
+                                .of_a_query_group = groups.of_a_group,
+                                .block = keys,
+                                .shares_keys = shares_kv_heads()};
+  if (is_absorbed(block)) {  // one head of keys, with the scale of the heads that they stand for
+    shape.scale = shape.score_scale();
+    shape.kv_heads = 1;
+    shape.head_width = latent.down_width();
+  }
+  return shape;
 }
 
 ModelShape::Place ModelShape::place_of(std::int64_t position) const {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "engine/model/activations.h"
+#include "kernels/absorbed_heads.h"
 #include "kernels/attention.h"
 #include "kernels/experts.h"
 #include "kernels/grouped_linear.h"
@@ -30,6 +31,12 @@ std::int64_t workspace_bytes(const ModelShape& shape, const kernels::ComputeDevi
       if (site.id < SiteId::kQkv && site.columns > 0) {
         matmuls.push_back({tokens, site.columns, site.rows});
       }
+    }
+    if (shape.latent.absorbed) {
+      const std::int64_t rank =
+          shape.adapter.has_target("attention.kv_up") ? shape.adapter.rank : 0;
+      bytes = std::max(bytes, kernels::absorbed_workspace_bytes(
+                                  shape.latent_heads(), shape.latent.kv_rank, rank, shape.dtype));
     }
   } else {
     matmuls.push_back({tokens, shape.width, shape.qkv_width()});

@@ -4,37 +4,11 @@
 
 #include "kernels/cpu/blocks.h"
 #include "kernels/cpu/convert.h"
+#include "kernels/cpu/latent_halves.h"
 #include "kernels/dispatch_float.h"
 
 namespace sherd::kernels::cpu {
 namespace {
-
-// The halves of a packed head, and of its parts.
-struct Halves {
-  explicit Halves(const LatentHeads& shape)
-      : plain(shape.plain / 2), rotated(shape.rotated / 2), width(plain + rotated) {}
-
-  template <class T>
-  void join(const T* plain_N, const T* rotated_R, T* head_K) const {
-    for (std::int64_t half = 0; half < 2; ++half) {
-      T* to = std::copy_n(rotated_R + half * rotated, rotated, head_K + half * width);
-      std::copy_n(plain_N + half * plain, plain, to);
-    }
-  }
-  template <class T>
-  void take_plain(const T* head_K, T* plain_N) const {
-    for (std::int64_t half = 0; half < 2; ++half) {
-      std::copy_n(head_K + half * width + rotated, plain, plain_N + half * plain);
-    }
-  }
-  template <class T>
-  void take_rotated(const T* head_K, T* rotated_R) const {
-    for (std::int64_t half = 0; half < 2; ++half) {
-      std::copy_n(head_K + half * width, rotated, rotated_R + half * rotated);
-    }
-  }
-  std::int64_t plain, rotated, width;
-};
 
 // Where a token's heads are in packed rows and in those of their parts.
 struct Widths {
@@ -50,7 +24,7 @@ struct Widths {
 
 void join_latent_heads(ThreadTeam& team, const LatentHeads& shape, ConstTensor query,
                        ConstTensor keys_values, ConstTensor rotated_key, Tensor qkv) {
-  const Halves halves(shape);
+  const LatentHalves halves(shape);
   const Widths w(shape);
   dispatch_float(qkv.dtype, [&]<class T>(T) {
     parallel_rows(team, shape.tokens, 3 * w.heads, [&](std::int64_t t) {
@@ -73,7 +47,7 @@ void join_latent_heads(ThreadTeam& team, const LatentHeads& shape, ConstTensor q
 
 void split_latent_heads(ThreadTeam& team, const LatentHeads& shape, ConstTensor d_qkv,
                         Tensor d_query, Tensor d_keys_values, Tensor d_rotated_key) {
-  const Halves halves(shape);
+  const LatentHalves halves(shape);
   const Widths w(shape);
   dispatch_float(d_qkv.dtype, [&]<class T>(T) {
     parallel_rows(team, shape.tokens, 3 * w.heads, [&](std::int64_t t) {

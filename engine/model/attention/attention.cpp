@@ -9,12 +9,17 @@
 namespace sherd::model {
 
 Attention::Attention(Computation& computation)
-    : Part(computation), latent_(computation), sequences_(make_sequences(computation)) {}
+    : Part(computation),
+      latent_(computation),
+      absorbed_(computation),
+      sequences_(make_sequences(computation)) {}
 
-void Attention::rotate(std::int64_t block, const Tensor& qkv_TE, bool inverse, const Pass& pass) {
+void Attention::rotate(std::int64_t block, const Tensor& qkv_TE, std::int64_t kv_heads,
+                       bool inverse, const Pass& pass) {
   const int table = shape_.layer(block).rotary;
   if (table < 0) return;
-  const std::int64_t head_width = shape_.head_width(), width = shape_.qkv_width();
+  const std::int64_t head_width = shape_.head_width();
+  const std::int64_t width = (shape_.query_heads + 2 * kv_heads) * head_width;
   const Tensor& table_SK = activations_.rotary_SK[static_cast<std::size_t>(table)].tensor();
   for_each_run(pass, [&](std::int64_t token, std::int64_t position, std::int64_t count) {
     const std::int64_t first = first_table_row(pass) + position;
@@ -23,7 +28,7 @@ void Attention::rotate(std::int64_t block, const Tensor& qkv_TE, bool inverse, c
         compute_, {.sequences = sequences,
                    .positions = count / sequences,
                    .query_heads = shape_.query_heads,
-                   .kv_heads = shape_.kv_heads,
+                   .kv_heads = kv_heads,
                    .head_width = head_width,
                    .table = table_SK.part(first * head_width, table_SK.numel - first * head_width),
                    .qkv = qkv_TE.part(token * width, count * width),
@@ -83,12 +88,25 @@ void Attention::forward(std::int64_t block, const BlockParameters& parameters, c
     normalise(parameters[SiteId::kNorm1], kept.x_TD, kept[SiteId::kNorm1],
               kept[SiteId::kNorm1].output);
   }
-  project_heads(block, kept, parameters, all_rows("what a branch reads", input(kept)), qkv_TE);
+  const Tensor x_TD = all_rows("what a branch reads", input(kept));
+  if (shape_.is_absorbed(block)) return attend_to_latents(block, kept, parameters, pass, x_TD);
+  project_heads(block, kept, parameters, x_TD, qkv_TE);
   const bool after_rotary = norm_follows_rotation();
   if (after_rotary) rotate(block, qkv_TE, false, pass);
   normalise_heads(block, kept, parameters, qkv_TE);
   if (!after_rotary) rotate(block, qkv_TE, false, pass);
   attend(block, kept, pass, qkv_TE);
+}
+
+void Attention::attend_to_latents(std::int64_t block, const BlockTensors& kept,
+                                  const BlockParameters& parameters, const Pass& pass,
+                                  const Tensor& x_TD) {
+  const Tensor packed_TE =
+      absorbed_.pack(kept, latent_.queries_and_latents(kept, parameters, x_TD));
+  rotate(block, packed_TE, 1, false, pass);
+  sequences_->attend(block, absorbed_.with_attended(kept), pass,
+                     absorbed_.absorb(kept, parameters, packed_TE));
+  absorbed_.expand(kept, parameters);
 }
 
 void Attention::normalise_input_again(const BlockTensors& kept, const BlockParameters& parameters) {

@@ -4,13 +4,15 @@
 ///   branch = output(attend(rotate(qk_norm(qkv(x)))))     x: the output of norm1, or the layer's
 ///                                                        input
 ///
-/// With latent attention, qkv and its gradients are those of latent.h.
+/// With latent attention, qkv and its gradients are those of latent.h; in generation, heads attend
+/// to latents (absorbed.h).
 ///
 /// Shapes   x, branch [T, D] of the residual stream's tokens; qkv [T, E]; attended [T, H K].
 #pragma once
 
 #include <memory>
 
+#include "engine/model/attention/absorbed.h"
 #include "engine/model/attention/latent.h"
 #include "engine/model/attention/sequences.h"
 #include "engine/model/computation.h"
@@ -49,9 +51,16 @@ class Attention : protected Part {
   void project_heads_backward(std::int64_t block, const BlockTensors& kept,
                               const BlockParameters& parameters, const BlockParameters& gradients,
                               const Tensor& d_qkv_TE, const Tensor& d_read_TD);
-  void rotate(std::int64_t block, const Tensor& qkv_TE, bool inverse, const Pass& pass);
+  void rotate(std::int64_t block, const Tensor& qkv_TE, bool inverse, const Pass& pass) {
+    rotate(block, qkv_TE, shape_.kv_heads, inverse, pass);
+  }
+  void rotate(std::int64_t block, const Tensor& qkv_TE, std::int64_t kv_heads, bool inverse,
+              const Pass& pass);
+  void attend_to_latents(std::int64_t block, const BlockTensors& kept,
+                         const BlockParameters& parameters, const Pass& pass, const Tensor& x_TD);
 
   LatentProjection latent_;
+  AbsorbedLatents absorbed_;
   std::unique_ptr<Sequences> sequences_;
 };
 

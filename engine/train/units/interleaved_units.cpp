@@ -30,7 +30,9 @@ bool UnitRunner::interleave_weights() {
     const model::BlockParameters parameters =
         model::block_parameters(options_.model, block, layer.parameters);
     for (const model::Site& site : model::block_sites(options_.model, block)) {
-      if (site.columns > 0 && !site.of_experts)
+      // Parts of this one are read where heads attend to latents.
+      const bool is_absorbed = site.id == model::SiteId::kKvUp && shape.is_absorbed(block);
+      if (site.columns > 0 && !site.of_experts && !is_absorbed)
         matrices.push_back({parameters[site.id].weight, site.columns});
     }
   }

@@ -4,6 +4,7 @@
 #include <type_traits>
 
 #include "kernels/cpu/attention/attention_strip.h"
+#include "kernels/cpu/round_up.h"
 #include "kernels/dispatch_float.h"
 
 namespace sherd::kernels::cpu {
@@ -23,8 +24,12 @@ std::int64_t heads_per_kv_head(const AttentionShape& shape) {
   return shape.query_heads / shape.kv_heads;
 }
 
+// Rows of a task's scores, at most: queries of a strip's positions, of heads with the same keys.
+constexpr std::int64_t kMostRows = 8 * kStrip;
+
 StripBuffers strip_buffers(const AttentionShape& shape, Scratch& scratch) {
-  return {kStrip * heads_per_kv_head(shape), shape.positions, shape.head_width, scratch};
+  const std::int64_t rows = std::min(kMostRows, kStrip * heads_per_kv_head(shape));
+  return {rows, shape.positions, shape.head_width, scratch};
 }
 
 // New rows of one key/value head, from qkv into its panels.
@@ -92,8 +97,8 @@ void attend(const CachedAttention& args, const Strip& of, Scratch scratch) {
 }  // namespace
 
 // One loop: new rows first, which all heads wait for. Heads with the same keys go together, since
-// they read them once, unless there would be less than two tasks for each of several threads; no
-// row of a product depends on the others.
+// they read them once, unless there would be less than two tasks for each of several threads, or
+// more than kMostRows rows; no row of a product depends on the others.
 void cached_attention(ThreadTeam& team, const CachedAttention& args) {
   const AttentionShape& shape = args.shape;
   const std::int64_t floats = cached_attention_scratch_floats(shape);
@@ -102,8 +107,9 @@ void cached_attention(ThreadTeam& team, const CachedAttention& args) {
   const std::int64_t strips = (end + kStrip - 1) / kStrip - first_strip;
   const std::int64_t heads = heads_per_kv_head(shape),
                      wanted = team.num_threads() > 1 ? 2 * team.num_threads() : 1;
-  const std::int64_t parts =
-      std::clamp<std::int64_t>((wanted + G * strips - 1) / (G * strips), 1, heads);
+  const std::int64_t most_heads = kMostRows / std::min<std::int64_t>(kStrip, args.count);
+  const std::int64_t parts = std::clamp<std::int64_t>(
+      std::max(ceil_div(wanted, G * strips), ceil_div(heads, most_heads)), 1, heads);
   const auto new_rows_first = [&](std::int64_t task) { return task < G ? 0 : G; };
   dispatch_float(args.qkv.dtype, [&]<class T>(T) {
     team.parallel_for_after(

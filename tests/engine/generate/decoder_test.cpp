@@ -8,6 +8,7 @@
 #include "kernels/interleaved.h"
 #include "kernels/pointwise.h"
 #include "sharding/zero/parameter_gather.h"
+#include "tests/support/models/model_forms.h"
 #include "tests/support/runs/training_harness.h"
 
 namespace sherd::testing {
@@ -93,6 +94,61 @@ TEST(Decoder, GivesTheSameLogitsOfInterleavedWeights) {
         });
       }
     }
+  }
+}
+
+// What makes keys and values of latents is read head by head, so it isn't interleaved.
+engine::TrainingOptions of_latents(DType dtype, std::int64_t cached_positions,
+                                   std::int64_t pass_length) {
+  engine::TrainingOptions options = tiny(cached_positions, pass_length);
+  options.model = shape_named(latent_forms(), "latents");
+  options.model.sequences = 1;
+  options.model.seq_length = pass_length;
+  options.model.cached_positions = cached_positions;
+  options.model.width = 24;
+  options.model.attention_scale = 0.3;
+  options.model.latent.absorbed = true;
+  options.model.dtype = dtype;
+  options.precision = {dtype, DType::kF32, DType::kF32};
+  return options;
+}
+
+TEST(Decoder, GivesTheSameLogitsWithACacheOfLatentsAndInterleavedWeights) {
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    Rows expected, expanded;
+    engine::TrainingOptions training = of_latents(dtype, 0, 9);
+    with_decoder(training, [&](Decoder& decoder, engine::ShardedModel&) {
+      expected = rows_of(decoder, kText, 0);
+    });
+    training.model.latent.absorbed = false;
+    with_decoder(training, [&](Decoder& decoder, engine::ShardedModel&) {
+      expanded = rows_of(decoder, kText, 0);
+    });
+    for (const auto& [position, logits] : expected) {
+      for (std::size_t i = 0; i < logits.size(); ++i) {
+        EXPECT_NEAR(logits[i], expanded.at(position)[i], dtype == DType::kF32 ? 1e-5 : 0.02);
+      }
+    }
+    for (const std::int64_t pass_length : {1, 4}) {
+      for (const int threads : {1, 3}) {
+        with_decoder(of_latents(dtype, 9, pass_length),
+                     [&](Decoder& decoder, engine::ShardedModel& model) {
+                       if (pass_length == 4) EXPECT_TRUE(model.interleave_weights());
+                       EXPECT_EQ(rows_of(decoder, kText, 0), expected)
+                           << name_of(dtype) << ", passes of " << pass_length << ", threads "
+                           << threads;
+                     },
+                     {.threads_per_rank = threads});
+      }
+    }
+    // Units that come and go.
+    const RunShape sharded{.world_size = 2, .stage = 3};
+    with_decoder(
+        applied(of_latents(dtype, 9, 4), sharded),
+        [&](Decoder& decoder, engine::ShardedModel&) {
+          EXPECT_EQ(rows_of(decoder, kText, 0), expected) << name_of(dtype) << ", stage 3";
+        },
+        sharded);
   }
 }
 

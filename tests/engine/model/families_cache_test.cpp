@@ -1,6 +1,8 @@
-// Models with their keys and values kept: bit for bit what one pass gives.
+// Models with their keys and values kept, or their latents: bit for bit what one pass gives.
 
 #include <gtest/gtest.h>
+
+#include <cmath>
 
 #include "tests/engine/model/family_case.h"
 #include "tests/support/models/weighed_forms.h"
@@ -38,11 +40,32 @@ std::vector<float> logits_of(model::ModelShape shape, const ValuesByName& weight
   return all;
 }
 
+double rms(const std::vector<float>& values) {
+  double sum = 0.0;
+  for (const float value : values) sum += static_cast<double>(value) * value;
+  return std::sqrt(sum / static_cast<double>(values.size()));
+}
+
+double largest_difference(const std::vector<float>& a, const std::vector<float>& b) {
+  double largest = 0.0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    largest = std::max(largest, std::abs(static_cast<double>(a[i]) - b[i]));
+  }
+  return largest;
+}
+
 void expect_same_with_cache(const model::ModelShape& shape, const ValuesByName& weights) {
   const std::vector<float> expected = logits_of(shape, weights, {}, false);
   const std::int64_t length = shape.seq_length;
   EXPECT_EQ(logits_of(shape, weights, std::vector<std::int64_t>(length, 1), true), expected);
   EXPECT_EQ(logits_of(shape, weights, {3, 1, length - 5, 1}, true), expected);
+  if (!shape.latent.active() || shape.latent.absorbed) return;
+  model::ModelShape absorbed = shape;
+  absorbed.latent.absorbed = true;
+  expect_same_with_cache(absorbed, weights);
+  const std::vector<float> attended = logits_of(absorbed, weights, {}, false);
+  EXPECT_NE(attended, expected) << "the same sums in another order";
+  EXPECT_LT(largest_difference(attended, expected), 1e-4 * rms(expected));
 }
 
 class FamiliesWithCache : public ::testing::TestWithParam<std::string> {};
@@ -55,13 +78,16 @@ TEST_P(FamiliesWithCache, HaveTheSameLogitsWhenKeysAndValuesAreKept) {
 INSTANTIATE_TEST_SUITE_P(All, FamiliesWithCache, ::testing::ValuesIn(family_names()),
                          [](const auto& info) { return info.param; });
 
-// Latent attention, sinks, experts, sparsemixer.
+// Latent attention, also with an adapter of what makes keys and values, sinks, experts, sparsemixer.
 class FormsWithCache : public ::testing::TestWithParam<ModelForm> {};
 std::vector<ModelForm> forms_on_cpus_alone() {
   std::vector<ModelForm> forms = expert_forms_on_cpus();
   for (const auto& more : {latent_forms(), sink_forms()}) {
     forms.insert(forms.end(), more.begin(), more.end());
   }
+  model::ModelShape adapted = latent_forms()[0].shape;
+  adapted.adapter = {.rank = 2, .scale = 1.5, .targets = {"attention.kv_up"}};
+  forms.push_back({"latents_with_an_adapter", adapted});
   // As Phi-3.5-MoE.
   model::ModelShape mixes = shape_named(expert_forms(), "experts");
   mixes.norm = kernels::NormKind::kLayerNorm;
