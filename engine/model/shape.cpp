@@ -116,6 +116,10 @@ LayerKind ModelShape::layer(std::int64_t block) const {
   return {.rotary = positions == Positions::kRope ? 0 : -1};
 }
 
+bool ModelShape::is_absorbed(std::int64_t block) const {
+  return latent.absorbed && layer(block).attention == AttentionKind::kLatent;
+}
+
 std::int64_t ModelShape::ffn_width_of(std::int64_t block) const {
   const LayerKind kind = layer(block);
   if (kind.mlp == MlpKind::kNone) return 0;

@@ -254,8 +254,6 @@ struct ModelShape {
   std::int64_t attended_width() const { return query_heads * value_width(); }
   std::int64_t heads_width() const { return query_heads * head_width(); }
   std::int64_t kv_gradient_width() const { return 2 * kv_heads * head_width(); }
-  /// Of latent attention's queries with one key and value (engine/model/attention/absorbed.h).
-  std::int64_t one_key_width() const { return (query_heads + 2) * head_width(); }
   std::int64_t qkv_width() const { return (query_heads + 2 * kv_heads) * head_width(); }
   bool gated() const { return kernels::is_gated(activation); }
   /// Whether the up projection's matmul includes GELU. Not if an adapter adds to its result first.
@@ -330,9 +328,7 @@ struct ModelShape {
     return positions == Positions::kRope ? rotary.size() : 0;
   }
   LayerKind layer(std::int64_t block) const;
-  bool is_absorbed(std::int64_t block) const {
-    return latent.absorbed && layer(block).attention == AttentionKind::kLatent;
-  }
+  bool is_absorbed(std::int64_t block) const;  ///< its heads attend to latents
 
   kernels::AttentionShape attention(std::int64_t block) const;
   kernels::AttentionShape cached_attention(std::int64_t block) const;

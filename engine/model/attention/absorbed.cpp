@@ -20,8 +20,8 @@ kernels::AbsorbedScratch AbsorbedLatents::scratch() const {
 }
 
 Tensor AbsorbedLatents::pack(const BlockTensors& kept, const Tensor& query_TE) {
-  const Tensor packed_TE =
-      kept[SiteId::kQkv].output.part(0, shape_.tokens() * shape_.one_key_width());
+  const std::int64_t width = (shape_.query_heads + 2) * shape_.head_width();
+  const Tensor packed_TE = kept[SiteId::kQkv].output.part(0, shape_.tokens() * width);
   kernels::pack_one_key(compute_, shape_.latent_heads(), query_TE, kept[SiteId::kKvDown].output,
                         packed_TE);
   return packed_TE;

@@ -62,9 +62,8 @@ ConstTensor Mixture::x_in_f32(std::int64_t block) {
 }
 
 kernels::ExpertBiases Mixture::biases_of(const BlockParameters& parameters) const {
-  const bool adds_second = shape_.part.adds_biases_of_sums();
   return {parameters[SiteId::kExpertsUp].bias,
-          adds_second ? parameters[SiteId::kExpertsDown].bias : Tensor{}};
+          shape_.part.adds_biases_of_sums() ? parameters[SiteId::kExpertsDown].bias : Tensor{}};
 }
 
 kernels::ExpertsWorkspace Mixture::experts_workspace(bool backward) const {

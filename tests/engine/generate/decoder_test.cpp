@@ -126,14 +126,16 @@ TEST(Decoder, GivesTheSameLogitsWithACacheOfLatentsAndInterleavedWeights) {
     });
     for (const auto& [position, logits] : expected) {
       for (std::size_t i = 0; i < logits.size(); ++i) {
-        EXPECT_NEAR(logits[i], expanded.at(position)[i], dtype == DType::kF32 ? 1e-5 : 0.02);
+        EXPECT_NEAR(logits[i], expanded.at(position)[i], dtype == DType::kF32 ? 1e-5 : 0.06);
       }
     }
     for (const std::int64_t pass_length : {1, 4}) {
       for (const int threads : {1, 3}) {
         with_decoder(of_latents(dtype, 9, pass_length),
                      [&](Decoder& decoder, engine::ShardedModel& model) {
-                       if (pass_length == 4) EXPECT_TRUE(model.interleave_weights());
+                       if (pass_length == 4) {
+                         EXPECT_TRUE(model.interleave_weights());
+                       }
                        EXPECT_EQ(rows_of(decoder, kText, 0), expected)
                            << name_of(dtype) << ", passes of " << pass_length << ", threads "
                            << threads;
