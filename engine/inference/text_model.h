@@ -2,8 +2,8 @@
 ///
 /// In several processes all ranks work on one text after the other.
 ///
-/// A cache of keys and values, or of latents (kernels/kv_cache.h), limits the cost of each token to a pass over
-/// itself.
+/// A cache of keys and values, or of latents (kernels/kv_cache.h), limits the cost of each token to
+/// a pass over itself.
 #pragma once
 
 #include <functional>

@@ -71,7 +71,7 @@ kernels::AttentionShape ModelShape::attention(std::int64_t block) const {
                                 .of_a_query_group = groups.of_a_group,
                                 .block = keys,
                                 .shares_keys = shares_kv_heads()};
-  if (is_absorbed(block)) {  // one head of keys, with the scale of the heads that they stand for
+  if (is_absorbed(block)) {  // all heads share one key; scores keep the scale of whole heads
     shape.scale = shape.score_scale();
     shape.kv_heads = 1;
     shape.head_width = latent.down_width();
