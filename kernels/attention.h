@@ -72,7 +72,8 @@
 /// value is zero (OpenAI's gpt-oss). So lse = log(exp(z_h) + the sum over keys), and out is
 /// exp(lse' - lse) times what it would be, with lse' that without a sink. The backward takes out and
 /// lse as they are; attention_sinks_gradient gives dz_h = - the sum over queries of
-/// exp(z_h - lse) <dout, out>. Not on a GPU, nor of a block of keys.
+/// exp(z_h - lse) <dout, out>. Where the softmax was computed without sinks, of blocks of keys or by
+/// cuDNN, join_attention_sinks adds them afterwards; results of cuDNN are rounded to 16 bits first.
 /// The largest score of each head, if it is asked for (`maxima`): over the queries and keys of this
 /// call that see one another, s as in the first line, before the soft cap and dropout. On a CPU it
 /// costs a comparison of each score. On a GPU, a kernel of ours computes the scores again in f32,
@@ -91,6 +92,9 @@
 #include "kernels/dropout.h"
 
 namespace sherd::kernels {
+
+/// Columns of a head on a GPU, at most.
+inline constexpr std::int64_t kWidestGpuHead = 256;
 
 /// The keys [first_key, first_key + keys) of every sequence, at the queries' own positions or
 /// earlier.
@@ -129,7 +133,12 @@ struct AttentionShape {
   /// Other ranks' query heads read these keys and values, so the backward gives their gradients in
   /// f32 (`dkv`). Set for both directions, since on a GPU it decides which kernels are used.
   bool shares_keys = false;
+  /// V: columns of a value after the first V are zeros, as latent attention fills them up
+  /// (kernels/latent_heads.h). 0: K. cuDNN computes whole sequences with values of this width, and
+  /// doesn't write the other columns of out and dV; whoever reads them ignores them.
+  std::int64_t value_width = 0;
 
+  std::int64_t values_width() const { return value_width > 0 ? value_width : head_width; }
   std::int64_t tokens() const { return sequences * positions; }
   std::int64_t num_queries() const { return queries > 0 ? queries : positions; }  ///< of a sequence
   /// Keys of a sequence that one call reads.
@@ -191,8 +200,18 @@ struct AttentionBackward {
 };
 void attention_backward(Stream& stream, const AttentionBackward& args);
 
-/// The gradient of sinks; all queries of a shape without a block. Sums run in the order of rows, in
-/// f64, and are rounded once.
+/// Adds sinks to a softmax without them: all queries of a shape without a block.
+struct AttentionJoinSinks {
+  AttentionShape shape;
+  ConstTensor sinks;  ///< [H], f32, bf16 or f16
+  Tensor out;         ///< [query_tokens, H K] of any of these types
+  Tensor lse;
+};
+void join_attention_sinks(Stream& stream, const AttentionJoinSinks& args);
+
+/// The gradient of sinks; all queries of a shape without a block. On a CPU, sums run in the order of
+/// rows, in f64, and are rounded once. On a GPU, dot products are f32, and their sums f64 in a fixed
+/// order.
 struct AttentionSinksGradient {
   AttentionShape shape;
   ConstTensor out, lse, dout, sinks;

@@ -34,6 +34,24 @@ void for_each_expert_round(const ExpertsShape& shape, const RowsOf& rows_of, con
   if (rows > 0) round(std::as_const(pieces));
 }
 
+/// Neighbouring pieces of one expert. All but the last have kExpertPiece rows.
+struct ExpertRun {
+  std::int64_t expert = 0;
+  RowRange rows;  ///< of the list that pieces' rows are counted in
+  bool begins = true;
+};
+inline std::vector<ExpertRun> expert_runs(const std::vector<ExpertPiece>& pieces) {
+  std::vector<ExpertRun> runs;
+  for (const ExpertPiece& piece : pieces) {
+    if (runs.empty() || runs.back().expert != piece.expert) {
+      runs.push_back({piece.expert, {piece.first, piece.count}, piece.begins});
+    } else {
+      runs.back().rows.count += piece.count;
+    }
+  }
+  return runs;
+}
+
 /// The rows of neighbouring pieces.
 inline RowRange range_of(const std::vector<ExpertPiece>& pieces) {
   const std::int64_t first = pieces.front().first;

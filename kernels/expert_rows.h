@@ -75,7 +75,7 @@ void expert_choices_to_rows(Stream& stream, const ExpertChoices& args);
 void expert_rows_to_choices(Stream& stream, const ExpertChoices& args);
 
 /// d_weights[t, j] = <the home row of the choice, x[t]>, or 0 without a row: experts.h,
-/// `weighs_input`. On CPUs.
+/// `weighs_input`.
 struct ExpertInputWeights {
   ExpertsShape shape;
   ConstTensor order, rows, x;

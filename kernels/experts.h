@@ -31,8 +31,7 @@
 /// GPU       The rows of an expert in a round are one product, for which cuBLASLt's algorithm doesn't
 ///           depend on how many they are (kernels/cuda/expert_products.h). The host must know how
 ///           many rows each expert has before it enqueues products: it waits for
-///           `expert_row_counts` once, after the router has decided. Biases are computed on CPUs
-///           only.
+///           `expert_row_counts` once, after the router has decided.
 #pragma once
 
 #include <span>

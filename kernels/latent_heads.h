@@ -19,9 +19,11 @@
 ///   spread_values        [T, H V] -> [T, H K], with zeros
 ///
 /// Types    f32, bf16 or f16, all of one type; copied numbers keep their bits.
-/// Errors   other sizes, odd N or R, or V above K, are a bug in Sherd (SHERD_CHECK). CPU only.
+/// Bits     a GPU has those of a CPU.
+/// Errors   other sizes, odd N or R, or V above K, are a bug in Sherd (SHERD_CHECK).
 #pragma once
 
+#include "core/host_device.h"
 #include "core/stream.h"
 #include "core/tensor.h"
 
@@ -35,7 +37,7 @@ struct LatentHeads {
   std::int64_t value = 0;               ///< V
   std::int64_t first = 0, columns = 0;  ///< of rotated_key: where it begins, and W
 
-  std::int64_t head_width() const { return plain + rotated; }
+  SHERD_HOST_DEVICE std::int64_t head_width() const { return plain + rotated; }
 };
 
 void join_latent_heads(Stream& stream, const LatentHeads& shape, ConstTensor query,

@@ -49,6 +49,9 @@ void fill_normal(Stream&, const Tensor&, const RandomAddress&, std::int64_t, flo
 void router_forward(Stream&, const RouterForward&) {
   no_cuda_kernel("router_forward");
 }
+void router_losses(Stream&, const RouterLosses&) {
+  no_cuda_kernel("router_losses");
+}
 void router_totals(Stream&, const RouterTotals&) {
   no_cuda_kernel("router_totals");
 }
@@ -96,6 +99,9 @@ void expert_rows_gradients(Stream&, const ExpertRowsGradients&) {
 }
 void expert_rank_counts(Stream&, const ExpertRankCounts&) {
   no_cuda_kernel("expert_rank_counts");
+}
+void expert_input_weights(Stream&, const ExpertInputWeights&) {
+  no_cuda_kernel("expert_input_weights");
 }
 void experts_input_gradient(Stream&, const ExpertsInputGradient&) {
   no_cuda_kernel("experts_input_gradient");
@@ -180,6 +186,9 @@ void qk_norm_backward(Stream&, const QkNormBackward&) {
 void rotary_table(Stream&, const Tensor&, std::int64_t, const std::vector<double>&, double) {
   no_cuda_kernel("rotary_table");
 }
+void query_growth_table(Stream&, const Tensor&, std::int64_t, const RotaryFrequencies&) {
+  no_cuda_kernel("query_growth_table");
+}
 void rotary(Stream&, const Rotary&) {
   no_cuda_kernel("rotary");
 }
@@ -212,6 +221,20 @@ void attention_forward(Stream&, const AttentionForward&) {
 }
 void attention_backward(Stream&, const AttentionBackward&) {
   no_cuda_kernel("attention_backward");
+}
+void join_attention_sinks(Stream&, const AttentionJoinSinks&) {
+  no_cuda_kernel("join_attention_sinks");
+}
+void attention_sinks_gradient(Stream&, const AttentionSinksGradient&) {
+  no_cuda_kernel("attention_sinks_gradient");
+}
+void join_latent_heads(Stream&, const LatentHeads&, const ConstTensor&, const ConstTensor&,
+                       const ConstTensor&, const Tensor&) {
+  no_cuda_kernel("join_latent_heads");
+}
+void split_latent_heads(Stream&, const LatentHeads&, const ConstTensor&, const Tensor&,
+                        const Tensor&, const Tensor&) {
+  no_cuda_kernel("split_latent_heads");
 }
 void nf4_encode(Stream&, const ConstTensor&, const Tensor&, const Tensor&) {
   no_cuda_kernel("nf4_encode");

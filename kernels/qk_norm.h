@@ -48,7 +48,7 @@ struct QkNormShape {
   std::int64_t query_heads = 0, kv_heads = 0, head_width = 0;  ///< H, G, K
   float eps = 1e-5f;
   float weight_offset = 0.0f;
-  bool weightless = false;  ///< y = (r - mean) * rstd; on CPUs
+  bool weightless = false;  ///< y = (r - mean) * rstd
   /// If these are only some of a model's heads, and rows are projections: the number of all heads.
   /// 0: these are all.
   std::int64_t all_query_heads = 0, all_kv_heads = 0;

@@ -38,7 +38,7 @@ struct Rotary {
   Tensor qkv;
   bool inverse = false;
   ConstTensor token_positions{};  ///< i32 [B * S], below S; empty: row mod S
-  bool queries_only = false;      ///< on CPUs: keys stay as they are
+  bool queries_only = false;      ///< keys stay as they are
 };
 void rotary(Stream& stream, const Rotary& args);
 

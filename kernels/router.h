@@ -40,6 +40,7 @@
 
 #include <vector>
 
+#include "core/host_device.h"
 #include "core/stream.h"
 #include "core/tensor.h"
 #include "kernels/device.h"
@@ -74,7 +75,7 @@ struct RowPart {
   std::int64_t gap_at = 0, gap = 0;  ///< `gap` positions are left out before token gap_at
 
   /// The number in whole rows of token `t`, of rows with `own` tokens here.
-  std::int64_t token_of(std::int64_t t, std::int64_t own) const {
+  SHERD_HOST_DEVICE std::int64_t token_of(std::int64_t t, std::int64_t own) const {
     if (positions == 0) return t;
     const std::int64_t i = t % own;
     return t / own * positions + first + i + (i >= gap_at ? gap : 0);
@@ -85,9 +86,9 @@ struct RouterForward {
   RouterShape shape;
   ConstTensor logits, bias;  ///< bias may be empty
   Documents documents{};     ///< where padding is; empty: there is none
-  RowPart part{};            ///< on CPUs
+  RowPart part{};
   Tensor chosen, weights, counts;
-  Tensor balance{};  ///< on CPUs it may be empty: then router_losses follows
+  Tensor balance{};  ///< may be empty: then router_losses follows
   /// For kPreviousStep: i32 [E + 1], each expert's count and then the number of tokens.
   ConstTensor previous_counts{};
   Tensor workspace{};  ///< router_workspace_bytes
@@ -96,13 +97,14 @@ void router_forward(Stream& stream, const RouterForward& args);
 
 /// The losses of balance of ranks that have parts of the same sequences, after router_forward.
 /// Counts and numbers of tokens are those of whole sequences; sums over tokens, so also the two
-/// losses, are this rank's part. On CPUs.
+/// losses, are this rank's part.
 struct RouterLosses {
   RouterShape shape;  ///< of this rank's tokens
   ConstTensor logits, chosen;
   ConstTensor rank_counts;  ///< i32 [C, B, E]: what every rank has counted
   Tensor counts, balance;   ///< counts: their sums
   ConstTensor previous_counts{};
+  Tensor workspace{};  ///< router_workspace_bytes
 };
 void router_losses(Stream& stream, const RouterLosses& args);
 
@@ -134,7 +136,7 @@ struct RouterBackward {
 };
 void router_backward(Stream& stream, const RouterBackward& args);
 
-/// Of the forward. A GPU routes at most kMostGpuExperts experts, of which each of several groups
+/// Of the forward and of the losses. A GPU routes at most kMostGpuExperts experts, of which each of several groups
 /// counts as two more.
 std::int64_t router_workspace_bytes(const RouterShape& shape, const ComputeDevice& device);
 inline constexpr std::int64_t kMostGpuExperts = 768;

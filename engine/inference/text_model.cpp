@@ -91,14 +91,15 @@ int TextModel::num_ranks_here() const {
 
 void TextModel::fit_shape(std::int64_t positions) {
   model::ModelShape& shape = trained_.options.model;
-  if (machine_->traits().kind == DeviceKind::kCuda) {  // room for the lengths that are passed there
+  const bool on_cpu = machine_->traits().kind == DeviceKind::kCpu;
+  if (!on_cpu) {  // room for the lengths that are passed there
     positions = std::min(
         (positions + Decoder::kLengthStep - 1) / Decoder::kLengthStep * Decoder::kLengthStep,
         longest_context());
   }
   shape.sequences = 1;
   shape.cached_positions = positions;
-  shape.latent.absorbed = shape.latent.active();
+  shape.latent.absorbed = on_cpu && shape.latent.active();  // GPUs cache whole heads
   shape.seq_length = std::min(positions, kTokensAtATime);
   shape.logits_chunk_elements = 0;  // as few at a time as there are
 }

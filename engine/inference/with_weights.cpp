@@ -5,6 +5,7 @@
 #include "engine/launch/stop_signals.h"
 #include "engine/plan/memory_plan.h"
 #include "engine/plan/memory_report.h"
+#include "engine/recipe/device_rules.h"
 
 namespace sherd::engine {
 namespace {
@@ -50,6 +51,7 @@ bool fits(const TrainedModel& trained, const Machine& machine) {
 void with_weights(const TrainedModel& trained, std::shared_ptr<const Machine> machine,
                   const std::function<void(sharding::Rank& rank, ShardedModel& model)>& use) {
   LaunchOptions launch = launch_options(trained.recipe, std::move(machine));
+  require_model_possible_on(launch.machine->traits().kind, trained.recipe);
   const MemoryRequest request = request_of(launch, trained);
   const Need need = need_of(trained, request, *launch.machine);
   if (!need.fits() && trained.recipe.memory.on_exceed != OnExceed::kWarn) {

@@ -75,6 +75,8 @@ kernels::AttentionShape ModelShape::attention(std::int64_t block) const {
     shape.scale = shape.score_scale();
     shape.kv_heads = 1;
     shape.head_width = latent.down_width();
+  } else if (layer(block).attention == AttentionKind::kLatent) {
+    shape.value_width = latent.value;
   }
   return shape;
 }

@@ -13,5 +13,7 @@ class Resolution;
 void check_device(Resolution& recipe);
 /// Errors   RecipeErrors: what the recipe asks for and `device` can't do.
 void require_possible_on(DeviceKind device, const Recipe& recipe);
+/// The same of the model alone, which is used and not trained.
+void require_model_possible_on(DeviceKind device, const Recipe& recipe);
 
 }  // namespace sherd::engine

@@ -1,11 +1,10 @@
 // What GPUs can't do yet, and what only they can.
 #include <algorithm>
 #include <string_view>
-#include <tuple>
 #include <utility>
 #include <vector>
 
-#include "engine/model/expert_limits.h"
+#include "engine/model/gpu_limits.h"
 #include "engine/recipe/device_rules.h"
 #include "engine/recipe/resolution.h"
 
@@ -57,78 +56,36 @@ void refuse_experts(const Recipe& recipe, std::vector<Refusal>& refusals) {
                     "counted as two more; set run.device: cpu.",
                     recipe.moe.num_experts, model::kMostGpuExperts));
   }
-  if (recipe.moe.bias) {
-    refusals.emplace_back("moe.bias",
-                          "moe.bias is true, but experts' biases are computed on CPUs only; set "
-                          "run.device: cpu.");
-  }
-  if (recipe.moe.weigh_input) {
-    refusals.emplace_back(
-        "moe.weigh_input",
-        "moe.weigh_input is true, but weights on inputs are computed on CPUs only; "
-        "set run.device: cpu.");
-  }
   if (recipe.moe.score == RouterScore::kSparsemixer) {
     refusals.emplace_back("moe.score",
                           "moe.score is sparsemixer, which is computed on CPUs only; set "
                           "run.device: cpu.");
   }
-  for (const auto& [key, ranks, degree] :
-       {std::tuple("parallelism.tensor_parallel_degree", "tensor",
-                   recipe.parallelism.tensor_parallel_degree),
-        {"parallelism.context_parallel_degree", "context",
-         recipe.parallelism.context_parallel_degree}}) {
-    if (degree == 1) continue;
-    refusals.emplace_back(
-        key, fmt::format("{} is {}, but {} ranks share models with experts on CPUs only; use 1, or "
-                         "set run.device: cpu.",
-                         key, degree, ranks));
-  }
-  // A host waits for its router, which a graph can't.
-  if (recipe.run.cuda_graphs) {
-    refusals.emplace_back(
-        "run.cuda_graphs",
-        "run.cuda_graphs is true, but graphs can't contain experts, whose numbers "
-        "of rows the host waits for; use cuda_graphs: false.");
-  }
 }
 
 void refuse_models(const Recipe& recipe, std::vector<Refusal>& refusals) {
-  if (recipe.model.attention_sinks) {
-    refusals.emplace_back("model.attention_sinks",
-                          "model.attention_sinks is true, but sinks are computed on CPUs only; set "
-                          "run.device: cpu.");
-  }
-  if (recipe.model.activation == ActivationChoice::kClampedSwiglu) {
-    refusals.emplace_back("model.activation",
-                          "model.activation is clamped_swiglu, which is computed on CPUs only; set "
-                          "run.device: cpu.");
-  }
-  if (recipe.model.kv_lora_rank > 0) {
-    refusals.emplace_back("model.kv_lora_rank",
-                          fmt::format("model.kv_lora_rank is {}, but latent attention is computed "
-                                      "on CPUs only; set run.device: cpu.",
-                                      recipe.model.kv_lora_rank));
-  }
-}
-
-void refuse_growth(const Recipe& recipe, std::vector<Refusal>& refusals) {
-  if (recipe.model.qk_norm == QkNorm::kRotated) {
-    refusals.emplace_back("model.qk_norm",
-                          "model.qk_norm is rotated, which is computed on CPUs only; set "
-                          "run.device: cpu.");
-  }
-  if (recipe.model.query_growth > 0.0) {
-    refusals.emplace_back("model.query_growth",
-                          fmt::format("model.query_growth is {}, which is computed on CPUs only; "
+  if (recipe.model.head_width > model::kWidestGpuHead) {
+    refusals.emplace_back("model.head_width",
+                          fmt::format("model.head_width is {}; GPUs compute heads up to {} wide; "
                                       "set run.device: cpu.",
-                                      recipe.model.query_growth));
+                                      recipe.model.head_width, model::kWidestGpuHead));
   }
   if (recipe.model.head_bias) {
     refusals.emplace_back("model.head_bias",
                           "model.head_bias is true, which is computed on CPUs only; set "
                           "run.device: cpu.");
   }
+}
+
+// Each tensor rank has a router of its own: equal bits alone keep their choices equal.
+void refuse_free_sums(const Recipe& recipe, std::vector<Refusal>& refusals) {
+  if (recipe.run.deterministic || recipe.moe.num_experts == 0 ||
+      recipe.parallelism.tensor_parallel_degree == 1) {
+    return;
+  }
+  refusals.emplace_back("run.deterministic",
+                        "run.deterministic is false, but tensor ranks of a model with experts must "
+                        "choose the same ones; use deterministic: true.");
 }
 
 void refuse_updates(const Recipe& recipe, std::vector<Refusal>& refusals) {
@@ -186,6 +143,13 @@ void refuse_offload_and_graphs(const Recipe& recipe, std::vector<Refusal>& refus
                       key));
     }
   }
+  // A host waits for its router, which a graph can't.
+  if (recipe.run.cuda_graphs && recipe.moe.num_experts > 0) {
+    refusals.emplace_back(
+        "run.cuda_graphs",
+        "run.cuda_graphs is true, but graphs can't contain experts, whose numbers "
+        "of rows the host waits for; use cuda_graphs: false.");
+  }
   // Graphs can't contain exchanges between ranks inside layers.
   const Recipe::Parallelism& degrees = recipe.parallelism;
   if (recipe.run.cuda_graphs &&
@@ -197,12 +161,18 @@ void refuse_offload_and_graphs(const Recipe& recipe, std::vector<Refusal>& refus
   }
 }
 
-std::vector<Refusal> refusals_of_gpus(const Recipe& recipe) {
+// Whether it is trained or not.
+std::vector<Refusal> models_that_gpus_refuse(const Recipe& recipe) {
   std::vector<Refusal> refusals;
-  refuse_exchanges(recipe, refusals);
   refuse_experts(recipe, refusals);
   refuse_models(recipe, refusals);
-  refuse_growth(recipe, refusals);
+  return refusals;
+}
+
+std::vector<Refusal> refusals_of_gpus(const Recipe& recipe) {
+  std::vector<Refusal> refusals = models_that_gpus_refuse(recipe);
+  refuse_exchanges(recipe, refusals);
+  refuse_free_sums(recipe, refusals);
   refuse_updates(recipe, refusals);
   refuse_offload_and_graphs(recipe, refusals);
   return refusals;
@@ -223,6 +193,12 @@ std::vector<Refusal> refusals_of(DeviceKind device, const Recipe& recipe) {
   return device == DeviceKind::kCpu ? refusals_of_cpus(recipe) : refusals_of_gpus(recipe);
 }
 
+void require_none(std::vector<Refusal> refusals) {
+  std::vector<std::string> lines;
+  for (auto& [key, sentence] : refusals) lines.push_back(std::move(sentence));
+  if (!lines.empty()) throw RecipeErrors(std::move(lines));
+}
+
 }  // namespace
 
 void check_device(Resolution& recipe) {
@@ -235,9 +211,11 @@ void check_device(Resolution& recipe) {
 }
 
 void require_possible_on(DeviceKind device, const Recipe& recipe) {
-  std::vector<std::string> lines;
-  for (auto& [key, sentence] : refusals_of(device, recipe)) lines.push_back(std::move(sentence));
-  if (!lines.empty()) throw RecipeErrors(std::move(lines));
+  require_none(refusals_of(device, recipe));
+}
+
+void require_model_possible_on(DeviceKind device, const Recipe& recipe) {
+  if (device != DeviceKind::kCpu) require_none(models_that_gpus_refuse(recipe));
 }
 
 }  // namespace sherd::engine

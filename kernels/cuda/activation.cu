@@ -20,13 +20,13 @@ void dispatch_activation(ActivationKind kind, const Use& use) {
     case ActivationKind::kRelu2:
       return use.template operator()<device_common::Relu2, false>();
     case ActivationKind::kSwiGlu:
-      return use.template operator()<device_common::Silu, true>();
+      return use.template operator()<device_common::Gated<device_common::Silu>, true>();
     case ActivationKind::kGeGlu:
-      return use.template operator()<device_common::Gelu, true>();
+      return use.template operator()<device_common::Gated<device_common::Gelu>, true>();
     case ActivationKind::kClampedSwiGlu:
-      break;
+      return use.template operator()<device_common::ClampedSwiGlu, true>();
   }
-  SHERD_CHECK(false, "clamped_swiglu on a GPU");
+  SHERD_CHECK(false, "an activation of kind {}", static_cast<int>(kind));
 }
 
 }  // namespace

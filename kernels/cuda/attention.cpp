@@ -107,6 +107,7 @@ void attention_forward(Stream& stream, const AttentionForward& args) {
                      {kOut, args.out.data},
                      {kLse, args.lse.data}},
                     args.workspace);
+  if (args.sinks) join_attention_sinks(stream, {args.shape, args.sinks, args.out, args.lse});
 }
 
 void attention_backward(Stream& stream, const AttentionBackward& args) {

@@ -1,5 +1,5 @@
 // B sequences, n queries and as many keys of a block, H query heads, G key/value heads, K head
-// width.
+// width, V columns of values that cuDNN computes.
 #include "kernels/cuda/attention_blocks.h"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/device_common/attention.h"
@@ -13,8 +13,8 @@ using device_common::Merged;
 // One warp for one query of one head.
 template <class T>
 __global__ void __launch_bounds__(device_common::kThreads)
-    merge_kernel(const AttentionLayout at, bool merge, const T* own, const float* own_lse,
-                 float* out, float* lse) {
+    merge_kernel(const AttentionLayout at, std::int64_t V, bool merge, const T* own,
+                 const float* own_lse, float* out, float* lse) {
   const std::int64_t row =
       (static_cast<std::int64_t>(blockIdx.x) * device_common::kThreads + threadIdx.x) / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -26,7 +26,9 @@ __global__ void __launch_bounds__(device_common::kThreads)
   __syncwarp();  // all lanes have read what the first one overwrites
   float* to = out + at.out(b, h) + q * at.out_row();
   for (std::int64_t c = lane; c < at.K; c += 32) {
-    to[c] = merged.result(merge ? to[c] : 0.0f, device_common::widen(own[row * at.K + c]));
+    // Columns that cuDNN leaves out are zeros.
+    to[c] = c < V ? merged.result(merge ? to[c] : 0.0f, device_common::widen(own[row * at.K + c]))
+                  : 0.0f;
   }
   if (lane == 0) *statistic = merged.statistic();
 }
@@ -49,6 +51,7 @@ struct TakeLse {
 template <class T>
 struct AddGradients {
   AttentionLayout at;
+  std::int64_t V;
   const T* from;
   float *dq, *dkv;
 
@@ -59,6 +62,7 @@ struct AddGradients {
       const std::int64_t b = row / at.Q, place = row % at.Q, keys = column - at.out_row();
       float* to = keys < 0 ? dq + at.out(b, 0) + place * at.out_row() + column
                            : dkv + at.wide_key(b, 0) + place * 2 * at.G * at.K + keys;
+      if (keys >= at.G * at.K && keys % at.K >= V) continue;
       *to += device_common::widen(from[i]);
     }
   }
@@ -73,7 +77,8 @@ void merge_block(Stream& stream, const AttentionForward& args, const ConstTensor
   dispatch_float(out.dtype, [&]<class T>(T) {
     merge_kernel<T><<<grid_of(device_common::ceil_div(rows, device_common::kThreads / 32)),
                       device_common::kThreads, 0, handle_of(stream)>>>(
-        at, args.merge, out.as<T>(), lse.as<float>(), args.out.as<float>(), args.lse.as<float>());
+        at, device_common::cudnn_value_width(args.shape), args.merge, out.as<T>(), lse.as<float>(),
+        args.out.as<float>(), args.lse.as<float>());
     check_launch("merge_block");
   });
 }
@@ -86,9 +91,10 @@ void take_block_lse(Stream& stream, const AttentionBackward& args, const Tensor&
 void add_block_gradients(Stream& stream, const AttentionBackward& args,
                          const ConstTensor& gradients) {
   dispatch_float(gradients.dtype, [&]<class T>(T) {
-    launch_flat<1>(stream, "add_block_gradients", gradients.numel, false,
-                   AddGradients<T>{AttentionLayout(args.shape), gradients.as<T>(),
-                                   args.dq.as<float>(), args.dkv.as<float>()});
+    launch_flat<1>(
+        stream, "add_block_gradients", gradients.numel, false,
+        AddGradients<T>{AttentionLayout(args.shape), device_common::cudnn_value_width(args.shape),
+                        gradients.as<T>(), args.dq.as<float>(), args.dkv.as<float>()});
   });
 }
 

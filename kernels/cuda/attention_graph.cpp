@@ -1,5 +1,5 @@
 // B sequences, H query heads, G key/value heads, K head width. q, k and v are strided
-// views of the packed qkv, so nothing is copied.
+// views of the packed qkv, so nothing is copied. Values may be narrower than their heads.
 #include "kernels/cuda/attention_graph.h"
 
 #include <cudnn_frontend.h>
@@ -17,13 +17,13 @@ void check_graph(const AttentionGraphKey& key, cudnn_frontend::error_t status) {
 
 using Handle = std::shared_ptr<graph::Tensor_attributes>;
 
-// [B, heads, rows, K] inside of wider rows.
+// [B, heads, rows, width] inside of wider rows.
 graph::Tensor_attributes heads(const char* name, AttentionUid uid, const AttentionShape& s,
                                const device_common::HeadRows& rows) {
   return graph::Tensor_attributes()
       .set_name(name)
       .set_uid(uid)
-      .set_dim({s.sequences, rows.heads, rows.rows, s.head_width})
+      .set_dim({s.sequences, rows.heads, rows.rows, rows.width})
       .set_stride({rows.sequence, s.head_width, rows.row, 1});
 }
 
@@ -87,8 +87,8 @@ void describe_backward(const AttentionGraphKey& key, graph::Graph& graph, const 
   describe_common(key, graph, attributes);
   auto [dq, dk, dv] = graph.sdpa_backward(q, k, v, out, dout, lse, attributes);
   place(dq, heads("dq", kDq, s, views.dq));
-  place(dk, heads("dk", kDk, s, views.dkv));
-  place(dv, heads("dv", kDv, s, views.dkv));
+  place(dk, heads("dk", kDk, s, views.dk));
+  place(dv, heads("dv", kDv, s, views.dv));
 }
 
 void describe(const AttentionGraphKey& key, graph::Graph& graph) {
@@ -100,8 +100,8 @@ void describe(const AttentionGraphKey& key, graph::Graph& graph) {
   const AttentionShape& s = key.shape;
   const device_common::AttentionViews views = key.views();
   const Handle q = graph.tensor(heads("q", kQ, s, views.q));
-  const Handle k = graph.tensor(heads("k", kK, s, views.kv));
-  const Handle v = graph.tensor(heads("v", kV, s, views.kv));
+  const Handle k = graph.tensor(heads("k", kK, s, views.k));
+  const Handle v = graph.tensor(heads("v", kV, s, views.v));
   key.backward ? describe_backward(key, graph, q, k, v) : describe_forward(key, graph, q, k, v);
 }
 
@@ -134,11 +134,13 @@ class PlannedGraph final : public AttentionGraph {
 
 std::string AttentionGraphKey::text() const {
   return fmt::format(
-      "attention {} of {} on {} x {} tokens{}{}, {} query and {} key/value heads of width {}{}{}, "
+      "attention {} of {} on {} x {} tokens{}{}, {} query and {} key/value heads of width "
+      "{}{}{}{}, "
       "in {} bytes of scratch",
       backward ? "backward" : "forward", name_of(dtype), shape.sequences, shape.num_keys(),
       shape.block ? fmt::format(" in rows of {}", shape.block.rows) : "",
       views().causal ? "" : ", all seen", shape.query_heads, shape.kv_heads, shape.head_width,
+      views().v.width < shape.head_width ? fmt::format(" (values {})", views().v.width) : "",
       deterministic ? ", deterministic" : "",
       dropout > 0.0f ? fmt::format(", dropout {}", dropout) : "", scratch_bytes);
 }

@@ -26,8 +26,9 @@ struct AttentionGraphKey {
   /// A block's position doesn't matter, only whether its keys are at its queries' own positions.
   auto tied() const {
     return std::make_tuple(shape.sequences, shape.num_keys(), shape.query_heads, shape.kv_heads,
-                           shape.head_width, shape.scale, dtype, backward, deterministic, dropout,
-                           scratch_bytes, keys_apart, shape.block.rows, views().causal);
+                           shape.head_width, views().v.width, shape.scale, dtype, backward,
+                           deterministic, dropout, scratch_bytes, keys_apart, shape.block.rows,
+                           views().causal);
   }
   bool operator<(const AttentionGraphKey& other) const { return tied() < other.tied(); }
 

@@ -31,6 +31,7 @@ struct Arguments {
   Mask mask;
   float scale;
   const T *qkv, *keys_values, *out, *dout;  // keys_values: qkv, or separate from the queries
+  const T* sinks;                           // null: none; of the forward
   T *out_written, *dqkv;
   float* out_of_block;  // for a block: instead of out_written; null: all keys are here
   bool merge;

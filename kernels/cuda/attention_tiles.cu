@@ -73,9 +73,14 @@ __global__ void __launch_bounds__(kThreads) forward_tile(const Arguments<T> a) {
   }
   if (!inside) return;
   const bool padding = own.first_key > own.q;
-  store_row(sum_out, padding ? 0.0f : 1.0f / sum, K, lane,
+  float statistic = padding ? 0.0f : most + device_common::fast_log(sum);
+  float scale = padding ? 0.0f : 1.0f / sum;
+  if (a.sinks != nullptr && !padding) {
+    scale *= device_common::join_sink(device_common::widen(a.sinks[task.head]), statistic);
+  }
+  store_row(sum_out, scale, K, lane,
             a.out_written + at.out(task.b, task.head) + own.own_row * at.out_row());
-  if (lane == 0) *lse = padding ? 0.0f : most + device_common::fast_log(sum);
+  if (lane == 0) *lse = statistic;
 }
 
 // D of the header: one warp for one query of one head.
@@ -264,6 +269,7 @@ void attention_tiles_forward(Stream& stream, const AttentionForward& args) {
       a.out_written = args.out.as<T>();
     }
     a.lse = args.lse.as<float>();
+    a.sinks = args.sinks.as<T>();
     const std::int64_t K = args.shape.head_width;
     device_common::dispatch_head_width<kLanes>(K, [&]<int kChunks>() {
       launch(stream, "attention_forward", forward_tile<kChunks, T>, a.at.num_query_tasks(),

@@ -37,21 +37,27 @@ class ExpertRound {
   }
 
   const RowRange& range() const { return range_; }
+  const std::vector<ExpertPiece>& pieces() const { return pieces_; }
   Tensor of(const Tensor& buffer, std::int64_t width) const {
     return buffer.part(0, range_.count * width);
   }
   ActivationShape activation() const { return {shape_.activation, range_.count, shape_.ffn_width}; }
 
-  /// out[r] = x[r] w^T, w [outputs, inputs] the row's expert's.
-  void multiply(const ConstTensor& x, const ConstTensor& w, std::int64_t inputs,
-                std::int64_t outputs, const Tensor& out) const {
-    const device_common::MatmulKey key = key_of(
+  /// out[r] = x[r] w^T (+ bias), w [outputs, inputs] and the bias the row's expert's.
+  void multiply(const ConstTensor& x, const ConstTensor& w, const ConstTensor& bias,
+                std::int64_t inputs, std::int64_t outputs, const Tensor& out) const {
+    device_common::MatmulKey key = key_of(
         device_common::forward_matmul({kExpertPiece, inputs, outputs}), x, w, out, inputs, outputs);
+    if (bias) {
+      key.epilogue = device_common::MatmulEpilogue::kBias;
+      if (!is_aligned(bias.data)) key.alignment = static_cast<int>(size_of(key.in));
+    }
     for_each_expert([&](std::int64_t expert, const RowRange& rows) {
       launch(key, rows.count,
              {.a = element_of(w, expert * inputs * outputs),
               .b = element_of(x, rows.first * inputs),
-              .d = element_of(out, rows.first * outputs)});
+              .d = element_of(out, rows.first * outputs),
+              .bias = bias ? element_of(bias, expert * outputs) : nullptr});
     });
   }
   /// out[r] = x[r] w, w [inputs, outputs] the row's expert's.
@@ -84,16 +90,16 @@ class ExpertRound {
   }
 
  private:
+  static bool is_aligned(const void* data) {
+    return reinterpret_cast<std::uintptr_t>(data) % kExpertAlignment == 0;
+  }
   device_common::MatmulKey key_of(device_common::MatmulKey key, const ConstTensor& a,
                                   const ConstTensor& b, const Tensor& out, std::int64_t inputs,
                                   std::int64_t outputs) const {
     key.in = a.dtype;
     key.out = out.dtype;
     const auto narrow = static_cast<std::int64_t>(std::min(size_of(key.in), size_of(key.out)));
-    const auto aligned = [](const void* data) {
-      return reinterpret_cast<std::uintptr_t>(data) % kExpertAlignment == 0;
-    };
-    const bool all = aligned(a.data) && aligned(b.data) && aligned(out.data) &&
+    const bool all = is_aligned(a.data) && is_aligned(b.data) && is_aligned(out.data) &&
                      inputs * narrow % kExpertAlignment == 0 &&
                      outputs * narrow % kExpertAlignment == 0;
     key.alignment = all ? static_cast<int>(kExpertAlignment) : static_cast<int>(narrow);
@@ -108,14 +114,8 @@ class ExpertRound {
   /// `each(expert, rows)`: all rows of an expert in this round, from the round's first one.
   template <class Each>
   void for_each_expert(const Each& each) const {
-    for (std::size_t begin = 0; begin < pieces_.size();) {
-      std::size_t end = begin;
-      RowRange rows{pieces_[begin].first - range_.first, 0};
-      for (; end < pieces_.size() && pieces_[end].expert == pieces_[begin].expert; ++end) {
-        rows.count += pieces_[end].count;
-      }
-      each(pieces_[begin].expert, rows);
-      begin = end;
+    for (const ExpertRun& run : expert_runs(pieces_)) {
+      each(run.expert, RowRange{run.rows.first - range_.first, run.rows.count});
     }
   }
 

@@ -11,10 +11,18 @@ namespace {
 
 // Into the buffer `rows`.
 template <class Args>
-Tensor gather(Stream& stream, const ExpertRound& round, const Args& args, const ConstTensor& x) {
+Tensor gather(Stream& stream, const ExpertRound& round, const Args& args, const ConstTensor& x,
+              const ConstTensor& weights = {}) {
   const Tensor rows = round.of(args.workspace.rows, args.shape.width);
-  gather_rows(stream, args.shape, args.workspace.order, round.range(), x, rows);
+  gather_rows(stream, args.shape, args.workspace.order, round.range(),
+              {args.shape, args.workspace.order, weights}, x, rows);
   return rows;
+}
+// What experts read.
+template <class Args>
+Tensor gather_inputs(Stream& stream, const ExpertRound& round, const Args& args) {
+  return gather(stream, round, args, args.x,
+                args.shape.weighs_input ? args.weights : ConstTensor());
 }
 
 template <class Args, class Each>
@@ -32,9 +40,25 @@ template <class Args>
 void activate(Stream& stream, const ExpertRound& round, const Args& args) {
   const ExpertsShape& shape = args.shape;
   const Tensor up = round.of(args.workspace.up, shape.up_width());
-  round.multiply(gather(stream, round, args, args.x), args.up, shape.width, shape.up_width(), up);
+  round.multiply(gather_inputs(stream, round, args), args.up, args.biases.up, shape.width,
+                 shape.up_width(), up);
   activation_forward(stream,
                      {round.activation(), up, round.of(args.workspace.activated, shape.ffn_width)});
+}
+
+// From the gradient of the up product and that of the results, before other rows take its place.
+void add_bias_gradients(Stream& stream, const ExpertRound& round, const ExpertsBackward& args,
+                        const WeightsOfRows& weights, const Tensor& dy) {
+  const ExpertsShape& shape = args.shape;
+  const std::int64_t U = shape.up_width();
+  if (args.d_biases.up) {
+    add_bias_gradient(stream, round.pieces(), round.range(), {shape},
+                      round.of(args.workspace.up, U), U, args.adds_up, args.d_biases.up);
+  }
+  if (args.d_biases.down) {
+    add_bias_gradient(stream, round.pieces(), round.range(), weights, dy, shape.width,
+                      args.adds_down, args.d_biases.down);
+  }
 }
 
 // Gradients of experts that no row reaches.
@@ -69,8 +93,10 @@ void experts_forward(Stream& stream, const ExpertsForward& args) {
   for_each_round(stream, args, [&](const ExpertRound& round) {
     activate(stream, round, args);
     const Tensor out = round.of(buffers.rows, shape.width);
-    round.multiply(buffers.activated, args.down, shape.ffn_width, shape.width, out);
-    combine_rows(stream, shape, buffers.order, round.range(), out, args.weights, buffers.sums);
+    round.multiply(buffers.activated, args.down, args.biases.down, shape.ffn_width, shape.width,
+                   out);
+    combine_rows(stream, shape, buffers.order, round.range(), out,
+                 shape.weighs_input ? ConstTensor() : args.weights, buffers.sums);
   });
   finish_sums(stream, buffers.sums, {}, args.shared, args.y);
 }
@@ -84,27 +110,43 @@ void experts_backward(Stream& stream, const ExpertsBackward& args) {
   if (args.d_sum) fill_zero(stream, args.d_sum);
   clear_gradients(stream, args.d_up, U * D, args.adds_up, args.rows);
   clear_gradients(stream, args.d_down, D * F, args.adds_down, args.rows);
+  clear_gradients(stream, args.d_biases.up, U, args.adds_up, args.rows);
+  clear_gradients(stream, args.d_biases.down, D, args.adds_down, args.rows);
+  const WeightsOfRows weights{shape, buffers.order, args.weights};
   for_each_round(stream, args, [&](const ExpertRound& round) {
     const Tensor up = round.of(buffers.up, U), activated = round.of(buffers.activated, F);
     const Tensor d_activated = round.of(buffers.d_activated, F);
     activate(stream, round, args);
     const Tensor dy = gather(stream, round, args, args.dy);
     round.multiply_back(dy, args.down, D, F, d_activated);
-    weigh_rows(stream, {.shape = shape,
-                        .order = buffers.order,
-                        .range = round.range(),
-                        .weights = args.weights,
-                        .d_weights = args.d_weights,
-                        .activated = activated,
-                        .d_activated = d_activated});
+    if (!shape.weighs_input) {
+      weigh_rows(stream, {.shape = shape,
+                          .order = buffers.order,
+                          .range = round.range(),
+                          .weights = args.weights,
+                          .d_weights = args.d_weights,
+                          .activated = activated,
+                          .d_activated = d_activated});
+    }
+    if (args.biases.down) {
+      add_second_bias(stream, round.pieces(), round.range(), weights, dy, args.biases.down,
+                      args.d_weights);
+    }
     activation_backward(stream, {round.activation(), up, d_activated, up});
     if (args.d_down) round.add_gradient(activated, dy, F, D, args.adds_down, args.d_down);
+    add_bias_gradients(stream, round, args, weights, dy);
     if (args.d_up)
-      round.add_gradient(gather(stream, round, args, args.x), up, D, U, args.adds_up, args.d_up);
-    if (!args.d_sum) return;
+      round.add_gradient(gather_inputs(stream, round, args), up, D, U, args.adds_up, args.d_up);
+    if (!args.d_sum && !shape.weighs_input) return;
     const Tensor d_rows = round.of(buffers.rows, D);
     round.multiply_back(up, args.up, U, D, d_rows);
-    combine_rows(stream, shape, buffers.order, round.range(), d_rows, {}, args.d_sum);
+    if (shape.weighs_input) {
+      gradients_of_input_weights(stream, shape, buffers.order, round.range(), d_rows, args.x, false,
+                                 args.d_weights);
+    }
+    if (!args.d_sum) return;
+    combine_rows(stream, shape, buffers.order, round.range(), d_rows,
+                 shape.weighs_input ? args.weights : ConstTensor(), args.d_sum);
   });
 }
 

@@ -9,6 +9,7 @@
 #include "kernels/expert_rows.h"
 #include "kernels/experts.h"
 #include "kernels/kv_cache.h"
+#include "kernels/latent_heads.h"
 #include "kernels/linear.h"
 #include "kernels/nf4.h"
 #include "kernels/norm.h"
@@ -68,6 +69,8 @@ void qk_norm_backward(Stream& stream, const QkNormBackward& args);
 /// `frequencies`: of the pairs of a head.
 void rotary_table(Stream& stream, const Tensor& table, std::int64_t positions,
                   const std::vector<double>& frequencies, double factor);
+void query_growth_table(Stream& stream, const Tensor& table, std::int64_t head_width,
+                        const RotaryFrequencies& growth);
 void rotary(Stream& stream, const Rotary& args);
 
 /// A token outside the vocabulary traps; the data reader has checked tokens before.
@@ -84,10 +87,20 @@ void attention_forward(Stream& stream, const AttentionForward& args);
 /// attention_maxima.cu: only AttentionForward::maxima, in f32 whichever form computes the rest.
 void attention_maxima(Stream& stream, const AttentionForward& args);
 void attention_backward(Stream& stream, const AttentionBackward& args);
+void join_attention_sinks(Stream& stream, const AttentionJoinSinks& args);
+void attention_sinks_gradient(Stream& stream, const AttentionSinksGradient& args);
+/// The CPU's bits.
+void join_latent_heads(Stream& stream, const LatentHeads& shape, const ConstTensor& query,
+                       const ConstTensor& keys_values, const ConstTensor& rotated_key,
+                       const Tensor& qkv);
+void split_latent_heads(Stream& stream, const LatentHeads& shape, const ConstTensor& d_qkv,
+                        const Tensor& d_query, const Tensor& d_keys_values,
+                        const Tensor& d_rotated_key);
 void cached_attention(Stream& stream, const CachedAttention& args);
 
 /// The CPU's bits.
 void router_forward(Stream& stream, const RouterForward& args);
+void router_losses(Stream& stream, const RouterLosses& args);
 void router_totals(Stream& stream, const RouterTotals& args);
 void router_correction(Stream& stream, const RouterCorrection& args);
 void router_backward(Stream& stream, const RouterBackward& args);
@@ -108,6 +121,7 @@ void expert_rows_gradients(Stream& stream, const ExpertRowsGradients& args);
 /// Waits.
 void expert_rank_counts(Stream& stream, const ExpertRankCounts& args);
 /// The CPU's bits, and so have those below.
+void expert_input_weights(Stream& stream, const ExpertInputWeights& args);
 void experts_input_gradient(Stream& stream, const ExpertsInputGradient& args);
 void gate_logits(Stream& stream, const GateLogits& args);
 void gate_forward(Stream& stream, const GateForward& args);

@@ -59,7 +59,8 @@ __device__ float warp_sum(float value) {
 }
 
 template <int kChunks, class T>
-__global__ void __launch_bounds__(kThreads) attend(const Cached a, const T* qkv, T* out) {
+__global__ void __launch_bounds__(kThreads)
+    attend(const Cached a, const T* qkv, const T* sinks, T* out) {
   __shared__ float shares[kWarps][32 * kChunks], most_of[kWarps], sum_of[kWarps];
   const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
   const std::int64_t t = blockIdx.x / a.H, h = blockIdx.x % a.H, g = h / (a.H / a.G);
@@ -106,6 +107,10 @@ __global__ void __launch_bounds__(kThreads) attend(const Cached a, const T* qkv,
     factor[w] = sum_of[w] == 0.0f ? 0.0f : fast_exp(most_of[w] - largest);
     total = fmaf(sum_of[w], factor[w], total);
   }
+  if (sinks != nullptr) {
+    float lse = largest + device_common::fast_log(total);
+    total /= device_common::join_sink(device_common::widen(sinks[h]), lse);
+  }
   for (std::int64_t c = threadIdx.x; c < a.K; c += kThreads) {
     float result = 0.0f;
     for (int w = 0; w < kWarps; ++w) result = fmaf(shares[w][c], factor[w], result);
@@ -124,8 +129,8 @@ void cached_attention(Stream& stream, const CachedAttention& args) {
         a, qkv, numel);
     check_launch("cached_attention (keep)");
     device_common::dispatch_head_width<32>(a.K, [&]<int kChunks>() {
-      attend<kChunks>
-          <<<grid_of(args.count * a.H), kThreads, 0, handle_of(stream)>>>(a, qkv, args.out.as<T>());
+      attend<kChunks><<<grid_of(args.count * a.H), kThreads, 0, handle_of(stream)>>>(
+          a, qkv, args.sinks.as<T>(), args.out.as<T>());
     });
   });
   check_launch("cached_attention");

@@ -77,14 +77,22 @@ struct Arguments {
     float whole_width;
     std::int64_t sum;  // its place in a [2, T]
   };
+  // Norms without weights have none.
+  __device__ float factor(const T* weight, std::int64_t d) const {
+    return weight == nullptr ? 1.0f : widen(weight[d]) + weight_offset;
+  }
+  __device__ const T* weight_of(std::int64_t row) const {
+    if (query_weight == nullptr) return nullptr;
+    return rows.is_query(row) ? query_weight + row * rows.own_weights
+                              : key_weight + (row - rows.query_heads) * rows.own_weights;
+  }
   /// Row number `number` of all tokens' rows.
   __device__ Row row(std::int64_t number) const {
     const std::int64_t token = number / rows.of_a_token(), row = number % rows.of_a_token();
     const std::int64_t at = rows.at(row);
     return {qkv + token * rows.packed + at,
             raw + token * rows.raw + at,
-            rows.is_query(row) ? query_weight + row * rows.own_weights
-                               : key_weight + (row - rows.query_heads) * rows.own_weights,
+            weight_of(row),
             rows.width_of(row),
             rows.whole_width_of(row),
             row * rows.tokens + token};
@@ -125,7 +133,7 @@ __global__ void __launch_bounds__(kMostThreads) forward_row(const Arguments<T> a
     a.rstd[blockIdx.x] = rstd;
   }
   for (std::int64_t d = threadIdx.x; d < width; d += blockDim.x) {
-    x[d] = narrow<T>((widen(x[d]) - mean) * rstd * (widen(weight[d]) + a.weight_offset));
+    x[d] = narrow<T>((widen(x[d]) - mean) * rstd * a.factor(weight, d));
   }
 }
 
@@ -160,7 +168,7 @@ __global__ void __launch_bounds__(kMostThreads) backward_row(const Arguments<T> 
   const std::int64_t plane = at / a.rows.tokens * a.rows.tokens + at;
   if (kPass == Pass::kSums || !a.rows.are_cut()) {
     for (std::int64_t d = threadIdx.x; d < width; d += blockDim.x) {
-      const float g = widen(dy[d]) * (widen(weight[d]) + a.weight_offset);
+      const float g = widen(dy[d]) * a.factor(weight, d);
       sum_g += g;
       sum_g_xhat += g * ((widen(raw[d]) - mean) * rstd);
     }
@@ -176,7 +184,7 @@ __global__ void __launch_bounds__(kMostThreads) backward_row(const Arguments<T> 
   } else {
     const float mean_g = a.centred ? sum_g / count : 0.0f, mean_g_xhat = sum_g_xhat / count;
     for (std::int64_t d = threadIdx.x; d < width; d += blockDim.x) {
-      const float g = widen(dy[d]) * (widen(weight[d]) + a.weight_offset);
+      const float g = widen(dy[d]) * a.factor(weight, d);
       const float xhat = (widen(raw[d]) - mean) * rstd;
       dy[d] = narrow<T>(rstd * (g - mean_g - xhat * mean_g_xhat));
     }
@@ -299,14 +307,17 @@ void qk_norm_backward(Stream& stream, const QkNormBackward& args) {
   auto* partial = static_cast<float*>(args.workspace.data);
   dispatch_float(args.dqkv.dtype, [&]<class T>(T) {
     const Arguments<T> a = arguments_of<T>(args);
-    // Before the rows' gradients take the place of what the sums read.
-    const dim3 grid(grid_of(device_common::ceil_div(weights, kColumnThreads)), grid_of(blocks));
-    weight_sums<<<grid, kColumnThreads, 0, handle_of(stream)>>>(a, query_weights, weights, partial);
-    check_launch("qk_norm_backward (blocks)");
+    if (!shape.weightless) {  // before the rows' gradients take the place of what the sums read
+      const dim3 grid(grid_of(device_common::ceil_div(weights, kColumnThreads)), grid_of(blocks));
+      weight_sums<<<grid, kColumnThreads, 0, handle_of(stream)>>>(a, query_weights, weights,
+                                                                  partial);
+      check_launch("qk_norm_backward (blocks)");
+    }
     backward_row<Pass::kGradient>
         <<<grid_over_rows(shape), threads_of(a), 0, handle_of(stream)>>>(a);
   });
   check_launch("qk_norm_backward");
+  if (shape.weightless) return;
   const char* what = "qk_norm_backward (weights)";
   add_row_blocks(stream, what, {partial, blocks, weights}, false, args.d_query_weight);
   add_row_blocks(stream, what, {partial + query_weights, blocks, weights}, false,

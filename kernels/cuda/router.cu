@@ -43,6 +43,7 @@ struct Routes {
   const float *logits, *bias;
   const std::int32_t *starts, *lengths;
   std::int64_t documents;
+  RowPart part;
   std::int32_t* chosen;
   float* weights;
 };
@@ -52,7 +53,8 @@ __device__ bool route(const RouterShape& shape, const Routes& routes, std::int64
                       const Apart& value) {
   std::int32_t* chosen = routes.chosen + t * shape.per_token;
   float* weights = routes.weights + t * shape.per_token;
-  if (rules::is_padding(routes.starts, routes.lengths, routes.documents, t)) {
+  const std::int64_t token = routes.part.token_of(t, shape.positions);
+  if (rules::is_padding(routes.starts, routes.lengths, routes.documents, token)) {
     for (int j = 0; j < shape.per_token; ++j) {
       chosen[j] = -1;
       weights[j] = 0.0f;
@@ -63,6 +65,8 @@ __device__ bool route(const RouterShape& shape, const Routes& routes, std::int64
   return true;
 }
 
+// Without kDecides, experts are chosen already.
+template <bool kDecides>
 __global__ void __launch_bounds__(kWarp)
     route_chunk(const RouterShape shape, const Routes routes, const ChunkSums out) {
   extern __shared__ float scratch[];
@@ -72,7 +76,13 @@ __global__ void __launch_bounds__(kWarp)
   const std::int64_t E = shape.experts;
   const Chunk chunk(shape);
   const std::int64_t t = chunk.first + lane;
-  routed[lane] = lane < chunk.count && route(shape, routes, t, Apart{scratch + lane}) ? 1 : 0;
+  bool goes = lane < chunk.count;
+  if (kDecides) {
+    goes = goes && route(shape, routes, t, Apart{scratch + lane});
+  } else {
+    goes = goes && routes.chosen[t * shape.per_token] >= 0;
+  }
+  routed[lane] = goes ? 1 : 0;
   if (routed[lane] != 0) {
     const float* logits = routes.logits + t * E;
     if (shape.balance > 0.0f) {
@@ -111,9 +121,11 @@ __global__ void __launch_bounds__(kWarp)
 
 struct Finish {
   ChunkSums in;
+  const std::int32_t* of_ranks;  // [ranks, B, E]: what to add up instead of the chunks' counts
+  std::int64_t ranks;
   const std::int32_t* previous;  // null: the group's own counts
   std::int32_t* counts;
-  float* balance;
+  float* balance;  // null: counts alone
   std::int64_t groups;
 };
 
@@ -136,7 +148,10 @@ __global__ void __launch_bounds__(device_common::kThreads)
 #pragma unroll 8
       for (std::int64_t chunk = b * chunks; chunk < (b + 1) * chunks; ++chunk) {
         own_sum += finish.in.sums[chunk * (E + 1) + e];
-        if (e < E) own_count += finish.in.counts[chunk * E + e];
+        if (e < E && finish.ranks == 0) own_count += finish.in.counts[chunk * E + e];
+      }
+      for (std::int64_t rank = 0; e < E && rank < finish.ranks; ++rank) {
+        own_count += finish.of_ranks[(rank * shape.sequences + b) * E + e];
       }
       sum += own_sum;
       count += own_count;
@@ -147,7 +162,7 @@ __global__ void __launch_bounds__(device_common::kThreads)
     choices += count;
   }
   const std::int64_t tokens = block_sum(choices, scratch) / shape.per_token;
-  if (threadIdx.x != 0) return;
+  if (threadIdx.x != 0 || finish.balance == nullptr) return;
   const std::int32_t* counted = finish.previous != nullptr ? finish.previous : group_counts;
   const std::int64_t of = finish.previous != nullptr ? finish.previous[E] : tokens;
   float* balance = finish.balance + group * (E + 2);
@@ -260,17 +275,32 @@ unsigned chunks_of(const RouterShape& shape) {
   return grid_of(shape.sequences * rules::chunks_of(shape));
 }
 
+ChunkSums sums_in(const Tensor& workspace, const RouterShape& shape) {
+  auto* sums = static_cast<double*>(workspace.data);
+  const auto chunks = static_cast<std::int64_t>(chunks_of(shape));
+  return {sums, reinterpret_cast<std::int32_t*>(sums + chunks * (shape.experts + 1))};
+}
+
+template <class Args>
+const std::int32_t* counted_before(const Args& args) {
+  return args.shape.scope == BalanceScope::kPreviousStep
+             ? args.previous_counts.template as<std::int32_t>()
+             : nullptr;
+}
+
+void finish_groups(Stream& stream, const RouterShape& shape, const Finish& finish) {
+  finish_balance_groups<<<grid_of(shape.balance_groups()), device_common::kThreads, 0,
+                          handle_of(stream)>>>(shape, finish);
+  check_launch("router (sums)");
+}
+
 }  // namespace
 
 void router_forward(Stream& stream, const RouterForward& args) {
   const RouterShape& shape = args.shape;
-  const unsigned chunks = chunks_of(shape);
-  auto* sums = static_cast<double*>(args.workspace.data);
-  const ChunkSums between{sums,
-                          reinterpret_cast<std::int32_t*>(sums + static_cast<std::int64_t>(chunks) *
-                                                                     (shape.experts + 1))};
+  const ChunkSums between = sums_in(args.workspace, shape);
   const auto shared = static_cast<std::size_t>(rules::scratch_numel(shape) * kWarp) * sizeof(float);
-  check_cuda(cudaFuncSetAttribute(route_chunk, cudaFuncAttributeMaxDynamicSharedMemorySize,
+  check_cuda(cudaFuncSetAttribute(route_chunk<true>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                   static_cast<int>(shared)),
              "cudaFuncSetAttribute");
   const Routes routes{args.logits.as<float>(),
@@ -278,17 +308,28 @@ void router_forward(Stream& stream, const RouterForward& args) {
                       args.documents.starts.as<std::int32_t>(),
                       args.documents.lengths.as<std::int32_t>(),
                       args.documents.count(),
+                      args.part,
                       args.chosen.as<std::int32_t>(),
                       args.weights.as<float>()};
-  route_chunk<<<chunks, kWarp, shared, handle_of(stream)>>>(shape, routes, between);
+  route_chunk<true><<<chunks_of(shape), kWarp, shared, handle_of(stream)>>>(shape, routes, between);
   check_launch("router_forward");
-  const bool counted_before = shape.scope == BalanceScope::kPreviousStep;
-  const Finish finish{between, counted_before ? args.previous_counts.as<std::int32_t>() : nullptr,
-                      args.counts.as<std::int32_t>(), args.balance.as<float>(),
-                      shape.balance_groups()};
-  finish_balance_groups<<<grid_of(shape.balance_groups()), device_common::kThreads, 0,
-                          handle_of(stream)>>>(shape, finish);
-  check_launch("router_forward (sums)");
+  finish_groups(stream, shape,
+                {between, nullptr, 0, counted_before(args), args.counts.as<std::int32_t>(),
+                 args.balance.as<float>(), shape.balance_groups()});
+}
+
+void router_losses(Stream& stream, const RouterLosses& args) {
+  const RouterShape& shape = args.shape;
+  const ChunkSums between = sums_in(args.workspace, shape);
+  Routes routes{};
+  routes.logits = args.logits.as<float>();
+  routes.chosen = const_cast<std::int32_t*>(args.chosen.as<std::int32_t>());  // and not written
+  route_chunk<false><<<chunks_of(shape), kWarp, 0, handle_of(stream)>>>(shape, routes, between);
+  check_launch("router_losses");
+  finish_groups(stream, shape,
+                {between, args.rank_counts.as<std::int32_t>(),
+                 args.rank_counts.numel / args.counts.numel, counted_before(args),
+                 args.counts.as<std::int32_t>(), args.balance.as<float>(), shape.balance_groups()});
 }
 
 void router_totals(Stream& stream, const RouterTotals& args) {

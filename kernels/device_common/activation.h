@@ -53,6 +53,10 @@ SHERD_HOST_DEVICE inline float normal_tail(float x) {
 struct Slope {
   float value, slope;
 };
+/// The gradients of a gated pair.
+struct GatedSlopes {
+  float gate, up;
+};
 
 struct Gelu {
   SHERD_HOST_DEVICE static float value(float x) { return gelu(x); }
@@ -86,7 +90,36 @@ struct Silu {
   }
 };
 
-/// A is one of the above.
+/// A gated activation: g is the gate, u what it multiplies, d the gradient of the result.
+template <class A>
+struct Gated {
+  SHERD_HOST_DEVICE static float value(float g, float u) { return A::value(g) * u; }
+  SHERD_HOST_DEVICE static GatedSlopes gradients(float g, float u, float d) {
+    const Slope a = A::both(g);
+    return {d * u * a.slope, d * a.value};
+  }
+};
+
+struct ClampedSwiGlu {
+  SHERD_HOST_DEVICE static float value(float g, float u) {
+    const float bounded = bounded_gate(g);
+    return bounded * fast_sigmoid(1.702f * bounded) * (bounded_up(u) + 1.0f);
+  }
+  SHERD_HOST_DEVICE static GatedSlopes gradients(float g, float u, float d) {
+    const float bounded = bounded_gate(g), up = bounded_up(u);
+    const Gate s = gate(1.702f * bounded);
+    const float slope = fmaf(1.702f * bounded, s.slope, s.value);
+    return {g > 7.0f ? 0.0f : d * (up + 1.0f) * slope, up == u ? d * bounded * s.value : 0.0f};
+  }
+
+ private:
+  SHERD_HOST_DEVICE static float bounded_gate(float g) { return g > 7.0f ? 7.0f : g; }
+  SHERD_HOST_DEVICE static float bounded_up(float u) {
+    return u > 7.0f ? 7.0f : u < -7.0f ? -7.0f : u;
+  }
+};
+
+/// A is one of the plain forms above.
 template <class A, class T>
 struct PlainForward {
   const T* x;
@@ -116,7 +149,7 @@ struct PlainBackward {
   }
 };
 
-/// Applied to y's T * F elements; a pack lies in one row, because F is a multiple of N.
+/// A is a gated form. Applied to y's T * F elements; a pack lies in one row, because F is a multiple of N.
 template <class A, class T>
 struct GatedForward {
   const T* x;
@@ -129,7 +162,7 @@ struct GatedForward {
     float g[N], u[N];
     load_wide<N>(x + at, g);
     load_wide<N>(x + at + width, u);
-    for (int i = 0; i < N; ++i) g[i] = A::value(g[i]) * u[i];
+    for (int i = 0; i < N; ++i) g[i] = A::value(g[i], u[i]);
     store_narrow<N>(y + first, g);
   }
 };
@@ -148,9 +181,9 @@ struct GatedBackward {
     load_wide<N>(x + at + width, u);
     load_wide<N>(dy + first, d);
     for (int i = 0; i < N; ++i) {
-      const Slope a = A::both(g[i]);
-      g[i] = d[i] * u[i] * a.slope;
-      u[i] = d[i] * a.value;
+      const GatedSlopes slopes = A::gradients(g[i], u[i], d[i]);
+      g[i] = slopes.gate;
+      u[i] = slopes.up;
     }
     store_narrow<N>(dx + at, g);
     store_narrow<N>(dx + at + width, u);

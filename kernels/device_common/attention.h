@@ -20,7 +20,11 @@ namespace sherd::kernels::device_common {
 /// them, or all those up to its own position.
 enum class AttentionForm { kOwn, kCudnn };
 
-inline constexpr std::int64_t kWidestOwnHead = 256;
+/// The columns of values that cuDNN computes: a multiple of 8, as it wants. Those that it computes
+/// in vain are zeros.
+inline std::int64_t cudnn_value_width(const AttentionShape& shape) {
+  return std::min(shape.head_width, (shape.values_width() + 7) / 8 * 8);
+}
 
 /// For a block: whether some query doesn't see a key before its own position.
 inline bool window_cuts(const AttentionShape& shape) {
@@ -105,9 +109,17 @@ template <int kLanes, class Function>
 void dispatch_head_width(std::int64_t width, const Function& function) {
   if (width <= 64) return function.template operator()<64 / kLanes>();
   if (width <= 128) return function.template operator()<128 / kLanes>();
-  if (width <= kWidestOwnHead) return function.template operator()<256 / kLanes>();
+  if (width <= kWidestGpuHead) return function.template operator()<256 / kLanes>();
   throw UsageError("attention heads of width {} aren't computed on GPUs; the widest is {}", width,
-                   kWidestOwnHead);
+                   kWidestGpuHead);
+}
+
+/// Lets a sink join a row's softmax: changes lse, and returns the factor of the row's result. The
+/// CPU's bits (kernels/cpu/attention/attention_strip.h).
+SHERD_HOST_DEVICE inline float join_sink(float sink, float& lse) {
+  const float without = lse, most = sink > without ? sink : without;
+  lse = most + fast_log(fast_exp(without - most) + fast_exp(sink - most));
+  return fast_exp(without - lse);
 }
 
 /// Merges a query's results over two sets of keys (kernels/attention.h). lse over no keys is

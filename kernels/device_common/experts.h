@@ -16,6 +16,27 @@ SHERD_HOST_DEVICE inline ChoiceRun run_of(std::int64_t choices, int thread, int 
   return {first < last ? first : last, last};
 }
 
+/// Of rows that are sorted by expert: the choice that each belongs to.
+struct ChoiceOfRow {
+  const std::int32_t *token, *row;  ///< of experts_order_numel; null: a row's number is its own
+  std::int64_t first;               ///< of the round
+  int per_token;
+
+  SHERD_HOST_DEVICE std::int64_t operator()(std::int64_t of_round) const {
+    const std::int64_t own = first + of_round;
+    if (token == nullptr) return own;
+    std::int64_t choice = token[own] * static_cast<std::int64_t>(per_token);
+    while (row[choice] != own) ++choice;
+    return choice;
+  }
+};
+
+/// Runs of experts that one launch of biases' kernels takes, and their number for all.
+inline constexpr int kRunsOfALaunch = 64;
+inline constexpr std::int64_t launches_of_runs(std::int64_t runs) {
+  return ceil_div(runs, kRunsOfALaunch);
+}
+
 /// out[r] = x[token[r]], for rows of `width` elements. T: anything of an element's size, or of 16
 /// bytes.
 template <class T>
@@ -29,6 +50,25 @@ struct GatherRows {
   SHERD_HOST_DEVICE void apply(std::int64_t first) const {
     for (std::int64_t i = first; i < first + N; ++i) {
       out[i] = x[token[i / width] * width + i % width];
+    }
+  }
+};
+
+/// out[r] = weight of row r times x[token[r]], rounded once.
+template <class T>
+struct GatherWeighedRows {
+  const T* x;
+  const std::int32_t* token;
+  ChoiceOfRow choice_of;
+  const float* weights;
+  std::int64_t width;
+  T* out;
+
+  template <int N>
+  SHERD_HOST_DEVICE void apply(std::int64_t first) const {
+    for (std::int64_t i = first; i < first + N; ++i) {
+      const std::int64_t row = i / width;
+      out[i] = narrow<T>(weights[choice_of(row)] * widen(x[token[row] * width + i % width]));
     }
   }
 };

@@ -54,6 +54,8 @@ void check_shape(const AttentionShape& shape) {
   SHERD_CHECK(shape.scale >= 0.0f && shape.window >= 0 && shape.softcap >= 0.0f,
               "attention: scale {}, window {}, soft cap {}", shape.scale, shape.window,
               shape.softcap);
+  SHERD_CHECK(shape.value_width >= 0 && shape.value_width <= shape.head_width,
+              "attention: values of width {} in heads of {}", shape.value_width, shape.head_width);
 }
 
 void check_documents(const AttentionShape& shape, const Documents& documents) {
@@ -72,6 +74,13 @@ void check_keys_values(const AttentionShape& shape, const ConstTensor& keys_valu
   if (!keys_values) return;
   check_tensor("attention: keys and values", keys_values, dtype,
                shape.key_tokens() * 2 * shape.kv_heads * shape.head_width);
+}
+
+void check_whole_heads(const AttentionShape& shape) {
+  check_shape(shape);
+  SHERD_CHECK(!shape.block && shape.values_width() == shape.head_width,
+              "attention: sinks of a block, or of values of width {} in heads of {}",
+              shape.values_width(), shape.head_width);
 }
 
 // A model whose sums are canonical is refused on a GPU before.
@@ -98,7 +107,7 @@ void attention_forward(Stream& stream, const AttentionForward& args) {
   }
   if (args.sinks) {
     check_tensor("attention: sinks", args.sinks, dtype, shape.query_heads);
-    SHERD_CHECK(!is_cuda(stream) && !shape.block, "attention: sinks of a block, or on a GPU");
+    SHERD_CHECK(!shape.block, "attention: sinks of a block");
   }
   if (is_cuda(stream)) {
     check_on_gpu(shape);
@@ -140,16 +149,32 @@ void attention_backward(Stream& stream, const AttentionBackward& args) {
              [&stream, args] { cpu::attention_backward(stream.team(), args); });
 }
 
+void join_attention_sinks(Stream& stream, const AttentionJoinSinks& args) {
+  const AttentionShape& shape = args.shape;
+  const std::int64_t rows = shape.query_tokens() * shape.query_heads;
+  check_whole_heads(shape);
+  check_tensor("sinks: sinks", args.sinks, args.sinks.dtype, shape.query_heads);
+  check_tensor("sinks: out", args.out, args.out.dtype, rows * shape.head_width);
+  check_tensor("sinks: lse", args.lse, DType::kF32, rows);
+  if (is_cuda(stream)) {
+    return on_gpu(stream, cuda::join_attention_sinks, launches::join_attention_sinks, args);
+  }
+  stream.run("join_attention_sinks",
+             [&stream, args] { cpu::join_attention_sinks(stream.team(), args); });
+}
+
 void attention_sinks_gradient(Stream& stream, const AttentionSinksGradient& args) {
   const AttentionShape& shape = args.shape;
   const std::int64_t rows = shape.query_tokens() * shape.query_heads;
-  check_shape(shape);
-  SHERD_CHECK(!is_cuda(stream) && !shape.block, "attention: sinks of a block, or on a GPU");
+  check_whole_heads(shape);
   check_tensor("sinks: out", args.out, args.out.dtype, rows * shape.head_width);
   check_tensor("sinks: dout", args.dout, args.out.dtype, rows * shape.head_width);
   check_tensor("sinks: lse", args.lse, DType::kF32, rows);
   check_tensor("sinks: sinks", args.sinks, args.out.dtype, shape.query_heads);
   check_tensor("sinks: d_sinks", args.d_sinks, args.d_sinks.dtype, shape.query_heads);
+  if (is_cuda(stream)) {
+    return on_gpu(stream, cuda::attention_sinks_gradient, launches::attention_sinks_gradient, args);
+  }
   stream.run("attention_sinks_gradient",
              [&stream, args] { cpu::attention_sinks_gradient(stream.team(), args); });
 }

@@ -19,11 +19,10 @@ void check_choices(const ExpertChoices& args) {
   check_tensor("experts: numbers of rows", args.to, DType::kF32, choices);
 }
 
-void check_biases(const Stream& stream, const ExpertsShape& shape, const ExpertBiases& biases,
+void check_biases(const ExpertsShape& shape, const ExpertBiases& biases,
                   const ExpertsWorkspace& workspace) {
   if (!biases) return;
-  SHERD_CHECK(!is_cuda(stream) && !shape.weighs_input,
-              "biases of experts on a GPU, or with weighed inputs");
+  SHERD_CHECK(!shape.weighs_input, "biases of experts with weighed inputs");
   check_tensor("experts: up bias", biases.up, workspace.up.dtype, shape.experts * shape.up_width());
   if (!biases.down) return;
   check_tensor("experts: down bias", biases.down, workspace.up.dtype, shape.experts * shape.width);
@@ -34,7 +33,7 @@ template <class Args>
 void check_round(const Stream& stream, const Args& args, bool with_gradients = false) {
   const ExpertsShape& shape = args.shape;
   SHERD_CHECK(!is_cuda(stream) || !args.adapters, "experts on a GPU with adapters");
-  if constexpr (requires { args.biases; }) check_biases(stream, shape, args.biases, args.workspace);
+  if constexpr (requires { args.biases; }) check_biases(shape, args.biases, args.workspace);
   const std::int64_t C = shape.buffer_rows;
   for (const ExpertPiece& piece : args.pieces) {
     SHERD_CHECK(piece.expert >= 0 && piece.expert < shape.experts && piece.first >= 0 &&
@@ -101,7 +100,6 @@ void expert_pack(Stream& stream, const ExpertPack& args) {
   check_tensor("experts: home rows", args.out, args.x.dtype,
                args.shape.tokens * args.shape.per_token * args.shape.width);
   if (args.weights) {
-    SHERD_CHECK(!is_cuda(stream), "weighed inputs of experts on a GPU");
     check_tensor("experts: weights", args.weights, DType::kF32,
                  args.shape.tokens * args.shape.per_token);
   }
@@ -112,10 +110,12 @@ void expert_pack(Stream& stream, const ExpertPack& args) {
 void expert_input_weights(Stream& stream, const ExpertInputWeights& args) {
   const std::int64_t choices = args.shape.tokens * args.shape.per_token;
   check_order(args.shape, args.order);
-  SHERD_CHECK(!is_cuda(stream), "weighed inputs of experts on a GPU");
   check_tensor("experts: x", args.x, args.x.dtype, args.shape.tokens * args.shape.width);
   check_tensor("experts: home rows", args.rows, args.x.dtype, choices * args.shape.width);
   check_tensor("experts: d_weights", args.d_weights, DType::kF32, choices);
+  if (is_cuda(stream)) {
+    return on_gpu(stream, cuda::expert_input_weights, launches::expert_input_weights, args);
+  }
   stream.run("expert_input_weights",
              [=, &stream] { cpu::expert_input_weights(stream.team(), args); });
 }

@@ -1,6 +1,7 @@
 #include "kernels/experts.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "kernels/check_tensor.h"
 #include "kernels/cpu/experts/experts.h"
@@ -24,15 +25,17 @@ void check_workspace(const ExpertsShape& shape, const ExpertsWorkspace& buffers,
 template <class Args>
 void check_operands(const Stream& stream, const Args& args) {
   const ExpertsShape& shape = args.shape;
-  SHERD_CHECK(!is_cuda(stream) || (!args.biases && !args.adapters && !shape.weighs_input &&
-                                   std::ssize(args.rows) == shape.experts),
-              "experts on a GPU with biases, adapters, weighed inputs, or with rows of {} experts",
-              args.rows.size());
+  SHERD_CHECK(!is_cuda(stream) || (!args.adapters && std::ssize(args.rows) == shape.experts),
+              "experts on a GPU with adapters, or with rows of {} experts", args.rows.size());
   SHERD_CHECK(!shape.weighs_input || !args.biases, "weighed inputs of experts with biases");
   const std::int64_t T = shape.tokens, D = shape.width, E = shape.experts, k = shape.per_token;
   check_tensor("experts: x", args.x, args.x.dtype, T * D);
   check_tensor("experts: up", args.up, args.x.dtype, E * shape.up_width() * D);
   check_tensor("experts: down", args.down, args.x.dtype, E * D * shape.ffn_width);
+  if (args.biases) {
+    check_tensor("experts: up bias", args.biases.up, args.x.dtype, E * shape.up_width());
+  }
+  if (args.biases.down) check_tensor("experts: down bias", args.biases.down, args.x.dtype, E * D);
   check_tensor("experts: chosen", args.chosen, DType::kI32, T * k);
   check_tensor("experts: weights", args.weights, DType::kF32, T * k);
   check_workspace(shape, args.workspace, args.x.dtype);
@@ -116,6 +119,11 @@ void experts_backward(Stream& stream, const ExpertsBackward& args) {
     check_tensor("experts: d_sum", args.d_sum, DType::kF32, shape.tokens * shape.width);
   }
   if (args.d_up) check_tensor("experts: d_up", args.d_up, args.d_up.dtype, args.up.numel);
+  for (const auto& [gradient, width] :
+       {std::pair(args.d_biases.up, shape.up_width()), {args.d_biases.down, shape.width}}) {
+    if (!gradient) continue;
+    check_tensor("experts: d_bias", gradient, gradient.dtype, shape.experts * width);
+  }
   if (args.d_down) check_tensor("experts: d_down", args.d_down, args.d_down.dtype, args.down.numel);
   check_tensor("experts: d_activated", args.workspace.d_activated, args.x.dtype,
                shape.buffer_rows * shape.ffn_width);

@@ -1,6 +1,7 @@
 #include "kernels/kv_cache.h"
 
 #include "core/thread_team.h"
+#include "kernels/check_tensor.h"
 #include "kernels/cpu/attention/kv_cache.h"
 #include "kernels/device.h"
 #include "kernels/launches/on_gpu.h"
@@ -19,7 +20,7 @@ void cached_attention(Stream& stream, const CachedAttention& args) {
               "qkv [{}], out [{}] for {} tokens", args.qkv.numel, args.out.numel, args.count);
   SHERD_CHECK(args.cache.dtype == DType::kF32 && args.cache.numel == kv_cache_numel(shape),
               "a cache of {} elements, {} expected", args.cache.numel, kv_cache_numel(shape));
-  SHERD_CHECK(!args.sinks || !is_cuda(stream), "sinks on a GPU");
+  if (args.sinks) check_tensor("sinks", args.sinks, args.qkv.dtype, shape.query_heads);
   if (is_cuda(stream))
     return on_gpu(stream, cuda::cached_attention, launches::cached_attention, args);
   stream.run("cached_attention", [&stream, args] { cpu::cached_attention(stream.team(), args); });

@@ -43,9 +43,8 @@ void check_weights(const QkNormShape& shape, DType dtype, ConstTensor query, Con
 
 // A model whose sums are canonical is refused there before.
 void check_device(const Stream& stream, const QkNormShape& shape) {
-  SHERD_CHECK(!is_cuda(stream) || (shape.groups == 1 && !shape.token_groups && !shape.weightless),
-              "a norm of queries and keys with sums in {} groups or without weights, on a GPU",
-              shape.groups);
+  SHERD_CHECK(!is_cuda(stream) || (shape.groups == 1 && !shape.token_groups),
+              "a norm of queries and keys with sums in {} groups, on a GPU", shape.groups);
 }
 
 }  // namespace

@@ -29,7 +29,10 @@ void rotary_table(Stream& stream, Tensor table, std::int64_t positions, std::int
               "a table of {} {} for [{}, {}]", table.numel, name_of(table.dtype), positions,
               head_width);
   if (!frequencies.rotates()) {
-    SHERD_CHECK(!is_cuda(stream), "queries that grow with their position, on a GPU");
+    if (is_cuda(stream)) {
+      return on_gpu(stream, cuda::query_growth_table, launches::query_growth_table, table,
+                    head_width, frequencies);
+    }
     return stream.run("query_growth_table", [=, &stream] {
       cpu::query_growth_table(stream.team(), table, positions, head_width, frequencies);
     });
@@ -59,7 +62,6 @@ void rotary(Stream& stream, const Rotary& args) {
       !args.token_positions || args.token_positions.numel == args.sequences * args.positions,
       "{} positions for {} x {} tokens", args.token_positions.numel, args.sequences,
       args.positions);
-  SHERD_CHECK(!args.queries_only || !is_cuda(stream), "queries without their keys, on a GPU");
   if (is_cuda(stream)) return on_gpu(stream, cuda::rotary, launches::rotary, args);
   stream.run("rotary", [=, &stream] { cpu::rotary(stream.team(), args); });
 }

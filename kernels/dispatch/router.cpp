@@ -24,6 +24,12 @@ void check_shape(const Stream& stream, const RouterShape& shape) {
               "{} of {} groups of {} experts", shape.kept_groups, shape.groups, shape.experts);
 }
 
+void check_workspace(Stream& stream, const RouterShape& shape, const Tensor& workspace) {
+  const std::int64_t needed = router_workspace_bytes(shape, compute_device(stream));
+  SHERD_CHECK(workspace.bytes() >= needed, "router: a workspace of {} bytes, not {}",
+              workspace.bytes(), needed);
+}
+
 }  // namespace
 
 void router_forward(Stream& stream, const RouterForward& args) {
@@ -35,17 +41,13 @@ void router_forward(Stream& stream, const RouterForward& args) {
   check_tensor("router: chosen", args.chosen, DType::kI32, T * k);
   check_tensor("router: weights", args.weights, DType::kF32, T * k);
   check_tensor("router: counts", args.counts, DType::kI32, shape.sequences * E);
-  const bool in_parts = args.part.positions > 0 || !args.balance;
-  SHERD_CHECK(!in_parts || !is_cuda(stream), "parts of sequences on a GPU");
   if (args.balance) {
     check_tensor("router: balance", args.balance, DType::kF32, shape.balance_groups() * (E + 2));
   }
   if (shape.scope == BalanceScope::kPreviousStep) {
     check_tensor("router: previous counts", args.previous_counts, DType::kI32, E + 1);
   }
-  const std::int64_t needed = router_workspace_bytes(shape, compute_device(stream));
-  SHERD_CHECK(args.workspace.bytes() >= needed, "router: a workspace of {} bytes, not {}",
-              args.workspace.bytes(), needed);
+  check_workspace(stream, shape, args.workspace);
   if (is_cuda(stream)) return on_gpu(stream, cuda::router_forward, launches::router_forward, args);
   stream.run("router_forward", [=, &stream] { cpu::router_forward(stream.team(), args); });
 }
@@ -53,7 +55,6 @@ void router_forward(Stream& stream, const RouterForward& args) {
 void router_losses(Stream& stream, const RouterLosses& args) {
   const RouterShape& shape = args.shape;
   check_shape(stream, shape);
-  SHERD_CHECK(!is_cuda(stream), "parts of sequences on a GPU");
   const std::int64_t T = shape.tokens(), E = shape.experts, counts = shape.sequences * E;
   check_tensor("router: logits", args.logits, DType::kF32, T * E);
   check_tensor("router: chosen", args.chosen, DType::kI32, T * shape.per_token);
@@ -64,6 +65,8 @@ void router_losses(Stream& stream, const RouterLosses& args) {
   if (shape.scope == BalanceScope::kPreviousStep) {
     check_tensor("router: previous counts", args.previous_counts, DType::kI32, E + 1);
   }
+  check_workspace(stream, shape, args.workspace);
+  if (is_cuda(stream)) return on_gpu(stream, cuda::router_losses, launches::router_losses, args);
   stream.run("router_losses", [=, &stream] { cpu::router_losses(stream.team(), args); });
 }
 

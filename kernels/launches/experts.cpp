@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "kernels/device_common/experts.h"
 #include "kernels/expert_pieces.h"
 #include "kernels/launches/memory.h"
 #include "kernels/router_rules.h"
@@ -32,17 +33,17 @@ class Round {
     const std::int64_t sums = rows_ * shape_.width * kFloat;
     all_.push_back(memory("experts (combine)", bytes(shape_.width) + sums, sums));
   }
-  void activate() const {
+  void activate(const ConstTensor& bias) const {
     gather();
-    multiply(shape_.width, shape_.up_width());
+    multiply(shape_.width, shape_.up_width(), bias);
     add(activation_forward({activation(), tensor(shape_.up_width()), tensor(shape_.ffn_width)}));
   }
-  void multiply(std::int64_t inputs, std::int64_t outputs) const {
+  void multiply(std::int64_t inputs, std::int64_t outputs, const ConstTensor& bias) const {
     for_each_expert([&](std::int64_t rows) {
       add(linear_forward({.shape = {rows, inputs, outputs},
                           .x = part(rows * inputs),
                           .w = part(inputs * outputs),
-                          .bias = {},
+                          .bias = bias ? ConstTensor(bias.data, dtype_, outputs) : ConstTensor(),
                           .y = part(rows * outputs),
                           .workspace = workspace_}));
     });
@@ -68,20 +69,37 @@ class Round {
                                   .workspace = workspace_}));
     }
   }
+  void weigh() const {
+    const std::int64_t both = 2 * bytes(shape_.ffn_width);
+    if (!shape_.weighs_input) all_.push_back(memory("experts (weigh)", both, both));
+  }
+  void weigh_inputs() const {
+    all_.push_back(memory("experts (input weights)", 2 * bytes(shape_.width), rows_ * kFloat));
+  }
+  void add_second_bias() const {
+    const std::int64_t runs = std::ssize(expert_runs(pieces_)), numbers = rows_ * kFloat;
+    for_runs("experts (second bias)",
+             bytes(shape_.width) + numbers + part(runs * shape_.width).bytes(), numbers);
+  }
+  void add_bias_gradient(const Tensor& gradient, std::int64_t width) const {
+    if (!gradient) return;
+    const std::int64_t runs = std::ssize(expert_runs(pieces_));
+    for_runs("experts (bias gradient)", bytes(width),
+             Tensor{nullptr, gradient.dtype, runs * width}.bytes());
+  }
   void add(const Launches& more) const { all_.insert(all_.end(), more.begin(), more.end()); }
 
  private:
   Tensor part(std::int64_t numel) const { return {nullptr, dtype_, numel}; }
   template <class Each>
   void for_each_expert(const Each& each) const {
-    for (std::size_t begin = 0; begin < pieces_.size();) {
-      std::size_t end = begin;
-      std::int64_t rows = 0;
-      for (; end < pieces_.size() && pieces_[end].expert == pieces_[begin].expert; ++end) {
-        rows += pieces_[end].count;
-      }
-      each(rows);
-      begin = end;
+    for (const ExpertRun& run : expert_runs(pieces_)) each(run.rows.count);
+  }
+  // All runs' bytes, divided evenly.
+  void for_runs(std::string_view kernel, std::int64_t read, std::int64_t written) const {
+    const std::int64_t launches = device_common::launches_of_runs(std::ssize(expert_runs(pieces_)));
+    for (std::int64_t i = 0; i < launches; ++i) {
+      all_.push_back(memory(kernel, read / launches, written / launches));
     }
   }
 
@@ -118,13 +136,24 @@ void clear_gradients(const Tensor& gradient, std::int64_t numel, bool adds,
 
 }  // namespace
 
+namespace {
+std::int64_t bytes_of_chunks(const RouterShape& shape) {
+  return shape.sequences * router_rules::chunks_of(shape) *
+         ((shape.experts + 1) * kDouble + shape.experts * kFloat);
+}
+}  // namespace
+
 Launches router_forward(const RouterForward& args) {
-  const RouterShape& shape = args.shape;
-  const std::int64_t sums = shape.sequences * router_rules::chunks_of(shape) *
-                            ((shape.experts + 1) * kDouble + shape.experts * kFloat);
+  const std::int64_t sums = bytes_of_chunks(args.shape);
   return {memory("router_forward", bytes_of(args.logits, args.bias),
                  bytes_of(args.chosen, args.weights) + sums),
-          memory("router_forward (sums)", sums, bytes_of(args.counts, args.balance))};
+          memory("router (sums)", sums, bytes_of(args.counts, args.balance))};
+}
+Launches router_losses(const RouterLosses& args) {
+  const std::int64_t sums = bytes_of_chunks(args.shape);
+  return {memory("router_losses", bytes_of(args.logits, args.chosen), sums),
+          memory("router (sums)", sums + bytes_of(args.rank_counts, args.previous_counts),
+                 bytes_of(args.counts, args.balance))};
 }
 Launches router_totals(const RouterTotals& args) {
   return {memory("router_totals", bytes_of(args.counts, args.totals), args.totals.bytes())};
@@ -147,8 +176,8 @@ Launches experts_forward(const ExpertsForward& args) {
   Launches all = {ordering(shape)};
   all = all + fill_zero(args.workspace.sums);
   for_each_round(args, all, [&](const Round& round) {
-    round.activate();
-    round.multiply(shape.ffn_width, shape.width);
+    round.activate(args.biases.up);
+    round.multiply(shape.ffn_width, shape.width, args.biases.down);
     round.combine();
   });
   return all + flat("experts (finish)", args.y.numel, bytes_of(args.workspace.sums, args.shared),
@@ -163,21 +192,27 @@ Launches experts_backward(const ExpertsBackward& args) {
   if (args.d_sum) all = all + fill_zero(args.d_sum);
   clear_gradients(args.d_up, U * D, args.adds_up, args.rows, all);
   clear_gradients(args.d_down, D * F, args.adds_down, args.rows, all);
+  clear_gradients(args.d_biases.up, U, args.adds_up, args.rows, all);
+  clear_gradients(args.d_biases.down, D, args.adds_down, args.rows, all);
   for_each_round(args, all, [&](const Round& round) {
-    round.activate();
+    round.activate(args.biases.up);
     round.gather();
     round.multiply_back(D, F);
-    all.push_back(memory("experts (weigh)", 2 * round.bytes(F), 2 * round.bytes(F)));
+    round.weigh();
+    if (args.biases.down) round.add_second_bias();
     round.add(activation_backward(
         {round.activation(), round.tensor(U), round.tensor(F), round.tensor(U)}));
     if (args.d_down) round.add_gradient(args.d_down, F, D, args.adds_down);
+    round.add_bias_gradient(args.d_biases.up, U);
+    round.add_bias_gradient(args.d_biases.down, D);
     if (args.d_up) {
       round.gather();
       round.add_gradient(args.d_up, D, U, args.adds_up);
     }
-    if (!args.d_sum) return;
+    if (!args.d_sum && !shape.weighs_input) return;
     round.multiply_back(U, D);
-    round.combine();
+    if (shape.weighs_input) round.weigh_inputs();
+    if (args.d_sum) round.combine();
   });
   return all;
 }
@@ -217,7 +252,7 @@ Round round_of(const Args& args, Launches& all) {
 template <class Args>
 void activate_rows(const Args& args, const Round& round) {
   const ExpertsShape& shape = args.shape;
-  round.multiply(shape.width, shape.up_width());
+  round.multiply(shape.width, shape.up_width(), args.biases.up);
   round.add(activation_forward(
       {round.activation(), round.tensor(shape.up_width()), round.tensor(shape.ffn_width)}));
 }
@@ -229,7 +264,7 @@ Launches expert_rows_forward(const ExpertRowsForward& args) {
   if (args.pieces.empty()) return all;
   const Round round = round_of(args, all);
   activate_rows(args, round);
-  round.multiply(args.shape.ffn_width, args.shape.width);
+  round.multiply(args.shape.ffn_width, args.shape.width, args.biases.down);
   return all;
 }
 Launches expert_rows_activate(const ExpertRowsActivate& args) {
@@ -243,7 +278,8 @@ Launches expert_rows_backward(const ExpertRowsBackward& args) {
   const std::int64_t D = args.shape.width, F = args.shape.ffn_width, U = args.shape.up_width();
   const Round round = round_of(args, all);
   round.multiply_back(D, F);
-  all.push_back(memory("experts (weigh)", 2 * round.bytes(F), 2 * round.bytes(F)));
+  round.weigh();
+  if (args.biases.down) round.add_second_bias();
   round.add(
       activation_backward({round.activation(), round.tensor(U), round.tensor(F), round.tensor(U)}));
   if (args.input) round.multiply_back(U, D);
@@ -255,14 +291,21 @@ Launches expert_rows_gradients(const ExpertRowsGradients& args) {
   for (std::size_t i = 0; i < args.without_rows.size(); ++i) {
     if (args.d_up) all = all + fill_zero({args.d_up.data, args.d_up.dtype, U * D});
     if (args.d_down) all = all + fill_zero({args.d_down.data, args.d_down.dtype, D * F});
+    if (const Tensor& up = args.d_biases.up) all = all + fill_zero({up.data, up.dtype, U});
+    if (const Tensor& down = args.d_biases.down) all = all + fill_zero({down.data, down.dtype, D});
   }
   if (args.pieces.empty()) return all;
   const Round round = round_of(args, all);
   if (args.d_down) round.add_gradient(args.d_down, F, D, false);
   if (args.d_up) round.add_gradient(args.d_up, D, U, false);
+  round.add_bias_gradient(args.d_biases.up, U);
+  round.add_bias_gradient(args.d_biases.down, D);
   return all;
 }
 
+Launches expert_input_weights(const ExpertInputWeights& args) {
+  return {memory("experts (input weights)", bytes_of(args.rows, args.x), args.d_weights.bytes())};
+}
 Launches experts_input_gradient(const ExpertsInputGradient& args) {
   return flat("experts (finish)", args.d_x.numel, bytes_of(args.d_sum, args.router, args.shared),
               args.d_x.bytes());

@@ -20,6 +20,7 @@
 #include "kernels/expert_rows.h"
 #include "kernels/experts.h"
 #include "kernels/kv_cache.h"
+#include "kernels/latent_heads.h"
 #include "kernels/linear.h"
 #include "kernels/nf4.h"
 #include "kernels/norm.h"
@@ -60,6 +61,8 @@ Launches qk_norm_forward(const QkNormForward& args);
 Launches qk_norm_backward(const QkNormBackward& args);
 Launches rotary_table(const Tensor& table, std::int64_t positions,
                       const std::vector<double>& frequencies, double factor);
+Launches query_growth_table(const Tensor& table, std::int64_t head_width,
+                            const RotaryFrequencies& growth);
 Launches rotary(const Rotary& args);
 Launches embedding_forward(const EmbeddingForward& args);
 Launches embedding_backward(const EmbeddingBackward& args);
@@ -82,9 +85,18 @@ Launches linear_backward_weight(const LinearBackwardWeight& args);
 Launches attention_forward(const AttentionForward& args);
 Launches attention_maxima(const AttentionForward& args);
 Launches attention_backward(const AttentionBackward& args);
+Launches join_attention_sinks(const AttentionJoinSinks& args);
+Launches attention_sinks_gradient(const AttentionSinksGradient& args);
+Launches join_latent_heads(const LatentHeads& shape, const ConstTensor& query,
+                           const ConstTensor& keys_values, const ConstTensor& rotated_key,
+                           const Tensor& qkv);
+Launches split_latent_heads(const LatentHeads& shape, const ConstTensor& d_qkv,
+                            const Tensor& d_query, const Tensor& d_keys_values,
+                            const Tensor& d_rotated_key);
 Launches cached_attention(const CachedAttention& args);
 
 Launches router_forward(const RouterForward& args);
+Launches router_losses(const RouterLosses& args);
 Launches router_totals(const RouterTotals& args);
 Launches router_correction(const RouterCorrection& args);
 Launches router_backward(const RouterBackward& args);
@@ -100,6 +112,7 @@ Launches expert_rows_forward(const ExpertRowsForward& args);
 Launches expert_rows_activate(const ExpertRowsActivate& args);
 Launches expert_rows_backward(const ExpertRowsBackward& args);
 Launches expert_rows_gradients(const ExpertRowsGradients& args);
+Launches expert_input_weights(const ExpertInputWeights& args);
 Launches experts_input_gradient(const ExpertsInputGradient& args);
 Launches gate_logits(const GateLogits& args);
 Launches gate_forward(const GateForward& args);

@@ -75,18 +75,28 @@ double seen_pairs(const AttentionShape& shape) {
   return (up_to(last) - up_to(shape.first_query)) * heads;
 }
 
-Launch attention(std::string_view kernel, const AttentionShape& shape, DType dtype, double products,
-                 std::int64_t read, std::int64_t written) {
+// Of `products` for each pair, `of_values` are with values or their gradients.
+struct Products {
+  double all, of_values;
+};
+
+Launch attention(std::string_view kernel, const AttentionShape& shape, DType dtype,
+                 const Products& products, std::int64_t read, std::int64_t written) {
+  const auto width = static_cast<double>(shape.head_width);
+  const bool by_cudnn = dtype != DType::kF32;
+  const double of_values =
+      by_cudnn ? static_cast<double>(device_common::cudnn_value_width(shape)) : width;
   return {.kernel = kernel,
           .kind = LaunchKind::kAttention,
           .read = read,
           .written = written,
-          .flops = 2.0 * products * seen_pairs(shape) * static_cast<double>(shape.head_width),
+          .flops = 2.0 * seen_pairs(shape) *
+                   ((products.all - products.of_values) * width + products.of_values * of_values),
           .dtype = dtype,
           .m = 0,
           .n = 0,
           .k = shape.head_width,
-          .backward = products > 2};
+          .backward = products.all > 2};
 }
 
 template <class Args>
@@ -116,10 +126,21 @@ Launches seed_of(const Dropout& dropout) {
   return dropout.active() ? Launches{memory("set_pair", 0, 2 * kDouble)} : Launches{};
 }
 
+constexpr Products kForward{2, 1}, kBackward{5, 2};
+
 }  // namespace
 
+Launches join_attention_sinks(const AttentionJoinSinks& args) {
+  return {memory("join_attention_sinks", bytes_of(args.sinks, args.out, args.lse),
+                 bytes_of(args.out, args.lse))};
+}
+Launches attention_sinks_gradient(const AttentionSinksGradient& args) {
+  return {memory("attention_sinks_gradient", bytes_of(args.sinks, args.out, args.dout, args.lse),
+                 args.d_sinks.bytes())};
+}
+
 Launches attention_maxima(const AttentionForward& args) {
-  return {attention("attention_maxima", args.shape, DType::kF32, 1,
+  return {attention("attention_maxima", args.shape, DType::kF32, {1, 0},
                     bytes_of(args.qkv, args.keys_values), args.maxima.bytes())};
 }
 
@@ -129,18 +150,22 @@ Launches attention_forward(const AttentionForward& args) {
     const BlockBytes bytes(args.shape, args.qkv.dtype);
     const std::int64_t merged = bytes.sums + bytes.statistics;
     return seed_of(args.dropout) +
-           Launches{attention("attention_forward", args.shape, args.qkv.dtype, 2,
+           Launches{attention("attention_forward", args.shape, args.qkv.dtype, kForward,
                               bytes.queries + bytes.keys, bytes.queries + bytes.statistics),
                     memory("merge_block",
                            bytes.queries + bytes.statistics + (args.merge ? merged : 0), merged)};
   }
   const std::int64_t read = bytes_of(args.qkv, args.keys_values);
   const std::int64_t written = bytes_of(args.out, args.lse);
-  if (by_cudnn(args)) {
-    return seed_of(args.dropout) +
-           Launches{attention("attention_forward", args.shape, args.qkv.dtype, 2, read, written)};
+  if (!by_cudnn(args)) {
+    return {attention("attention_forward", args.shape, DType::kF32, kForward,
+                      read + args.sinks.bytes(), written)};
   }
-  return {attention("attention_forward", args.shape, DType::kF32, 2, read, written)};
+  const Launches whole =
+      seed_of(args.dropout) +
+      Launches{attention("attention_forward", args.shape, args.qkv.dtype, kForward, read, written)};
+  if (!args.sinks) return whole;
+  return whole + join_attention_sinks({args.shape, args.sinks, args.out, args.lse});
 }
 
 // Five products: the scores again, dP, dQ, dK and dV. Our own kernels form the first two twice.
@@ -150,7 +175,7 @@ Launches attention_backward(const AttentionBackward& args) {
     const std::int64_t gradients = bytes.queries + bytes.keys;
     return Launches{memory("take_block_lse", bytes.statistics, bytes.statistics)} +
            seed_of(args.dropout) +
-           Launches{attention("attention_backward", args.shape, args.qkv.dtype, 5,
+           Launches{attention("attention_backward", args.shape, args.qkv.dtype, kBackward,
                               gradients + 2 * bytes.queries + bytes.statistics, gradients),
                     memory("add_block_gradients", gradients + bytes.sums + bytes.key_sums,
                            bytes.sums + bytes.key_sums)};
@@ -159,12 +184,13 @@ Launches attention_backward(const AttentionBackward& args) {
   const std::int64_t read = bytes_of(args.qkv, args.keys_values, args.lse);
   const std::int64_t written = bytes_of(args.dqkv, args.dkv);
   if (by_cudnn(args)) {
-    return seed_of(args.dropout) + Launches{attention("attention_backward", args.shape,
-                                                      args.qkv.dtype, 5, read + rows, written)};
+    return seed_of(args.dropout) +
+           Launches{attention("attention_backward", args.shape, args.qkv.dtype, kBackward,
+                              read + rows, written)};
   }
   const std::int64_t dot = args.lse.bytes(), half = read + args.dout.bytes() + dot;
   const auto own = [&](std::string_view kernel, double products, std::int64_t out) {
-    return attention(kernel, args.shape, DType::kF32, products, half, out);
+    return attention(kernel, args.shape, DType::kF32, {products, 0}, half, out);
   };
   const std::int64_t queries = args.dq ? args.dq.bytes()
                                        : args.shape.query_tokens() * args.shape.query_heads *
@@ -181,7 +207,7 @@ Launches cached_attention(const CachedAttention& args) {
       (args.first + args.count) * 2 * args.shape.kv_heads * args.shape.head_width * kFloat;
   return {memory("cached_attention (keep)",
                  kept * static_cast<std::int64_t>(size_of(args.qkv.dtype)), kept * kFloat),
-          memory("cached_attention", args.qkv.bytes() + cache, args.out.bytes())};
+          memory("cached_attention", bytes_of(args.qkv, args.sinks) + cache, args.out.bytes())};
 }
 
 // Five rounds of Newton and Schulz, each of three products and two blends.

@@ -107,24 +107,43 @@ Launches qk_norm_backward_sums(const QkNormBackward& args) {
       args.row_sums.bytes())};
 }
 Launches qk_norm_backward(const QkNormBackward& args) {
+  const std::int64_t rows = 2 * args.raw.bytes() + bytes_of(args.mean, args.rstd);
+  const Launch own =
+      memory("qk_norm_backward", rows + bytes_of(args.query_weight, args.key_weight, args.row_sums),
+             args.raw.bytes());
+  if (args.shape.weightless) return {own};
   const std::int64_t weights = args.shape.query_weights() + args.shape.key_weights();
   const std::int64_t blocks = device_common::RowBlocks(args.shape.tokens, weights).count();
-  const std::int64_t rows = 2 * args.raw.bytes() + bytes_of(args.mean, args.rstd);
   const char* sums = "qk_norm_backward (weights)";
-  return {
-      memory("qk_norm_backward (blocks)", rows, blocks * weights * kFloat),
-      memory("qk_norm_backward", rows + bytes_of(args.query_weight, args.key_weight, args.row_sums),
-             args.raw.bytes()),
-      add_row_blocks(sums, blocks, args.d_query_weight, false),
-      add_row_blocks(sums, blocks, args.d_key_weight, false)};
+  return {memory("qk_norm_backward (blocks)", rows, blocks * weights * kFloat), own,
+          add_row_blocks(sums, blocks, args.d_query_weight, false),
+          add_row_blocks(sums, blocks, args.d_key_weight, false)};
+}
+
+Launches join_latent_heads(const LatentHeads&, const ConstTensor& query,
+                           const ConstTensor& keys_values, const ConstTensor& rotated_key,
+                           const Tensor& qkv) {
+  return flat("join_latent_heads", qkv.numel, bytes_of(query, keys_values, rotated_key),
+              qkv.bytes());
+}
+// The rotated keys' gradients are R of the key's K columns of each head.
+Launches split_latent_heads(const LatentHeads& shape, const ConstTensor& d_qkv,
+                            const Tensor& d_query, const Tensor& d_keys_values, const Tensor&) {
+  const std::int64_t sums = shape.tokens * shape.rotated, parts = bytes_of(d_query, d_keys_values);
+  const auto size = static_cast<std::int64_t>(size_of(d_qkv.dtype));
+  return flat("split_latent_heads", d_query.numel, parts, parts) +
+         flat("split_latent_heads (rotated keys)", sums, sums * shape.heads * size, sums * size);
 }
 
 Launches rotary_table(const Tensor& table, std::int64_t, const std::vector<double>&, double) {
   return {memory("rotary_table", 0, table.bytes())};
 }
+Launches query_growth_table(const Tensor& table, std::int64_t, const RotaryFrequencies&) {
+  return {memory("query_growth_table", 0, table.bytes())};
+}
 Launches rotary(const Rotary& args) {
-  const std::int64_t heads = args.query_heads + args.kv_heads;
-  const std::int64_t turned = args.qkv.bytes() / (heads + args.kv_heads) * heads;
+  const std::int64_t heads = args.query_heads + (args.queries_only ? 0 : args.kv_heads);
+  const std::int64_t turned = args.qkv.bytes() / (args.query_heads + 2 * args.kv_heads) * heads;
   return flat("rotary", turned, turned + bytes_of(args.table, args.token_positions), turned);
 }
 

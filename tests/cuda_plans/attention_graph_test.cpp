@@ -5,6 +5,8 @@
 #include <cudnn_frontend.h>
 #include <gtest/gtest.h>
 
+#include <tuple>
+
 #include "kernels/device_common/attention.h"
 
 namespace sherd::kernels::cuda {
@@ -90,6 +92,23 @@ void expect_plans(const AttentionShape& shape, bool keys_apart,
 TEST(AttentionGraph, HasAPlanOnAnH100ThatFitsIntoTheReserve) {
   const auto device = h100();
   for (const AttentionShape& shape : kShapes) expect_plans(shape, false, device);
+}
+
+// Latent attention of DeepSeek-V2-Lite, Moonlight and DeepSeek-V3: heads of 192 with values of 128; and
+// the widths of whole runs of the suite.
+TEST(AttentionGraph, HasPlansForValuesNarrowerThanHeads) {
+  const auto device = h100();
+  for (const auto& [sequences, positions, heads, width, values] :
+       {std::tuple{4, 4096, 16, 192, 128},
+        {1, 4096, 128, 192, 128},
+        {2, 4096, 16, 192, 192},
+        {2, 65, 3, 24, 8},
+        {2, 31, 4, 16, 8},
+        {2, 65, 3, 24, 12}}) {
+    AttentionShape shape{sequences, positions, heads, heads, width};
+    shape.value_width = values;
+    expect_plans(shape, false, device);
+  }
 }
 
 // Pairs of halves of a ring: the queries' own keys, in rows of qkv, and keys of another rank, all of which are seen.

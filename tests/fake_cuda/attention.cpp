@@ -1,5 +1,6 @@
 #include "tests/fake_cuda/attention.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -35,6 +36,7 @@ class Computation {
         causal_(key.views().causal),
         n_(s_.num_keys()),
         K_(s_.head_width),
+        V_(key.views().v.width),
         scale_(s_.score_scale()),
         dropout_{.probability = key.dropout, .address = {}},
         pointers_(pointers),
@@ -48,7 +50,7 @@ class Computation {
       for (const double x : score) most = std::max(most, x);
       for (const double x : score) sum += std::exp(x - most);
       statistic(b, h, i) = static_cast<float>(most + std::log(sum));
-      for (std::int64_t c = 0; c < K_; ++c) {
+      for (std::int64_t c = 0; c < V_; ++c) {
         double value = 0.0;
         for (std::int64_t j = 0; j < std::ssize(score); ++j) {
           const double p = std::exp(score[static_cast<std::size_t>(j)] - most) / sum;
@@ -56,6 +58,7 @@ class Computation {
         }
         out.at(b, h, i)[c] = device_common::narrow<T>(static_cast<float>(value));
       }
+      poison(out.at(b, h, i));
     });
   }
 
@@ -71,15 +74,17 @@ class Computation {
       const std::vector<double> score = scores(b, h, i);
       const std::int64_t g = h / (H / G);
       const T* of_out = dout.at(b, h, i);
-      const double dot = product(of_out, out.at(b, h, i));
+      const double dot = product(of_out, out.at(b, h, i), V_);
       for (std::int64_t j = 0; j < std::ssize(score); ++j) {
         const double p =
             std::exp(score[static_cast<std::size_t>(j)] - static_cast<double>(statistic(b, h, i)));
         const double keep = kept(b, h, i, j);
-        const double ds = p * (keep * product(of_out, value_of(b, h, j)) - dot) * scale_;
+        const double ds = p * (keep * product(of_out, value_of(b, h, j), V_) - dot) * scale_;
         for (std::int64_t c = 0; c < K_; ++c) {
           row(dq, H, b, h, i)[c] += ds * number(key_of(b, h, j)[c]);
           row(dk, G, b, g, j)[c] += ds * number(rows(kQ, views_.q).at(b, h, i)[c]);
+        }
+        for (std::int64_t c = 0; c < V_; ++c) {
           row(dv, G, b, g, j)[c] += keep * p * number(of_out[c]);
         }
       }
@@ -90,16 +95,17 @@ class Computation {
         for (std::int64_t head = 0; head < where.heads; ++head) {
           for (std::int64_t i = 0; i < n_; ++i) {
             const double* from = row(sums, where.heads, b, head, i);
-            for (std::int64_t c = 0; c < K_; ++c) {
+            for (std::int64_t c = 0; c < where.width; ++c) {
               to.at(b, head, i)[c] = device_common::narrow<T>(static_cast<float>(from[c]));
             }
+            if (uid == kDv) poison(to.at(b, head, i));
           }
         }
       }
     };
     store(kDq, views_.dq, dq);
-    store(kDk, views_.dkv, dk);
-    store(kDv, views_.dkv, dv);
+    store(kDk, views_.dk, dk);
+    store(kDv, views_.dv, dv);
   }
 
   // Rows that lie between a tensor's own, in the same buffer, count as its.
@@ -107,18 +113,18 @@ class Computation {
     std::vector<fake_cuda::Access> all;
     const auto add = [&](AttentionUid uid, const HeadRows& where, bool write) {
       const T* first = rows(uid, where).at(0, 0, 0);
-      const T* last = rows(uid, where).at(s_.sequences - 1, where.heads - 1, n_ - 1) + K_;
+      const T* last = rows(uid, where).at(s_.sequences - 1, where.heads - 1, n_ - 1) + where.width;
       all.push_back({first, static_cast<std::size_t>(last - first) * sizeof(T), write});
     };
     add(kQ, views_.q, false);
-    add(kK, views_.kv, false);
-    add(kV, views_.kv, false);
+    add(kK, views_.k, false);
+    add(kV, views_.v, false);
     if (backward) {
       add(kOut, views_.out, false);
       add(kDout, views_.dout, false);
       add(kDq, views_.dq, true);
-      add(kDk, views_.dkv, true);
-      add(kDv, views_.dkv, true);
+      add(kDk, views_.dk, true);
+      add(kDv, views_.dv, true);
     } else {
       add(kOut, views_.out_written, true);
     }
@@ -134,6 +140,10 @@ class Computation {
   }
 
  private:
+  // Columns that cuDNN leaves as they are: whoever reads them shows.
+  void poison(T* row) const {
+    std::fill(row + V_, row + K_, device_common::narrow<T>(std::nanf("")));
+  }
   static double number(T x) { return static_cast<double>(device_common::widen(x)); }
   std::size_t elements(std::int64_t heads) const {
     return static_cast<std::size_t>(s_.sequences * heads * n_ * K_);
@@ -142,21 +152,21 @@ class Computation {
     return {pointers_.at(uid), where, K_};
   }
   const T* key_of(std::int64_t b, std::int64_t h, std::int64_t j) const {
-    return rows(kK, views_.kv).at(b, h / (s_.query_heads / s_.kv_heads), j);
+    return rows(kK, views_.k).at(b, h / (s_.query_heads / s_.kv_heads), j);
   }
   const T* value_of(std::int64_t b, std::int64_t h, std::int64_t j) const {
-    return rows(kV, views_.kv).at(b, h / (s_.query_heads / s_.kv_heads), j);
+    return rows(kV, views_.v).at(b, h / (s_.query_heads / s_.kv_heads), j);
   }
-  double product(const T* a, const T* b) const {
+  double product(const T* a, const T* b, std::int64_t width) const {
     double sum = 0.0;
-    for (std::int64_t c = 0; c < K_; ++c) sum += number(a[c]) * number(b[c]);
+    for (std::int64_t c = 0; c < width; ++c) sum += number(a[c]) * number(b[c]);
     return sum;
   }
   std::vector<double> scores(std::int64_t b, std::int64_t h, std::int64_t i) const {
     std::vector<double> score(static_cast<std::size_t>(causal_ ? i + 1 : n_));
     const T* query = rows(kQ, views_.q).at(b, h, i);
     for (std::int64_t j = 0; j < std::ssize(score); ++j) {
-      score[static_cast<std::size_t>(j)] = product(query, key_of(b, h, j)) * scale_;
+      score[static_cast<std::size_t>(j)] = product(query, key_of(b, h, j), K_) * scale_;
     }
     return score;
   }
@@ -184,7 +194,7 @@ class Computation {
 
   AttentionShape s_;
   bool causal_;
-  std::int64_t n_, K_;
+  std::int64_t n_, K_, V_;
   double scale_;
   Dropout dropout_;
   AttentionPointers pointers_;
@@ -195,6 +205,9 @@ class Computation {
 
 fake_cuda::Operation attention_of(const AttentionGraphKey& key, const AttentionPointers& pointers,
                                   void* scratch) {
+  for (const std::int64_t width : {key.views().q.width, key.views().v.width}) {
+    SHERD_CHECK(width % 8 == 0, "cuDNN has no plan for columns of {}", width);
+  }
   fake_cuda::Operation operation{.name = "attention", .run = {}};
   dispatch_float(key.dtype, [&]<class T>(T) {
     const Computation<T> computation(key, pointers);

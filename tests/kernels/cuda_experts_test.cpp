@@ -23,10 +23,10 @@ struct Case {
   DType dtype = DType::kF32;
   std::vector<std::int32_t> chosen{};
   DType gradients = DType::kF32;
-  bool adds = false;
+  bool adds = false, biases = false;
 };
 
-enum Output { kY, kDWeights, kDX, kDUp, kDDown, kRows };
+enum Output { kY, kDWeights, kDX, kDUp, kDDown, kRows, kDUpBias, kDDownBias };
 
 Outputs both_ways(Place& place, const Case& c) {
   const ExpertsShape& shape = c.shape;
@@ -37,6 +37,8 @@ Outputs both_ways(Place& place, const Case& c) {
   const OwnedTensor up(c.dtype, random_values(E * U * D, 4, 0.4));
   const OwnedTensor down(c.dtype, random_values(E * D * F, 5, 0.4));
   const OwnedTensor weights(DType::kF32, random_values(T * k, 6));
+  const OwnedTensor up_bias(c.dtype, random_values(E * U, 9)),
+      down_bias(c.dtype, random_values(E * D, 10));
   OwnedTensor sums(DType::kF32, T * D), d_sum(DType::kF32, T * D), rows(c.dtype, C * D),
       up_rows(c.dtype, C * U), activated(c.dtype, C * F), d_activated(c.dtype, C * F),
       order(DType::kI32, experts_order_numel(shape));
@@ -53,7 +55,15 @@ Outputs both_ways(Place& place, const Case& c) {
               {c.dtype, T * D},
               {c.gradients, random_values(E * U * D, 7)},
               {c.gradients, random_values(E * D * F, 8)},
-              {DType::kI32, E}};
+              {DType::kI32, E},
+              {c.gradients, random_values(E * U, 11)},
+              {c.gradients, random_values(E * D, 12)}};
+  ExpertBiases biases;
+  ExpertBiasGradients d_biases;
+  if (c.biases) {
+    biases = {place.in(up_bias), place.in(down_bias)};
+    d_biases = {place.out(out[kDUpBias]), place.out(out[kDDownBias])};
+  }
   Stream& stream = place.stream();
   const ConstTensor x_in = place.in(x), up_in = place.in(up), down_in = place.in(down);
   const ConstTensor chosen_in = place.in(chosen), weights_in = place.in(weights);
@@ -66,6 +76,7 @@ Outputs both_ways(Place& place, const Case& c) {
                            .down = down_in,
                            .chosen = chosen_in,
                            .weights = weights_in,
+                           .biases = biases,
                            .shared = shared_in,
                            .y = place.out(out[kY]),
                            .workspace = buffers,
@@ -85,6 +96,8 @@ Outputs both_ways(Place& place, const Case& c) {
                             .adds_up = c.adds,
                             .adds_down = c.adds,
                             .workspace = buffers,
+                            .biases = biases,
+                            .d_biases = d_biases,
                             .rows = counts});
   experts_input_gradient(stream, {sum, {}, shared_in, place.out(out[kDX])});
   place.finish();
@@ -99,7 +112,9 @@ std::vector<Case> cases(DType dtype) {
                    .dtype = dtype,
                    .chosen = each.chosen,
                    .gradients = each.number % 4 == 0 ? dtype : DType::kF32,
-                   .adds = each.number % 5 == 0});
+                   .adds = each.number % 5 == 0,
+                   .biases = each.number % 2 == 0});
+    all.back().shape.weighs_input = each.number % 4 == 1;
   }
   return all;
 }
@@ -118,7 +133,7 @@ TEST_P(CudaExperts, FollowTheCpuInBothDirectionsHoweverTokensChoose) {
     if (GetParam() != DType::kF32) {
       tolerance.floor += 12.0 * test::rounded_once(GetParam()).relative;
     }
-    for (const Output output : {kY, kDWeights, kDX, kDUp, kDDown}) {
+    for (const Output output : {kY, kDWeights, kDX, kDUp, kDDown, kDUpBias, kDDownBias}) {
       EXPECT_TRUE(test::close(gpu[output], cpu[output].values(), tolerance)) << "output " << output;
     }
     Values rows(static_cast<std::size_t>(c.shape.experts));
@@ -131,7 +146,10 @@ TEST_P(CudaExperts, FollowTheCpuInBothDirectionsHoweverTokensChoose) {
 
 TEST_P(CudaExperts, HaveTheSameBitsWhateverTheBufferHasRoomFor) {
   ExpertsShape shape{.tokens = 1300, .width = 16, .experts = 3, .ffn_width = 8, .per_token = 2};
-  Case c{.shape = shape, .dtype = GetParam(), .chosen = routes(shape, Routes::kRandom, 3)};
+  Case c{.shape = shape,
+         .dtype = GetParam(),
+         .chosen = routes(shape, Routes::kRandom, 3),
+         .biases = true};
   c.shape.buffer_rows = 2600;
   const Outputs whole = test::on_gpu([&](Place& place) { return both_ways(place, c); });
   for (const std::int64_t rows : {512, 1100}) {
@@ -148,7 +166,7 @@ TEST_P(CudaExperts, GiveATokenTheSameBitsWhateverOthersChoose) {
     ExpertsShape shape{
         .tokens = 300, .width = width, .experts = 5, .ffn_width = 2 * width, .per_token = 2};
     shape.buffer_rows = experts_buffer_rows(shape);
-    Case c{.shape = shape, .dtype = GetParam()};
+    Case c{.shape = shape, .dtype = GetParam(), .biases = true};
     const auto first_tokens = [&](const std::vector<std::int32_t>& of_others) {
       c.chosen = {1, 3};
       for (std::int64_t t = 1; t < shape.tokens; ++t) {

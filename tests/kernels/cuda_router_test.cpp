@@ -135,6 +135,65 @@ TEST_F(CudaRouter, HasTheCpusBitsForEveryRuleAndLoss) {
   }
 }
 
+// Rows with a gap, of which other ranks have the rest: padding is where whole rows have it, and
+// losses count what all ranks have counted.
+TEST_F(CudaRouter, OfPartsOfSequencesHasTheCpusBits) {
+  for (const BalanceScope scope :
+       {BalanceScope::kSequence, BalanceScope::kMicroBatch, BalanceScope::kPreviousStep}) {
+    const RouterShape shape{.sequences = 2,
+                            .positions = 70,
+                            .experts = 9,
+                            .per_token = 2,
+                            .normalise = true,
+                            .scope = scope,
+                            .balance = 0.7f,
+                            .z = 0.2f};
+    const std::int64_t T = shape.tokens(), E = shape.experts, groups = shape.balance_groups();
+    const OwnedTensor logits(DType::kF32, random_values(T * E, 1, 3.0));
+    const OwnedTensor of_ranks(test::random_tokens(3 * 2 * E, 30, 2));
+    const OwnedTensor previous(test::random_tokens(E + 1, 40, 3));
+    const OwnedTensor starts(std::vector<std::int32_t>{0, 210, 420}),
+        lengths(std::vector<std::int32_t>{210, 150});
+    const test::Work work = [&](Place& place) {
+      Outputs out{{DType::kI32, T * 2},
+                  {DType::kF32, T * 2},
+                  {DType::kI32, 2 * E},
+                  {DType::kI32, 2 * E},
+                  {DType::kF32, groups * (E + 2)}};
+      const ConstTensor in = place.in(logits);
+      const Tensor chosen = place.out(out[0]);
+      const std::int64_t bytes = router_workspace_bytes(shape, place.device());
+      const Tensor scratch = bytes > 0 ? place.scratch(bytes) : Tensor();
+      const bool counted_before = scope == BalanceScope::kPreviousStep;
+      const ConstTensor before = counted_before ? place.in(previous) : ConstTensor();
+      router_forward(place.stream(),
+                     {.shape = shape,
+                      .logits = in,
+                      .bias = {},
+                      .documents = {place.in(starts), place.in(lengths), {}},
+                      .part = {.positions = 210, .first = 35, .gap_at = 35, .gap = 70},
+                      .chosen = chosen,
+                      .weights = place.out(out[1]),
+                      .counts = place.out(out[2]),
+                      .previous_counts = before,
+                      .workspace = scratch});
+      router_losses(place.stream(), {.shape = shape,
+                                     .logits = in,
+                                     .chosen = chosen,
+                                     .rank_counts = place.in(of_ranks),
+                                     .counts = place.out(out[3]),
+                                     .balance = place.out(out[4]),
+                                     .previous_counts = before,
+                                     .workspace = scratch});
+      place.finish();
+      return out;
+    };
+    const Outputs cpu = test::on_cpu(work);
+    EXPECT_TRUE(test::same_bits(test::on_gpu(work), cpu)) << static_cast<int>(scope);
+    EXPECT_EQ(cpu[0].values().back(), -1.0) << "the second row ends in padding";
+  }
+}
+
 // Numbers that no training should have must not hang a GPU or leave its memory.
 TEST_F(CudaRouter, ChoosesDifferentExpertsAmongValuesThatAreNotNumbers) {
   const RouterShape shape{.sequences = 1, .positions = 4, .experts = 4, .per_token = 3};

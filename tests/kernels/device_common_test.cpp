@@ -181,10 +181,10 @@ TYPED_TEST(BodyOf, ActivationsHaveTheCpusBits) {
   const std::int64_t tokens = 7, width = 40;  // a multiple of every pack
   for (const ActivationKind kind :
        {ActivationKind::kGelu, ActivationKind::kGeluErf, ActivationKind::kRelu2,
-        ActivationKind::kSwiGlu, ActivationKind::kGeGlu}) {
+        ActivationKind::kSwiGlu, ActivationKind::kGeGlu, ActivationKind::kClampedSwiGlu}) {
     const ActivationShape shape{kind, tokens, width};
     const std::int64_t inputs = tokens * width * (is_gated(kind) ? 2 : 1);
-    const OwnedTensor x = this->filled(inputs, 9, 6.0), dy = this->filled(tokens * width, 10);
+    const OwnedTensor x = this->filled(inputs, 9, 9.0), dy = this->filled(tokens * width, 10);
     OwnedTensor y(this->kType, tokens * width), actual(this->kType, tokens * width);
     OwnedTensor dx(this->kType, inputs), actual_dx(this->kType, inputs);
     activation_forward(*this->stream, {shape, x, y});
@@ -205,8 +205,9 @@ TYPED_TEST(BodyOf, ActivationsHaveTheCpusBits) {
     if (kind == ActivationKind::kGelu) plain(device_common::Gelu{});
     if (kind == ActivationKind::kGeluErf) plain(device_common::GeluErf{});
     if (kind == ActivationKind::kRelu2) plain(device_common::Relu2{});
-    if (kind == ActivationKind::kSwiGlu) gated(device_common::Silu{});
-    if (kind == ActivationKind::kGeGlu) gated(device_common::Gelu{});
+    if (kind == ActivationKind::kSwiGlu) gated(device_common::Gated<device_common::Silu>{});
+    if (kind == ActivationKind::kGeGlu) gated(device_common::Gated<device_common::Gelu>{});
+    if (kind == ActivationKind::kClampedSwiGlu) gated(device_common::ClampedSwiGlu{});
     EXPECT_TRUE(same_bits(actual, y));
     EXPECT_TRUE(same_bits(actual_dx, dx));
   }

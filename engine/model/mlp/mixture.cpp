@@ -79,7 +79,6 @@ kernels::ExpertsWorkspace Mixture::experts_workspace(bool backward) const {
           activations_.workspace.tensor()};
 }
 
-// Of this rank's tokens.
 Tensor Mixture::own_counts(const Routing& decides) const {
   if (!counts_sequences_together(shape_)) return decides.counts;
   const std::int64_t numel = decides.counts.numel;
@@ -129,7 +128,8 @@ void Mixture::choose(std::int64_t block, const Tensor& correction, const Pass& p
                                     .rank_counts = all,
                                     .counts = decides.counts,
                                     .balance = decides.balance,
-                                    .previous_counts = previous});
+                                    .previous_counts = previous,
+                                    .workspace = activations_.workspace});
 }
 
 // The router's decision, and what it counts for metrics.

@@ -84,6 +84,8 @@ constexpr std::array kMemoryShares = {
     MemoryShare{"cut_cross_entropy", 0.50},  // as cross_entropy: an assumption
     MemoryShare{"sum_of_squares", 0.45},
     MemoryShare{"linear_backward_weight (bias", 0.55},
+    MemoryShare{"attention_sinks_gradient", 0.1},  // few blocks: an assumption
+    MemoryShare{"experts (bias gradient)", 0.3},   // rows one after another: an assumption
 };
 constexpr double kOtherMemoryShare = 0.97;
 // Between a kernel and the next: an assumption.

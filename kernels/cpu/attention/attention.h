@@ -12,6 +12,7 @@ void attention_backward(ThreadTeam& team, const AttentionBackward& args);
 std::int64_t attention_forward_scratch_floats(const AttentionShape& shape);
 std::int64_t attention_backward_scratch_floats(const AttentionShape& shape, DType dtype);
 
+void join_attention_sinks(ThreadTeam& team, const AttentionJoinSinks& args);
 void attention_sinks_gradient(ThreadTeam& team, const AttentionSinksGradient& args);
 
 }  // namespace sherd::kernels::cpu

@@ -1,7 +1,9 @@
-// The gradient of attention sinks.
+// Attention sinks that join a softmax afterwards, and the gradient of sinks.
 #include <cmath>
 
 #include "kernels/cpu/attention/attention.h"
+#include "kernels/cpu/attention/attention_strip.h"
+#include "kernels/cpu/blocks.h"
 #include "kernels/dispatch_float.h"
 
 namespace sherd::kernels::cpu {
@@ -34,6 +36,25 @@ float head_gradient(const AttentionSinksGradient& args, std::int64_t h) {
 }
 
 }  // namespace
+
+void join_attention_sinks(ThreadTeam& team, const AttentionJoinSinks& args) {
+  const AttentionShape& shape = args.shape;
+  const std::int64_t H = shape.query_heads, K = shape.head_width, Q = shape.num_queries();
+  dispatch_float(args.out.dtype, [&]<class T>(T) {
+    dispatch_float(args.sinks.dtype, [&]<class Sink>(Sink) {
+      parallel_rows(team, shape.query_tokens(), H * K, [&](std::int64_t row) {
+        for (std::int64_t h = 0; h < H; ++h) {
+          float* lse = args.lse.as<float>() + (row / Q * H + h) * Q + row % Q;
+          const float kept = join_sink(static_cast<float>(args.sinks.as<Sink>()[h]), lse);
+          T* out = args.out.as<T>() + (row * H + h) * K;
+          for (std::int64_t k = 0; k < K; ++k) {
+            out[k] = static_cast<T>(kept * static_cast<float>(out[k]));
+          }
+        }
+      });
+    });
+  });
+}
 
 void attention_sinks_gradient(ThreadTeam& team, const AttentionSinksGradient& args) {
   dispatch_float(args.out.dtype, [&]<class T>(T) {

@@ -102,18 +102,14 @@ TEST(RecipeExperts, AreRefusedOnGpusWhereTheseCantComputeThem) {
   const auto error = [](const std::string& moe, const std::string& more) {
     return error_of(with_experts(moe, "run:\n  device: cuda\n" + more));
   };
-  EXPECT_NE(error("  bias: true\n", "").find("moe.bias is true, but experts' biases"),
-            std::string::npos);
-  for (const char* ranks : {"tensor", "context"}) {
-    EXPECT_NE(error("", fmt::format("parallelism:\n  {}_parallel_degree: 2\n", ranks))
-                  .find(fmt::format("parallelism.{0}_parallel_degree is 2, but {0} ranks share "
-                                    "models with experts on CPUs only",
-                                    ranks)),
-              std::string::npos);
-  }
+  EXPECT_EQ(error("  weigh_input: true\n", "").find("weigh_input"), std::string::npos);
   EXPECT_NE(error("", "  cuda_graphs: true\n").find("graphs can't contain experts"),
             std::string::npos);
-  EXPECT_EQ(error("", "").find("experts"), std::string::npos);
+  const std::string tensor = "parallelism: {tensor_parallel_degree: 2}\n";
+  EXPECT_NE(error("", "  deterministic: false\n" + tensor).find("must choose the same ones"),
+            std::string::npos);
+  EXPECT_EQ(error("", tensor).find("choose the same"), std::string::npos);
+  EXPECT_EQ(error("  bias: true\n", "").find("experts"), std::string::npos);
 }
 
 TEST(RecipeExperts, AreKnownByTheNamesOfOtherPrograms) {
