@@ -39,6 +39,7 @@ struct SiteTensors {
 struct BlockTensors : PerSite<SiteTensors> {
   Tensor x_TD;          ///< the block's input
   ConstTensor sinks{};  ///< the layer's parameter, for attention; not kept
+  Tensor d_sinks{};     ///< where its gradient goes; in the backward
 };
 
 /// Returns a buffer; or, if a run is only planned, records it and returns an empty one.

@@ -64,12 +64,6 @@ void check_sinks(Resolution& recipe) {
   constexpr std::string_view kSinks = "model.attention_sinks";
   const Recipe& values = recipe.values();
   if (!values.model.attention_sinks) return;
-  if (const auto degree = values.parallelism.context_parallel_degree; degree > 1) {
-    recipe.refuse({"parallelism.context_parallel_degree", kSinks},
-                  "parallelism.context_parallel_degree is {}, but attention with sinks can't be "
-                  "divided so yet. Use more data ranks, tensor ranks or pipeline ranks.",
-                  degree);
-  }
   if (values.model.kv_lora_rank > 0) {
     recipe.refuse({kSinks, kRank}, "{} is true, which latent attention doesn't have.", kSinks);
   }

@@ -21,7 +21,9 @@ void expect_alike(const engine::TrainingOptions& options, const RunShape& setup)
 }
 
 TEST(Launches, OfAStepAreThoseInTheLedgerForEveryFormOfAModel) {
-  for (const ModelForm& form : model_forms()) {
+  std::vector<ModelForm> forms = model_forms();
+  forms.push_back({"latents", shape_named(latent_forms(), "latents")});
+  for (const ModelForm& form : forms) {
     SCOPED_TRACE(form.name);
     expect_alike(tiny_training(form.shape, 1.0f), one_gpu(1));
   }
@@ -29,7 +31,7 @@ TEST(Launches, OfAStepAreThoseInTheLedgerForEveryFormOfAModel) {
 
 // Whatever tokens choose, all rows fit into one round.
 TEST(Launches, OfAStepAreThoseInTheLedgerForEveryMixtureOfExperts) {
-  for (ModelForm form : expert_forms()) {
+  for (ModelForm form : all_expert_forms()) {
     SCOPED_TRACE(form.name);
     form.shape.moe.buffer_rows = form.shape.tokens() * form.shape.moe.per_token;
     expect_alike(tiny_training(form.shape, 1.0f), one_gpu(2));
@@ -62,6 +64,34 @@ TEST(Launches, OfAStepIn16BitsAreThoseInTheLedger) {
       options.loss_scaling.initial_scale_power = 8;
     }
     expect_alike(options, one_gpu(1));
+  }
+}
+
+// Sinks join what a library has computed; its own kernels aren't counted.
+TEST(Launches, OfSinksAndLatentsAroundALibrarysAttentionAreThoseInTheLedger) {
+  model::ModelShape sinks = shape_named(sink_forms(), "sinks_and_biases");
+  sinks.head_size = 8;
+  sinks.layer_kinds[0].window = 0;
+  sinks.moe.buffer_rows = sinks.tokens() * sinks.moe.per_token;
+  model::ModelShape latents = shape_named(latent_forms(), "latents");
+  latents.layer_kinds = {};
+  model::set_latent_attention(
+      latents, {.kv_rank = 11, .query_rank = 9, .plain = 8, .rotated = 8, .value = 8});
+  for (model::ModelShape shape : {sinks, latents}) {
+    shape.dtype = DType::kBF16;
+    shape.dropout = 0.0;
+    engine::TrainingOptions options = tiny_training(shape, 1.0f);
+    options.precision = {DType::kBF16, DType::kF32, DType::kF32};
+    LaunchCounts ledger = in_the_ledger(options, one_gpu(2));
+    const std::int64_t passes = 2 * shape.num_layers;
+    EXPECT_EQ(ledger["attention_forward"], passes);
+    EXPECT_EQ(ledger["join_attention_sinks"], shape.sinks ? passes : 0);
+    EXPECT_EQ(ledger["split_latent_heads"], shape.sinks ? 0 : passes);
+    std::erase_if(ledger, [](const auto& row) {
+      return row.second == 0 || row.first == "attention_forward" ||
+             row.first == "attention_backward";
+    });
+    EXPECT_EQ(text_of(ledger), text_of(launched_in_a_step(options, one_gpu(2))));
   }
 }
 

@@ -139,11 +139,7 @@ INSTANTIATE_TEST_SUITE_P(Methods, ContextMethods,
                          });
 
 TEST_P(ContextMethods, EveryFormKeepsTheBitsHoweverItIsRecomputed) {
-  std::vector<ModelForm> forms = all_cuttable_forms();
-  for (const char* name : {"latents", "latents_and_experts"}) {
-    forms.push_back({name, cuttable(shape_named(latent_forms(), name), 8)});
-  }
-  for (const ModelForm& form : forms) {
+  for (const ModelForm& form : context_rank_forms()) {
     engine::TrainingOptions options = options_of(false, 1);
     options.model = form.shape;
     options.model.seq_length = 12;
@@ -164,6 +160,27 @@ TEST_P(ContextMethods, EveryFormKeepsTheBitsHoweverItIsRecomputed) {
       EXPECT_EQ(cut.losses[0], one.losses[0]) << form.name;
       if (first.losses.empty()) first = cut;
       EXPECT_EQ(difference(cut, first), "") << form.name;
+    }
+  }
+}
+
+// A head's sink joins the softmax over all positions once, and its gradient is a sum over the queries of all
+// ranks, of which each has some, or over those of the heads that it has.
+TEST(Context, SinksTrainNearThoseOfOneRank) {
+  engine::TrainingOptions options = options_of(false, 2);
+  options.model.sinks = true;
+  options.model.layer_kinds = {{.window = 4, .rotary = 0}, {.rotary = 0}};
+  options.lr_schedule.lr = 0.5;  // they move
+  const Outcome one = run(options, {.context = 1, .micro_steps = 2});
+  for (const auto method : {model::ContextMethod::kUlysses, model::ContextMethod::kAllGather,
+                            model::ContextMethod::kRing}) {
+    options.model.context.method = method;
+    for (const int tensor : {1, 2}) {
+      const Case each{.context = 2, .tensor = tensor, .stage = 2, .micro_steps = 2};
+      Outcome cut = run(options, each);
+      EXPECT_NEAR(cut.losses[0], one.losses[0], 1e-6 * one.losses[0]);
+      cut.losses[0] = one.losses[0];
+      expect_near_one(cut, one, name_of(each));
     }
   }
 }

@@ -6,6 +6,8 @@
 
 #include "checkpoint/format/manifest.h"
 #include "engine/inference/evaluate.h"
+#include "engine/recipe/recipe.h"
+#include "engine/run/run.h"
 #include "tests/support/models/generated_text.h"
 #include "tests/support/models/model_forms.h"
 #include "tests/support/runs/small_run.h"
@@ -43,7 +45,7 @@ RunShape on_gpu(int world, int stage) {
 
 // `train` also compares every phase's memory with the plan, and the arena is all that is taken.
 TEST_F(CudaExpertRun, StagesWorldsAndRecomputeAgreeBitForBit) {
-  for (const ModelForm& form : expert_forms()) {
+  for (const ModelForm& form : all_expert_forms()) {
     SCOPED_TRACE(form.name);
     engine::TrainingOptions options = training_of(form.shape, DType::kF32);
     RunShape alone = on_gpu(1, 0);
@@ -58,7 +60,7 @@ TEST_F(CudaExpertRun, StagesWorldsAndRecomputeAgreeBitForBit) {
 }
 
 TEST_F(CudaExpertRun, LossesFollowTheCpus) {
-  for (const ModelForm& form : expert_forms()) {
+  for (const ModelForm& form : all_expert_forms()) {
     SCOPED_TRACE(form.name);
     const engine::TrainingOptions options = training_of(form.shape, DType::kF32);
     const Outcome cpu = train(options, {.world_size = 2, .stage = 2}, 5);
@@ -120,7 +122,7 @@ TEST_F(CudaExpertRun, PipelinesHaveTheBitsOfOneRank) {
 // Whatever tokens choose, and in rounds.
 TEST_F(CudaExpertRun, RanksThatDivideExpertsHaveTheBitsOfOneRank) {
   int stage = 0;
-  for (const ModelForm& form : expert_forms()) {
+  for (const ModelForm& form : all_expert_forms()) {
     SCOPED_TRACE(form.name);
     model::ModelShape shape = form.shape;
     shape.moe.experts = 8;
@@ -134,6 +136,44 @@ TEST_F(CudaExpertRun, RanksThatDivideExpertsHaveTheBitsOfOneRank) {
       setup.axes = {{"expert", expert}, {"shard", shard}};
       setup.num_micro_steps = 4 / (expert * shard);
       EXPECT_EQ(difference(train(options, setup, 2), one), "") << name_of(setup);
+    }
+  }
+}
+
+// Tensor ranks have some columns of each expert and some heads, context ranks some positions of each
+// sequence. Another order of sums, or a rank that counts another's tokens, would show.
+TEST_F(CudaExpertRun, TensorAndContextRanksFollowTheCpuAndStagesAgree) {
+  struct Cut {
+    const char* axis;
+    model::ContextMethod method = model::ContextMethod::kUlysses;
+  };
+  constexpr model::ContextMethod kMethods[] = {model::ContextMethod::kUlysses,
+                                               model::ContextMethod::kAllGather,
+                                               model::ContextMethod::kRing};
+  std::size_t run = 0;
+  for (const ModelForm& form : all_expert_forms()) {
+    model::ModelShape shape = cuttable(form.shape, form.shape.latent.active() ? 8 : 2);
+    shape.seq_length = 8;
+    shape.num_layers = form.name == "weighed_inputs" ? 3 : 2;
+    for (const Cut& cut : {Cut{"tensor"}, Cut{"context", kMethods[run++ % 3]}}) {
+      engine::TrainingOptions options = training_of(shape, DType::kF32);
+      options.model.context.method = cut.method;
+      RunShape setup = on_gpu(2, 0);
+      setup.axes = {{"shard", 1}, {cut.axis, 2}};
+      setup.num_micro_steps = 2;
+      SCOPED_TRACE(fmt::format("{}, {} {}", form.name, cut.axis, static_cast<int>(cut.method)));
+      const Outcome gpu = train(options, setup, 2);
+      setup.place = Place::kHost;
+      const Outcome cpu = train(options, setup, 2);
+      for (std::size_t step = 0; step < cpu.losses.size(); ++step) {
+        EXPECT_NEAR(gpu.losses[step], cpu.losses[step], 1e-3) << step;
+      }
+      setup.place = Place::kGpu;
+      setup.world_size = 4;
+      setup.axes = {{"shard", 2}, {cut.axis, 2}};
+      setup.num_micro_steps = 1;
+      setup.stage = 3;
+      EXPECT_EQ(difference(train(options, setup, 2), gpu), "");
     }
   }
 }
@@ -179,6 +219,34 @@ TEST_F(CudaExpertRun, ARunFromARecipeFollowsTheCpuAndItsCheckpointGoesOnThere) {
   const std::string on_cpu = test::generated_text(request, "the", {.num_tokens = 20});
   request.machine = engine::cuda_machine(2, {.share_device = true});
   EXPECT_EQ(test::generated_text(request, "the", {.num_tokens = 20}), on_cpu);
+}
+
+// A GPU caches whole keys and values, a CPU latents. In one recipe latents of queries, too; in the other
+// windows, and experts with biases.
+TEST_F(CudaExpertRun, TextsOfLatentAttentionAndOfSinksAreThoseOfTheCpu) {
+  for (const char* model :
+       {"kv_lora_rank: 8, q_lora_rank: 6, qk_nope_head_dim: 6, qk_rope_head_dim: 4, v_head_dim: 5",
+        "attention_sinks: true, activation: clamped_swiglu, window: 5, window_layers: '10'"}) {
+    const test::TempFolder folder;
+    write_data(folder);
+    engine::RecipeRequest request;
+    request.path = "tiny.yaml";
+    request.text = fmt::format(
+        "run: {{output_dir: {0}/run, device: cuda, share_device: true}}\n"
+        "model: {{num_layers: 2, hidden_size: 16, num_attention_heads: 4, vocab_size: 128, {1}}}\n"
+        "data: {{path: {0}/data, format: bytes, validation_fraction: 0}}\n"
+        "training: {{seq_length: 24, global_batch_size: 4, max_steps: 12, sample_tokens: 0}}\n"
+        "optimizer: {{lr: 0.02}}\n"
+        "{2}",
+        folder.path(), model,
+        std::string(model).starts_with("kv") ? "" : "moe: {num_experts: 4, bias: true}\n");
+    engine::train(engine::resolve_recipe(request), engine::cuda_machine(1, {.share_device = true}));
+    engine::TrainedModelRequest trained;
+    trained.checkpoint = folder.file("run/checkpoints/" + checkpoint::step_directory_name(12));
+    const std::string on_cpu = test::generated_text(trained, "the", {.num_tokens = 16});
+    trained.machine = engine::cuda_machine(1, {.share_device = true});
+    EXPECT_EQ(test::generated_text(trained, "the", {.num_tokens = 16}), on_cpu) << model;
+  }
 }
 
 }  // namespace

@@ -141,7 +141,7 @@ TEST(ExpertRanks, HaveTheBitsOfWholeExpertsIn16BitsAndUnderEveryOptimizer) {
 // Each tensor rank has a part of every expert's width, and exchanges it with expert ranks.
 TEST(ExpertRanks, HaveTheBitsOfWholeExpertsOnTensorRanks) {
   int run = 0;
-  for (const ModelForm& each : cuttable_expert_forms_with_biases(true)) {
+  for (const ModelForm& each : cuttable_expert_forms_with_biases()) {
     for (int stage = 0; stage <= 3; ++stage) {
       engine::TrainingOptions options = tiny_training(each.shape, 0.05f);
       options.model.moe.experts = 8;
@@ -181,7 +181,7 @@ TEST(ExpertRanks, HaveTheBitsOfWholeExpertsOnTensorRanks) {
 // Experts get the rows of a rank's own positions; their gradients add up over context ranks.
 TEST(ExpertRanks, HaveTheBitsOfWholeExpertsOnContextRanks) {
   int run = 0;
-  for (const ModelForm& each : cuttable_expert_forms_with_biases(false)) {
+  for (const ModelForm& each : cuttable_expert_forms_with_biases()) {
     for (const auto method : {model::ContextMethod::kUlysses, model::ContextMethod::kAllGather,
                               model::ContextMethod::kRing}) {
       engine::TrainingOptions options = tiny_training(each.shape, 0.05f);

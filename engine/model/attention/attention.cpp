@@ -2,7 +2,6 @@
 
 #include "engine/model/cut/sums.h"
 #include "engine/model/cut/tensor_shares.h"
-#include "kernels/attention.h"
 #include "kernels/qk_norm.h"
 #include "kernels/rotary.h"
 
@@ -143,7 +142,11 @@ void Attention::project_heads_backward(std::int64_t block, const BlockTensors& k
 void Attention::backward(std::int64_t block, const BlockParameters& parameters,
                          const BlockParameters& gradients, const Pass& pass, const Tensor& d_out_TD,
                          const Tensor& d_read_TD) {
-  const BlockTensors kept = c_.kept_of(block);
+  BlockTensors kept = c_.kept_of(block);
+  if (shape_.sinks) {
+    kept.sinks = parameters[SiteId::kSinks].weight;
+    kept.d_sinks = norm_gradients(parameters[SiteId::kSinks], gradients[SiteId::kSinks]).weight;
+  }
   const std::int64_t width = shape_.attended_width();
   normalise_input_again(kept, parameters);
   const Tensor d_attended_TD = rows(activations_.d_narrow, shape_.tokens(), width);
@@ -159,16 +162,6 @@ void Attention::backward(std::int64_t block, const BlockParameters& parameters,
     make_heads_again(block, kept, parameters, pass);
   }
   attend_backward(block, kept, pass, d_attended_TD, d_qkv_TE);
-  if (shape_.sinks) {
-    const Affine& sinks = parameters[SiteId::kSinks];
-    kernels::attention_sinks_gradient(
-        compute_, {.shape = shape_.attention(block),
-                   .out = kept[SiteId::kAttention].output,
-                   .lse = kept[SiteId::kAttention].statistic,
-                   .dout = d_attended_TD,
-                   .sinks = sinks.weight,
-                   .d_sinks = norm_gradients(sinks, gradients[SiteId::kSinks]).weight});
-  }
   if (activations_.d_kv) c_.shares->add_up_key_values(d_qkv_TE);
   const bool after_rotary = norm_follows_rotation();
   if (!after_rotary) rotate(block, d_qkv_TE, true, pass);

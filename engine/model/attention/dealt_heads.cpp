@@ -5,6 +5,7 @@
 #include "engine/model/rng_sites.h"
 #include "kernels/attention.h"
 #include "kernels/columns.h"
+#include "kernels/pointwise.h"
 
 namespace sherd::model {
 namespace {
@@ -28,7 +29,18 @@ class DealtHeads final : public Sequences {
   void reorder_sequences(const Tensor& from, const Tensor& to, bool by_rank);
   void to_heads(const char* what, HeadRows rows, const ConstTensor& own, const Tensor& all);
   void to_positions(const char* what, HeadRows rows, const Tensor& all, const Tensor& own);
+  BlockTensors with_own_sinks(std::int64_t block, const BlockTensors& kept) const;
 };
+
+// Those of the heads that this rank computes.
+BlockTensors DealtHeads::with_own_sinks(std::int64_t block, const BlockTensors& kept) const {
+  BlockTensors own = kept;
+  const std::int64_t heads = shape_.attention(block).query_heads;
+  const std::int64_t first = shape_.context.rank * heads;
+  if (kept.sinks) own.sinks = kept.sinks.part(first, heads);
+  if (kept.d_sinks) own.d_sinks = kept.d_sinks.part(first, heads);
+  return own;
+}
 
 void DealtHeads::attend(std::int64_t block, const BlockTensors& kept, const Pass& pass,
                         const Tensor& qkv_TE) {
@@ -43,7 +55,8 @@ void DealtHeads::attend(std::int64_t block, const BlockTensors& kept, const Pass
                                         .workspace = activations_.workspace,
                                         .documents = attention_documents(pass),
                                         .keys_values = {},
-                                        .maxima = maxima_of(block, pass)});
+                                        .maxima = maxima_of(block, pass),
+                                        .sinks = with_own_sinks(block, kept).sinks});
   to_positions("what heads attended to", HeadRows::kQueries, out, kept[SiteId::kAttention].output);
 }
 
@@ -69,6 +82,9 @@ void DealtHeads::attend_backward(std::int64_t block, const BlockTensors& kept, c
                                .dkv = rows(activations_.d_kv, tokens, shape_.kv_gradient_width()),
                                .keys_values = {}});
   to_positions("gradients of queries, keys and values", HeadRows::kQkv, d_qkv, d_qkv_TE);
+  if (!kept.d_sinks) return;
+  kernels::fill_zero(compute_, kept.d_sinks);  // other ranks' heads
+  sinks_gradient(shape_.attention(block), with_own_sinks(block, kept), out, d_out);
 }
 
 // The columns of a matrix [tokens, heads] that a rank's heads have.

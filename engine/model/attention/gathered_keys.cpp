@@ -37,7 +37,8 @@ void GatheredKeys::attend(std::int64_t block, const BlockTensors& kept, const Pa
                               .workspace = activations_.workspace,
                               .documents = attention_documents(pass),
                               .keys_values = gather_keys_values("keys and values", qkv_TE),
-                              .maxima = maxima_of(block, pass)});
+                              .maxima = maxima_of(block, pass),
+                              .sinks = kept.sinks});
 }
 
 void GatheredKeys::attend_backward(std::int64_t block, const BlockTensors& kept, const Pass& pass,
@@ -57,6 +58,7 @@ void GatheredKeys::attend_backward(std::int64_t block, const BlockTensors& kept,
                                .keys_values = gather_keys_values("keys and values, again", qkv_TE),
                                .dkv_of_each_group = true});
   add_up_gathered_keys();
+  sinks_gradient(shape_.attention(block), kept, kept[SiteId::kAttention].output, d_attended_TD);
 }
 
 ConstTensor GatheredKeys::gather_keys_values(const char* what, const ConstTensor& qkv_TE) {

@@ -14,6 +14,15 @@ int source_at(const ModelShape& shape, int step) {
   return (shape.context.rank - step + shape.context.degree) % shape.context.degree;
 }
 
+// All of a rank's queries.
+kernels::AttentionShape attention_of_rank(const ModelShape& shape, std::int64_t block) {
+  kernels::AttentionShape attention = shape.attention(block);
+  attention.block = {};
+  attention.first_query = 0;
+  attention.queries = shape.seq_length;
+  return attention;
+}
+
 bool sees(int query_half, int key_half, std::int64_t half, std::int64_t window) {
   if (key_half >= query_half) return key_half == query_half;
   const std::int64_t nearest = (query_half - key_half - 1) * half + 1;  // from a query to a key
@@ -113,6 +122,10 @@ void RingOfKeys::attend(std::int64_t block, const BlockTensors& kept, const Pass
     }
   }
   collectives_.await_sent();
+  if (kept.sinks) {
+    kernels::join_attention_sinks(
+        compute_, {attention_of_rank(shape_, block), kept.sinks, sum_TD, site.statistic});
+  }
   kernels::cast(compute_, sum_TD, site.output);
 }
 
@@ -171,6 +184,7 @@ void RingOfKeys::attend_backward(std::int64_t block, const BlockTensors& kept, c
   kernels::add(compute_, passed_gradients((ranks - 1) % 2), home_TN);
   collectives_.await_sent();
   kernels::store_columns(compute_, {T, shape_.qkv_width(), 0, width}, dq_TD, d_qkv_TE);
+  sinks_gradient(attention_of_rank(shape_, block), kept, site.output, d_attended_TD);
 }
 
 }  // namespace

@@ -39,6 +39,7 @@ class WholeSequences final : public Sequences {
                    .documents = pass.documents,
                    .dkv = rows(activations_.d_kv, shape_.tokens(), shape_.kv_gradient_width()),
                    .keys_values = {}});
+    sinks_gradient(shape_.attention(block), kept, kept[SiteId::kAttention].output, d_attended_TD);
   }
 };
 
@@ -71,6 +72,17 @@ kernels::Documents Sequences::attention_documents(const Pass& pass) {
   kernels::Documents documents = pass.documents;
   documents.positions = {};
   return documents;
+}
+
+void Sequences::sinks_gradient(const kernels::AttentionShape& shape, const BlockTensors& kept,
+                               const ConstTensor& out, const ConstTensor& d_out) {
+  if (!kept.sinks) return;
+  kernels::attention_sinks_gradient(compute_, {.shape = shape,
+                                               .out = out,
+                                               .lse = kept[SiteId::kAttention].statistic,
+                                               .dout = d_out,
+                                               .sinks = kept.sinks,
+                                               .d_sinks = kept.d_sinks});
 }
 
 Tensor Sequences::maxima_of(std::int64_t block, const Pass& pass) const {

@@ -27,7 +27,8 @@ class Sequences : protected Part {
   /// Fills kept[kAttention], and kept[kQkv] if qkv_place was another buffer.
   virtual void attend(std::int64_t block, const BlockTensors& kept, const Pass& pass,
                       const Tensor& qkv_TE) = 0;
-  /// d_qkv_TE = the gradient of queries, and of keys and values unless these go to d_kv.
+  /// d_qkv_TE = the gradient of queries, and of keys and values unless these go to d_kv. Also fills
+  /// kept.d_sinks, if there are sinks: this rank's queries' part of it.
   virtual void attend_backward(std::int64_t block, const BlockTensors& kept, const Pass& pass,
                                const Tensor& d_attended_TD, const Tensor& d_qkv_TE) = 0;
 
@@ -36,6 +37,9 @@ class Sequences : protected Part {
   Tensor maxima_of(std::int64_t block, const Pass& pass) const;
   /// Pass::documents for kernels that are given whole sequences: without positions.
   static kernels::Documents attention_documents(const Pass& pass);
+  /// kept.d_sinks, from what `shape`'s heads of all this rank's queries attended to.
+  void sinks_gradient(const kernels::AttentionShape& shape, const BlockTensors& kept,
+                      const ConstTensor& out, const ConstTensor& d_out);
 };
 
 std::unique_ptr<Sequences> make_sequences(Computation& computation);

@@ -55,12 +55,20 @@ TEST(RecipeLatent, WhatLatentAttentionDoesntHaveIsRefusedByName) {
   }
 }
 
-TEST(RecipeSinks, AreRefusedOnRanksThatDivideSequences) {
-  EXPECT_TRUE(
-      training_options(resolve(kTinyRecipe, {"model.attention_sinks=true"}).values).model.sinks);
-  expect_refused({"model.attention_sinks=true", "parallelism.context_parallel_degree=2"},
-                 "parallelism.context_parallel_degree is 2, but attention with sinks can't be "
-                 "divided so yet");
+TEST(RecipeSinks, AreForRanksThatDivideSequences) {
+  const Sets sets = {"model.attention_sinks=true", "parallelism.context_parallel_degree=2"};
+  EXPECT_TRUE(training_options(resolve(kTinyRecipe, sets).values).model.sinks);
+}
+
+// Latent attention's heads are as wide as both their parts.
+TEST(RecipeHeads, ThatAreTooWideForGpusAreRefusedThere) {
+  Sets sets =
+      latent({"model.qk_nope_head_dim=192", "model.qk_rope_head_dim=66", "run.device=cuda"});
+  EXPECT_NE(error_of(kTinyRecipe, sets)
+                .find("model.head_width is 258; GPUs compute heads up to 256 wide"),
+            std::string::npos);
+  sets[sets.size() - 2] = "model.qk_rope_head_dim=64";
+  EXPECT_EQ(error_of(kTinyRecipe, sets).find("head_width"), std::string::npos);
 }
 
 TEST(RecipeRotatedNorm, IsAnRmsNormOfLayersThatRotate) {

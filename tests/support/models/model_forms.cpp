@@ -229,6 +229,13 @@ std::vector<ModelForm> latent_forms() {
   return {{"latents", latents()}, {"latents_and_experts", latents_and_experts()}};
 }
 
+std::vector<ModelForm> all_expert_forms() {
+  std::vector<ModelForm> forms = expert_forms_on_cpus();
+  forms.push_back({"sinks_and_biases", sinks_and_biases()});
+  forms.push_back({"latents_and_experts", latents_and_experts()});
+  return forms;
+}
+
 std::vector<ModelForm> expert_forms() {
   return {{"experts", experts()},
           {"sandwich_experts", sandwich_experts()},
@@ -300,17 +307,24 @@ std::vector<ModelForm> all_cuttable_forms() {
   return forms;
 }
 
-std::vector<ModelForm> cuttable_expert_forms_with_biases(bool sinks) {
+std::vector<ModelForm> cuttable_expert_forms_with_biases() {
   std::vector<ModelForm> forms = cuttable_expert_forms();
-  model::ModelShape biases = cuttable(sinks_and_biases(), 2);
-  biases.sinks = sinks;
-  forms.push_back({sinks ? "sinks_and_biases" : "biases", biases});
+  forms.push_back({"sinks_and_biases", cuttable(sinks_and_biases(), 2)});
+  return forms;
+}
+
+std::vector<ModelForm> context_rank_forms() {
+  std::vector<ModelForm> forms = all_cuttable_forms();
+  forms.push_back({"sinks_and_biases", cuttable(sinks_and_biases(), 2)});
+  for (const ModelForm& form : latent_forms()) {
+    forms.push_back({form.name, cuttable(form.shape, 8)});
+  }
   return forms;
 }
 
 std::vector<ModelForm> tensor_rank_forms() {
   std::vector<ModelForm> forms = cuttable_forms();
-  for (const ModelForm& form : cuttable_expert_forms_with_biases(true)) forms.push_back(form);
+  for (const ModelForm& form : cuttable_expert_forms_with_biases()) forms.push_back(form);
   for (const ModelForm& form : latent_forms())
     forms.push_back({form.name, cuttable(form.shape, 8)});
   model::ModelShape sinks = cuttable(tiny_model(false), 4);

@@ -18,10 +18,12 @@ struct ModelForm {
 std::vector<ModelForm> model_forms();
 /// Mixtures of experts, which canonical sums don't compute.
 std::vector<ModelForm> expert_forms();
-/// Latent attention, which GPUs and tensor ranks don't compute.
+/// Latent attention.
 std::vector<ModelForm> latent_forms();
-/// Attention with sinks and experts with biases, which ranks don't divide yet.
+/// Attention with sinks and experts with biases.
 std::vector<ModelForm> sink_forms();
+/// All mixtures of experts, also of those two lists.
+std::vector<ModelForm> all_expert_forms();
 /// All of these.
 std::vector<ModelForm> forms_on_cpus();
 /// The shape of the form of that name.
@@ -35,8 +37,10 @@ std::vector<ModelForm> cuttable_forms();
 /// The same of mixtures of experts, and all of these.
 std::vector<ModelForm> cuttable_expert_forms();
 std::vector<ModelForm> all_cuttable_forms();
-/// Mixtures, also of experts with biases, perhaps with attention sinks, which context ranks lack.
-std::vector<ModelForm> cuttable_expert_forms_with_biases(bool sinks);
+/// Mixtures, also of experts with biases and of attention with sinks.
+std::vector<ModelForm> cuttable_expert_forms_with_biases();
+/// Forms whose sequences context ranks divide: all_cuttable_forms, sinks, and latent attention.
+std::vector<ModelForm> context_rank_forms();
 /// All of these, latent attention, and sinks.
 std::vector<ModelForm> tensor_rank_forms();
 /// One of those.

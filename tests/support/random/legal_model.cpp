@@ -146,8 +146,7 @@ void LegalRecipe::latent_attention() {
   settings_["model.attention_sinks"] = "false";
   if (!may || !random_.chance(0.4)) return;
   if (random_.chance(0.3)) {
-    const bool one = whole(settings_, "parallelism.context_parallel_degree") <= 1;
-    settings_["model.attention_sinks"] = one ? "true" : "false";
+    settings_["model.attention_sinks"] = "true";
     return;
   }
   const std::int64_t plain = 2 * random_.whole(1, 6), rotated = 2 * random_.whole(1, 4);
