@@ -28,6 +28,10 @@ __global__ void __launch_bounds__(kThreads) forward_tile(const Arguments<T> a) {
   const int row = own.row, lane = own.lane;
   load_queries(a, task.b, task.head, own.first_row, query);
   float sum_out[kChunks] = {}, most = -device_common::kInfinity, sum = 0.0f;
+  if (a.sinks != nullptr) {  // one more score, whose value is zero
+    most = device_common::widen(a.sinks[task.head]);
+    sum = 1.0f;
+  }
   for (std::int64_t k0 = own.first_tile_key; k0 < own.end_key; k0 += kTile) {
     __syncthreads();  // whoever still reads the last tile
     load_keys(a, task.b, own.g, k0, key);
@@ -73,14 +77,9 @@ __global__ void __launch_bounds__(kThreads) forward_tile(const Arguments<T> a) {
   }
   if (!inside) return;
   const bool padding = own.first_key > own.q;
-  float statistic = padding ? 0.0f : most + device_common::fast_log(sum);
-  float scale = padding ? 0.0f : 1.0f / sum;
-  if (a.sinks != nullptr && !padding) {
-    scale *= device_common::join_sink(device_common::widen(a.sinks[task.head]), statistic);
-  }
-  store_row(sum_out, scale, K, lane,
+  store_row(sum_out, padding ? 0.0f : 1.0f / sum, K, lane,
             a.out_written + at.out(task.b, task.head) + own.own_row * at.out_row());
-  if (lane == 0) *lse = statistic;
+  if (lane == 0) *lse = padding ? 0.0f : most + device_common::fast_log(sum);
 }
 
 // D of the header: one warp for one query of one head.
