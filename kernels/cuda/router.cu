@@ -121,12 +121,20 @@ __global__ void __launch_bounds__(kWarp)
 
 struct Finish {
   ChunkSums in;
-  const std::int32_t* of_ranks;  // [ranks, B, E]: what to add up instead of the chunks' counts
-  std::int64_t ranks;
+  // What counts of a sequence add up: those of its chunks, or of ranks, `step` numbers apart.
+  const std::int32_t* parts;
+  std::int64_t num_parts, step, of_sequence;
   const std::int32_t* previous;  // null: the group's own counts
   std::int32_t* counts;
   float* balance;  // null: counts alone
   std::int64_t groups;
+
+  __device__ std::int32_t count_of(std::int64_t sequence, std::int64_t expert) const {
+    const std::int32_t* part = parts + sequence * of_sequence + expert;
+    std::int32_t count = 0;
+    for (std::int64_t i = 0; i < num_parts; ++i) count += part[i * step];
+    return count;
+  }
 };
 
 // A block finishes a balance group: the sums of its chunks, in order, of each sequence.
@@ -144,15 +152,11 @@ __global__ void __launch_bounds__(device_common::kThreads)
     std::int32_t count = 0;
     for (std::int64_t b = group * sequences; b < (group + 1) * sequences; ++b) {
       double own_sum = 0.0;
-      std::int32_t own_count = 0;
 #pragma unroll 8
       for (std::int64_t chunk = b * chunks; chunk < (b + 1) * chunks; ++chunk) {
         own_sum += finish.in.sums[chunk * (E + 1) + e];
-        if (e < E && finish.ranks == 0) own_count += finish.in.counts[chunk * E + e];
       }
-      for (std::int64_t rank = 0; e < E && rank < finish.ranks; ++rank) {
-        own_count += finish.of_ranks[(rank * shape.sequences + b) * E + e];
-      }
+      const std::int32_t own_count = e < E ? finish.count_of(b, e) : 0;
       sum += own_sum;
       count += own_count;
       if (e < E) finish.counts[b * E + e] = own_count;
@@ -313,9 +317,10 @@ void router_forward(Stream& stream, const RouterForward& args) {
                       args.weights.as<float>()};
   route_chunk<true><<<chunks_of(shape), kWarp, shared, handle_of(stream)>>>(shape, routes, between);
   check_launch("router_forward");
+  const std::int64_t E = shape.experts, chunks = rules::chunks_of(shape);
   finish_groups(stream, shape,
-                {between, nullptr, 0, counted_before(args), args.counts.as<std::int32_t>(),
-                 args.balance.as<float>(), shape.balance_groups()});
+                {between, between.counts, chunks, E, chunks * E, counted_before(args),
+                 args.counts.as<std::int32_t>(), args.balance.as<float>(), shape.balance_groups()});
 }
 
 void router_losses(Stream& stream, const RouterLosses& args) {
@@ -326,10 +331,11 @@ void router_losses(Stream& stream, const RouterLosses& args) {
   routes.chosen = const_cast<std::int32_t*>(args.chosen.as<std::int32_t>());  // and not written
   route_chunk<false><<<chunks_of(shape), kWarp, 0, handle_of(stream)>>>(shape, routes, between);
   check_launch("router_losses");
+  const std::int64_t counts = args.counts.numel;
   finish_groups(stream, shape,
-                {between, args.rank_counts.as<std::int32_t>(),
-                 args.rank_counts.numel / args.counts.numel, counted_before(args),
-                 args.counts.as<std::int32_t>(), args.balance.as<float>(), shape.balance_groups()});
+                {between, args.rank_counts.as<std::int32_t>(), args.rank_counts.numel / counts,
+                 counts, shape.experts, counted_before(args), args.counts.as<std::int32_t>(),
+                 args.balance.as<float>(), shape.balance_groups()});
 }
 
 void router_totals(Stream& stream, const RouterTotals& args) {
