@@ -133,7 +133,7 @@ double seconds_of_all_rows(const StepLedger& step) {
 }
 
 TEST(Ledger, AStepOnOneGpuTakesAsLongAsItsKernels) {
-  const StepLedger step = ledger_of({"model.hidden_size=4096"});
+  const StepLedger step = ledger_of({"model.hidden_size=4096", "model.num_attention_heads=16"});
   const double kernels = seconds_of_all_rows(step);
   EXPECT_NEAR(step.seconds, kernels, 0.01 * kernels);
   EXPECT_LT(step.exposed_seconds, 1e-5);
@@ -142,7 +142,8 @@ TEST(Ledger, AStepOnOneGpuTakesAsLongAsItsKernels) {
 // Waited for or not, the gather stream's casts are there once.
 TEST(Ledger, KernelsOfOtherStreamsCountOnce) {
   for (const char* depth : {"0", "1"}) {
-    const StepLedger step = ledger_of({"model.hidden_size=4096", "zero_optimization.stage=3",
+    const StepLedger step = ledger_of({"model.hidden_size=4096", "model.num_attention_heads=16",
+                                       "zero_optimization.stage=3",
                                        fmt::format("zero_optimization.prefetch_depth={}", depth)});
     EXPECT_NEAR(step.seconds, seconds_of_all_rows(step), 0.02 * step.seconds) << depth;
   }
@@ -159,7 +160,7 @@ TEST(Ledger, AGraphIsOneCallOfTheHosts) {
 
 // One GPU computes for all streams: what the reduce stream adds isn't free.
 TEST(Ledger, KernelsOfOtherStreamsTakeTheirTimeFromTheComputation) {
-  const Strings large = {"model.hidden_size=4096"};
+  const Strings large = {"model.hidden_size=4096", "model.num_attention_heads=16"};
   Strings beside = large;
   beside.push_back("zero_optimization.grad_sync=every_micro_step");
   EXPECT_NEAR(ledger_of(beside).seconds, ledger_of(large).seconds, 0.01 * ledger_of(large).seconds);
@@ -175,12 +176,11 @@ TEST(Ledger, KernelsThatTheHostCantLaunchInTimeLeaveTheGpuIdle) {
 }
 
 TEST(Ledger, GathersThatArePrefetchedOverlapTheComputation) {
-  const Strings sharded = {"model.hidden_size=4096",
-                           "model.ffn_hidden_size=8192",
-                           "training.seq_length=2048",
-                           "training.global_batch_size=64",
-                           "parallelism.data_parallel_shard_degree=8",
-                           "zero_optimization.stage=3"};
+  const Strings sharded = {
+      "model.hidden_size=4096",        "model.num_attention_heads=16",
+      "model.ffn_hidden_size=8192",    "training.seq_length=2048",
+      "training.global_batch_size=64", "parallelism.data_parallel_shard_degree=8",
+      "zero_optimization.stage=3"};
   const auto with_depth = [&](int depth) {
     Strings sets = sharded;
     sets.push_back(fmt::format("zero_optimization.prefetch_depth={}", depth));
@@ -235,8 +235,9 @@ TEST(Ledger, MoreMachinesMakeNoCollectiveFaster) {
 
 TEST(Ledger, AClassOfWorkThatIsSlowerMakesTheStepSlower) {
   const Recipe recipe =
-      resolved(kRecipe, {"model.hidden_size=4096", "parallelism.data_parallel_shard_degree=8",
-                         "zero_optimization.stage=3", "zero_optimization.prefetch_depth=0"})
+      resolved(kRecipe, {"model.hidden_size=4096", "model.num_attention_heads=16",
+                         "parallelism.data_parallel_shard_degree=8", "zero_optimization.stage=3",
+                         "zero_optimization.prefetch_depth=0"})
           .values;
   const double now = step_ledger(recipe, h100_rates()).tokens_per_s;
   for (const auto& [of, slower, faster] : sensitivities(recipe, h100_rates())) {
