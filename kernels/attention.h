@@ -134,8 +134,8 @@ struct AttentionShape {
   /// f32 (`dkv`). Set for both directions, since on a GPU it decides which kernels are used.
   bool shares_keys = false;
   /// V: columns of a value after the first V are zeros, as latent attention fills them up
-  /// (kernels/latent_heads.h). 0: K. cuDNN computes whole sequences with values of this width, and
-  /// doesn't write the other columns of out and dV; whoever reads them ignores them.
+  /// (kernels/latent_heads.h). 0: K. cuDNN computes V columns, rounded up to a multiple of 8. It
+  /// doesn't write the other columns of out and dV, and nothing reads them.
   std::int64_t value_width = 0;
 
   std::int64_t values_width() const { return value_width > 0 ? value_width : head_width; }
