@@ -42,6 +42,11 @@ void LedgerStream::add(const Exchange& exchange) {
   now_ += ledger_.exchange(exchange);
 }
 
+void LedgerStream::add_host_work(std::int64_t read, std::int64_t written) {
+  begin_call();
+  now_ += ledger_.launch({.kernel = kHostWork, .read = read, .written = written});
+}
+
 // A graph is one call of the host.
 void LedgerStream::section(const std::string&, const std::function<void()>& enqueue) {
   if (!cuda_.graphs) return enqueue();

@@ -39,6 +39,8 @@ using Launches = std::vector<Launch>;
 
 /// The name of a copy between a GPU and its host's memory. `read` and `written` are its bytes.
 inline constexpr std::string_view kHostCopy = "copy to or from the host";
+/// The name of work of the host's cores. `read` and `written` are bytes of the host's memory.
+inline constexpr std::string_view kHostWork = "update on the host";
 
 /// One collective of a group (sharding/comm/communicator.h).
 struct Exchange {
@@ -71,6 +73,8 @@ class LedgerStream final : public CudaStream {
 
   void add(const Launches& launches);
   void add(const Exchange& exchange);
+  /// Instead of `run`: host code that moves these bytes of the host's memory.
+  void add_host_work(std::int64_t read, std::int64_t written);
   /// When all work enqueued so far is done.
   double now() const { return now_; }
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "core/error.h"
+
 namespace sherd {
 namespace {
 
@@ -46,6 +48,14 @@ std::vector<BufferSpec> OffloadHome::copy_buffers(const std::vector<BufferSpec>&
 BufferSpec OffloadHome::on_host(BufferSpec buffer) {
   buffer.home = Home::kHost;
   return buffer;
+}
+
+void OffloadHome::changes_until(const void*, std::shared_ptr<const Event>) {
+  SHERD_CHECK(false, "host code changes state that isn't in the host's memory");
+}
+
+void OffloadHome::count(const DiskTraffic&) {
+  SHERD_CHECK(false, "bytes of state that isn't in the host's memory");
 }
 
 }  // namespace sherd

@@ -25,6 +25,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <vector>
 
 #include "core/memory_plan.h"
@@ -85,6 +86,13 @@ class OffloadHome : public Allocator {
   using Use = std::function<void(void* memory, std::int64_t begin, std::int64_t bytes)>;
   virtual void each_part(Stream& stream, const void* address, std::int64_t bytes, bool writes,
                          const Use& use) = 0;
+  /// Host code also changes the buffer at `address`. It has its new values when `change` occurs:
+  /// copies, `each_part` and snapshots wait for the point that was last recorded. Only for the
+  /// host's memory.
+  virtual void changes_until(const void* address, std::shared_ptr<const Event> change);
+  /// Adds bytes that others have moved between the device and the host for such changes.
+  virtual void count(const DiskTraffic& moved);
+
   virtual bool keeps_snapshots() const = 0;
   /// From the snapshot to memory.
   virtual void copy_of_snapshot(const void* from, void* to, std::int64_t bytes) = 0;

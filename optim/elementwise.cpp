@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "optim/eight_bits.h"
+#include "optim/host_update.h"
 #include "optim/state_ring.h"
 
 namespace sherd::optim {
@@ -22,9 +23,15 @@ std::vector<std::string> kinds_of(const OptimizerOptions& options) {
   return {"momentum"};
 }
 
-// The kinds on disk: moments, then FP32 parameters.
+bool on_the_host(const OptimizerOptions& options, const sharding::UnitPlan& unit) {
+  return options.offload.host_updates && HostUpdate::has(unit);
+}
+
+// What passes through a ring: moments, then FP32 parameters; for an update on the host, gradients
+// and rounded weights.
 std::vector<OffloadedKind> kinds_on_disk(const OptimizerOptions& options) {
   std::vector<OffloadedKind> kinds;
+  if (options.offload.host_updates) return {{}, {}};
   if (options.offload.moments) {
     for (const std::string& kind : stored_kinds(kinds_of(options), options.moment_type)) {
       const MomentForm form = form_of(kind, options.moment_type);
@@ -35,13 +42,29 @@ std::vector<OffloadedKind> kinds_on_disk(const OptimizerOptions& options) {
   return kinds;
 }
 
+// Elements of a block of moments elsewhere; 0: they are in memory. Units that the device updates
+// among others that the host updates keep theirs.
+std::int64_t moment_block(const OptimizerOptions& options, const sharding::UnitPlan& unit) {
+  const bool elsewhere = options.offload.host_updates ? HostUpdate::has(unit) : true;
+  return options.offload.moments && elsewhere ? offload_block(options) : 0;
+}
+
 std::vector<BufferSpec> buffers_of(const OptimizerOptions& options,
                                    const sharding::ShardingPlan& plan) {
   const std::int64_t block = offload_block(options);
-  std::vector<BufferSpec> buffers =
-      moment_buffers(plan, stored_kinds(kinds_of(options), options.moment_type),
-                     options.moment_type, options.offload.moments ? block : 0);
-  if (block > 0) buffers.push_back(StateRing::buffer(kinds_on_disk(options), block, plan.units));
+  std::vector<BufferSpec> buffers;
+  for (const std::string& kind : stored_kinds(kinds_of(options), options.moment_type)) {
+    for (const sharding::UnitPlan& unit : plan.units) {
+      if (!unit.trains()) continue;
+      buffers.push_back(
+          moment_buffer(unit, kind, options.moment_type, moment_block(options, unit)));
+    }
+  }
+  if (options.offload.host_updates) {
+    std::ranges::copy(HostUpdate::buffers(plan.units, block), std::back_inserter(buffers));
+  } else if (block > 0) {
+    buffers.push_back(StateRing::buffer(kinds_on_disk(options), block, plan.units));
+  }
   return buffers;
 }
 
@@ -54,10 +77,16 @@ class Elementwise final : public Optimizer {
         kinds_(stored_kinds(kinds_of(options), options.moment_type)) {
     const std::int64_t block = offload_block(options);
     for (const std::string& kind : kinds_) {
-      moments_.push_back(acquire_moments(rank, units, kind, options.moment_type,
-                                         options.offload.moments ? block : 0));
+      std::vector<Buffer>& of_kind = moments_.emplace_back();
+      for (const sharding::UnitState& unit : units) {
+        of_kind.push_back(unit.trains()
+                              ? rank.acquire(moment_buffer(unit.plan(), kind, options.moment_type,
+                                                           moment_block(options, unit.plan())))
+                              : Buffer());
+      }
     }
-    if (block == 0) return;
+    if (options.offload.host_updates) update_on_host(rank, units, block);
+    if (block == 0 || host_) return;
     std::vector<std::vector<Tensor>> at_rest;
     if (options.offload.moments) {
       for (const std::vector<Buffer>& of_kind : moments_) {
@@ -71,16 +100,24 @@ class Elementwise final : public Optimizer {
     ring_.emplace(rank, kinds_on_disk(options), std::move(at_rest), block, units);
   }
 
+  void prepare(Stream&, const UpdateStep&) override {
+    if (host_) host_->begin_step();
+  }
+
   void update(Stream& stream, int unit, const UpdateStep& step) override {
+    if (is_on_host(unit)) return update_on_host(unit, step);
     for (const UpdatedSlice& slice : slices_[unit]) {
       if (ring_) ring_->enter(unit, slice.first_element / ring_->block());
       for (const UpdatedSlice::Group& group : slice.groups) {
-        update(stream, unit, slice, group, step);
+        update(stream, unit, slice, group, step, {slice.gradient, slice.rounded});
       }
     }
     if (ring_) ring_->leave();
   }
 
+  Stream* updating(int unit) const override {
+    return is_on_host(unit) ? &host_->stream() : nullptr;
+  }
   bool rounds_parameters() const override { return true; }
 
   std::vector<MomentPiece> moment_pieces() const override {
@@ -98,13 +135,58 @@ class Elementwise final : public Optimizer {
   }
 
  private:
+  bool is_on_host(int unit) const { return host_ && is_on_host_[static_cast<std::size_t>(unit)]; }
+
+  void update_on_host(const sharding::Rank& rank, const std::vector<sharding::UnitState>& units,
+                      std::int64_t block) {
+    host_.emplace(rank, units, block);
+    for (std::size_t unit = 0; unit < units.size(); ++unit) {
+      is_on_host_.push_back(units[unit].trains() && on_the_host(options_, units[unit].plan()));
+      if (!is_on_host_.back()) continue;
+      const int number = static_cast<int>(unit);
+      host_->changes(number, units[unit].on_disk());
+      for (const std::vector<Buffer>& of_kind : moments_) host_->changes(number, of_kind[unit]);
+    }
+  }
+
+  void update_on_host(int unit, const UpdateStep& step) {
+    for (const UpdatedSlice& slice : slices_[unit]) {
+      host_->add({.gradient = slice.gradient,
+                  .rounded = slice.rounded,
+                  .moves = state_bytes(slice, unit),
+                  .update = [this, unit, &slice, step](Stream& cores, const ConstTensor& gradient,
+                                                       const Tensor& rounded) {
+                    for (const UpdatedSlice::Group& group : slice.groups) {
+                      update(cores, unit, slice, group, step, {gradient, rounded});
+                    }
+                  }});
+    }
+    host_->end_unit(unit);
+  }
+
+  // Weights and moments of a slice.
+  DiskTraffic state_bytes(const UpdatedSlice& slice, int unit) const {
+    std::int64_t bytes = slice.parameter.bytes();
+    for (std::size_t kind = 0; kind < kinds_.size(); ++kind) {
+      const std::int64_t elements = form_of(kinds_[kind], options_.moment_type).elements;
+      bytes += slice.part_of(moments_[kind][unit], elements).bytes();
+    }
+    return {bytes, bytes};
+  }
+
+  // Where an update finds the gradient, and where it puts rounded weights.
+  struct Ends {
+    ConstTensor gradient;
+    Tensor rounded;
+  };
   void update(Stream& stream, int unit, const UpdatedSlice& slice, const UpdatedSlice::Group& group,
-              const UpdateStep& step) {
+              const UpdateStep& step, const Ends& ends) {
     const ParameterGroup rates = options_.rates_of(group.group);
     kernels::UpdateCommon common = common_of(slice, step, options_.moment_type);
+    common.gradient = ends.gradient;
     common.segments = group.segments;
     common.lr = step.lr * rates.lr_factor;
-    common.rounded = slice.rounded;
+    common.rounded = ends.rounded;
     common.parameter = here(slice.parameter);
     const Tensor first = moment(slice, unit, 0), second = moment(slice, unit, 1);
     common.scales = scales(slice, unit, 0);
@@ -144,6 +226,8 @@ class Elementwise final : public Optimizer {
   std::vector<std::string> kinds_;            // as stored
   std::vector<std::vector<Buffer>> moments_;  // by kind, then by unit
   std::optional<StateRing> ring_;             // what is on disk
+  std::vector<bool> is_on_host_;              // by unit: with host_
+  std::optional<HostUpdate> host_;
 };
 
 }  // namespace

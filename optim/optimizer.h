@@ -44,6 +44,9 @@ class Optimizer {
   /// Updates the slices of unit `unit` that this rank holds, on `stream`. May be a collective;
   /// units come in the same order on every rank.
   virtual void update(Stream& stream, int unit, const UpdateStep& step) = 0;
+  /// The stream whose work so far includes the unit's last update, if that isn't the stream that
+  /// `update` was given; otherwise null.
+  virtual Stream* updating(int /*unit*/) const { return nullptr; }
   /// Whether `update` also rounds the parameters into the resident copy (UnitState::rounded_slice).
   virtual bool rounds_parameters() const { return false; }
   /// This rank's moments, as ranges of whole parameters; `slice_index` says from which slice they

@@ -162,11 +162,11 @@ BufferSpec moment_buffer(const sharding::UnitPlan& unit, const std::string& kind
 
 std::vector<BufferSpec> moment_buffers(const sharding::ShardingPlan& plan,
                                        const std::vector<std::string>& kinds,
-                                       const MomentType& type, std::int64_t block) {
+                                       const MomentType& type) {
   std::vector<BufferSpec> buffers;
   for (const std::string& kind : kinds) {
     for (const sharding::UnitPlan& unit : plan.units) {
-      if (unit.trains()) buffers.push_back(moment_buffer(unit, kind, type, block));
+      if (unit.trains()) buffers.push_back(moment_buffer(unit, kind, type));
     }
   }
   return buffers;
@@ -174,11 +174,10 @@ std::vector<BufferSpec> moment_buffers(const sharding::ShardingPlan& plan,
 
 std::vector<Buffer> acquire_moments(const sharding::Rank& rank,
                                     const std::vector<sharding::UnitState>& units,
-                                    const std::string& kind, const MomentType& type,
-                                    std::int64_t block) {
+                                    const std::string& kind, const MomentType& type) {
   std::vector<Buffer> buffers;
   for (const sharding::UnitState& unit : units) {
-    buffers.push_back(unit.trains() ? rank.acquire(moment_buffer(unit.plan(), kind, type, block))
+    buffers.push_back(unit.trains() ? rank.acquire(moment_buffer(unit.plan(), kind, type))
                                     : Buffer());
   }
   return buffers;

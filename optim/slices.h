@@ -49,12 +49,11 @@ BufferSpec moment_buffer(const sharding::UnitPlan& unit, const std::string& kind
 /// One buffer for each kind and each unit that has trained parameters, kind by kind.
 std::vector<BufferSpec> moment_buffers(const sharding::ShardingPlan& plan,
                                        const std::vector<std::string>& kinds,
-                                       const MomentType& type, std::int64_t block = 0);
+                                       const MomentType& type);
 /// The buffers of one kind, by unit; empty for units without trained parameters.
 std::vector<Buffer> acquire_moments(const sharding::Rank& rank,
                                     const std::vector<sharding::UnitState>& units,
-                                    const std::string& kind, const MomentType& type,
-                                    std::int64_t block = 0);
+                                    const std::string& kind, const MomentType& type);
 /// Adds a piece, or extends the last one if the piece continues it.
 void add_moment_piece(MomentPiece piece, std::vector<MomentPiece>& pieces);
 /// Adds the pieces of one kind of moment for a slice's `segments`. `moments` begins with the

@@ -57,6 +57,7 @@ std::unique_ptr<sharding::Rank> make_rank(const LaunchOptions& options, int r,
     rank->staging.push_back(rank->memory->acquire(buffer));
     rank->groups->stage_in(rank->staging.back().tensor(), purpose);
   }
+  rank->host_threads = options.host_threads();
   const int threads = options.compute_threads();
   const bool own_cores =
       threads * machine.ranks_here(options.world_size()).on_host <= num_usable_cores();
@@ -98,6 +99,11 @@ int threads_of_rank(DeviceKind device, int asked, int world_size) {
 
 int LaunchOptions::compute_threads() const {
   return threads_of_rank(machine->traits().kind, threads_per_rank, world_size());
+}
+
+int LaunchOptions::host_threads() const {
+  if (threads_per_rank > 0) return threads_per_rank;
+  return std::max(1, num_usable_cores() / machine->ranks_here(world_size()).on_host);
 }
 
 void run_ranks(const LaunchOptions& options, const std::function<void(sharding::Rank&)>& body) {

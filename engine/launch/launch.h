@@ -50,6 +50,8 @@ struct LaunchOptions {
   std::function<void(const std::vector<int>& ranks, std::exception_ptr failure)> on_stuck;
 
   int compute_threads() const;
+  /// The same for host code that works for a rank on a GPU.
+  int host_threads() const;
 };
 
 /// A rank on a GPU has one compute thread, which fills the queues. Other ranks have the requested

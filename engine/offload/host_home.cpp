@@ -63,6 +63,9 @@ class HostHome final : public OffloadHome {
 
   void copy(const void* from, void* to, std::int64_t bytes) override {
     up_.stream->synchronize();
+    for (const void* const address : {from, static_cast<const void*>(to)}) {
+      if (const auto* const found = find(address)) wait_for_changes(compute_, found->first);
+    }
     compute_.copy(from, to, bytes);
     compute_.synchronize();
   }
@@ -71,6 +74,7 @@ class HostHome final : public OffloadHome {
     SHERD_CHECK(!writes || &stream == &compute_, "state is written on another stream");
     const Tensor memory = staging(stream);
     stream.wait(up_.last());
+    wait_for_changes(stream, find(address)->first);
     char* const all = static_cast<char*>(const_cast<void*>(address));
     for (std::int64_t done = 0; done < bytes;) {
       const std::int64_t count = std::min(bytes - done, memory.bytes());
@@ -82,8 +86,20 @@ class HostHome final : public OffloadHome {
     }
   }
 
+  void changes_until(const void* address, std::shared_ptr<const Event> change) override {
+    changes_[static_cast<const char*>(address)] = std::move(change);
+  }
+  void count(const DiskTraffic& moved) override {
+    traffic_.read += moved.read;
+    traffic_.written += moved.written;
+  }
+
   bool keeps_snapshots() const override { return false; }
-  void begin_snapshot() override { up_.stream->synchronize(); }
+  void begin_snapshot() override {
+    up_.stream->synchronize();
+    for (const auto& [address, change] : changes_) compute_.wait(*change);
+    compute_.synchronize();
+  }
   void end_snapshot() override {}
   void copy_of_snapshot(const void*, void*, std::int64_t) override {
     SHERD_CHECK(false, "state on the host has no snapshots");
@@ -124,6 +140,11 @@ class HostHome final : public OffloadHome {
     return 2 * direction.requests + kind;
   }
 
+  void wait_for_changes(Stream& stream, const char* buffer) const {
+    const auto found = changes_.find(buffer);
+    if (found != changes_.end()) stream.wait(*found->second);
+  }
+
   const std::pair<const char* const, Place>* find(const void* address) const {
     auto after = places_.upper_bound(static_cast<const char*>(address));
     if (after == places_.begin()) return nullptr;
@@ -151,6 +172,7 @@ class HostHome final : public OffloadHome {
     return first;
   }
   void remove(const BufferSpec&, void* data) noexcept override {
+    changes_.erase(static_cast<const char*>(data));
     places_.erase(static_cast<const char*>(data));
   }
   void came_alive(const BufferSpec&, void*) noexcept override {}
@@ -161,6 +183,7 @@ class HostHome final : public OffloadHome {
   Direction down_, up_;
   std::unique_ptr<Event> computed_;
   std::map<const char*, Place> places_;
+  std::map<const char*, std::shared_ptr<const Event>> changes_;  // by the buffers of places_
   std::vector<BufferSpec> copies_;
   Buffer for_compute_, for_gather_;
   DiskTraffic traffic_;

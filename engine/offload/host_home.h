@@ -1,9 +1,10 @@
 /// The home of a GPU's state in the host's memory (core/offload_home.h): page-locked buffers, and a
 /// stream of copies each way.
 ///
-/// The update stays the GPU's: blocks of state come down into the ring (optim/state_ring.h), and go
-/// back when they are updated, both next to the update of others. So its bits are those of state
-/// that stays on the GPU. Copies take as long as the slower direction of the link needs.
+/// The GPU updates: blocks of state come to it through a ring (optim/state_ring.h), and go back when
+/// they are updated, both next to the update of others. Copies take as long as the slower direction
+/// of the link needs. Or the host's cores update (optim/host_update.h), and state stays here. The
+/// bits are those of state that stays on the GPU.
 #pragma once
 
 #include <memory>

@@ -195,8 +195,9 @@ struct Recipe {
     bool shard_optimizer_over_replicas = false;
     OffloadDevice offload_optimizer = OffloadDevice::kNone;
     OffloadDevice offload_param = OffloadDevice::kNone;
-    std::string offload_path;             ///< a directory
-    std::int64_t offload_buffer_mib = 0;  ///< staging memory of a rank
+    OffloadDevice offload_update = OffloadDevice::kNone;  ///< whose cores update
+    std::string offload_path;                             ///< a directory
+    std::int64_t offload_buffer_mib = 0;                  ///< staging memory of a rank
   } zero_optimization;
 
   struct MixedPrecision {

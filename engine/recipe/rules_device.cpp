@@ -186,6 +186,11 @@ std::vector<Refusal> refusals_of_cpus(const Recipe& recipe) {
                                            "already; use nvme for a disk, or none.",
                                            key));
   }
+  if (recipe.zero_optimization.offload_update == OffloadDevice::kCpu) {
+    refusals.emplace_back("zero_optimization.offload_update",
+                          "zero_optimization.offload_update is cpu, but on a CPU its cores update "
+                          "everything already; leave it out.");
+  }
   return refusals;
 }
 

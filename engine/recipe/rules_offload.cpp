@@ -10,6 +10,7 @@ namespace {
 
 constexpr std::string_view kOptimizer = "zero_optimization.offload_optimizer";
 constexpr std::string_view kParam = "zero_optimization.offload_param";
+constexpr std::string_view kUpdate = "zero_optimization.offload_update";
 
 std::string_view name_of(OffloadDevice device) {
   return device == OffloadDevice::kCpu ? "cpu" : "nvme";
@@ -55,6 +56,7 @@ sharding::OffloadOptions offload_of(const Recipe& recipe) {
           .parameters = zero.offload_param != OffloadDevice::kNone,
           .on_host = zero.offload_optimizer == OffloadDevice::kCpu ||
                      zero.offload_param == OffloadDevice::kCpu,
+          .host_updates = zero.offload_update == OffloadDevice::kCpu,
           .buffer_bytes = zero.offload_buffer_mib << 20};
 }
 
@@ -80,6 +82,23 @@ void check_activations(Resolution& recipe) {
   }
 }
 
+// The host's cores update what they can read.
+void check_update(Resolution& recipe, const sharding::OffloadOptions& offload) {
+  if (!offload.host_updates) return;
+  const Recipe& values = recipe.values();
+  const bool has_moments =
+      values.optimizer.type != OptimizerType::kSgd || values.optimizer.momentum > 0.0;
+  if (offload.on_host && (offload.master || offload.parameters) &&
+      (offload.moments || !has_moments)) {
+    return;
+  }
+  recipe.refuse(
+      {kUpdate},
+      "{} is cpu, but not all that an update needs is in the host's memory. Use {}: cpu, and in "
+      "addition {}: cpu at stage 3, or a 16-bit mixed_precision.param_dtype below it.",
+      kUpdate, kOptimizer, kParam);
+}
+
 }  // namespace
 
 void check_offload(Resolution& recipe) {
@@ -87,6 +106,7 @@ void check_offload(Resolution& recipe) {
   const auto& zero = values.zero_optimization;
   check_activations(recipe);
   const sharding::OffloadOptions offload = offload_of(values);
+  check_update(recipe, offload);
   if (!offload.active()) return;
   if (offload.parameters && zero.stage < 3) {
     recipe.refuse(

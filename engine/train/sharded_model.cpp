@@ -74,8 +74,8 @@ optim::CompressedSum* ShardedModel::compressed_sum() const {
 void ShardedModel::plan(std::vector<int> uses) {
   runner_->parameters().plan(std::move(uses));
 }
-void ShardedModel::publish(int unit, bool rounded) {
-  runner_->parameters().publish(unit, rounded);
+void ShardedModel::publish(int unit, bool rounded, Stream* updating) {
+  runner_->parameters().publish(unit, rounded, updating);
 }
 void ShardedModel::publish_kept(int unit, bool refresh) {
   runner_->parameters().publish_kept(unit, refresh);

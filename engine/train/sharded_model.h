@@ -88,7 +88,7 @@ class ShardedModel {
   /// Sets the uses that follow, in order, if they differ from those of a step or an evaluation.
   void plan(std::vector<int> uses);
   /// Slices of a unit have been updated: ParameterGather::publish.
-  void publish(int unit, bool rounded = false);
+  void publish(int unit, bool rounded = false, Stream* updating = nullptr);
   void publish_kept(int unit, bool refresh);  ///< ParameterGather::publish_kept
 
   /// For a model that is no longer trained, on a CPU that holds all parameters: interleaves its

@@ -12,6 +12,7 @@
 #include "engine/train/units/kept_inputs.h"
 #include "engine/train/units/model_collectives.h"
 #include "optim/compressed_sum.h"
+#include "optim/host_update.h"
 #include "optim/outer_update.h"
 #include "sharding/zero/gradient_reduction.h"
 #include "sharding/zero/parameter_gather.h"
@@ -170,11 +171,17 @@ DiskTraffic TrainingStep::disk_traffic(const TrainingOptions& options, const sha
   traffic.read = options.num_micro_steps * KeptInputs::bytes(rank_model(options, mesh, rank));
   traffic.written = traffic.read;
   const sharding::ShardingPlan plan = sharding_plan(options, mesh, rank);
+  const bool host_updates = options.optimizer.offload.host_updates;
   for (const BufferSpec& buffer :
        optim::descriptor_of(options.optimizer.type).buffers(options.optimizer, plan, rank)) {
-    if (buffer.home != Home::kDisk) continue;
+    if (buffer.home != Home::kDisk || host_updates) continue;
     traffic.read += buffer.bytes();
     traffic.written += buffer.bytes();
+  }
+  if (host_updates) {
+    const DiskTraffic update = optim::HostUpdate::traffic(plan.units);
+    traffic.read += update.read;
+    traffic.written += update.written;
   }
   const Uses uses = uses_of(options, rank_pipeline(options, mesh, rank), plan);
   const std::vector<std::int64_t> gathers =
@@ -183,7 +190,9 @@ DiskTraffic TrainingStep::disk_traffic(const TrainingOptions& options, const sha
     const auto fp32 = sharding::unit_buffers(plan.units[i]).fp32_parameters;
     if (!fp32 || fp32->home != Home::kDisk) continue;
     const bool is_gathered = plan.units[i].needs_slot() && !plan.units[i].divides_parts();
-    traffic.read += (1 + (is_gathered ? gathers[i] : 0)) * fp32->bytes();
+    if (is_gathered) traffic.read += gathers[i] * fp32->bytes();
+    if (host_updates) continue;
+    traffic.read += fp32->bytes();
     traffic.written += fp32->bytes();
   }
   return traffic;

@@ -334,7 +334,8 @@ void TrainingStep::update(std::int64_t step, float gradient_scale, StepResult& r
     const bool clipped =
         result.clipped_heads > 0 && model_.clip_heads(static_cast<int>(unit), *result.stability);
     if (update_copies(static_cast<int>(unit), step) || options_.placement.published_late) continue;
-    model_.publish(static_cast<int>(unit), optimizer_->rounds_parameters() && !clipped);
+    model_.publish(static_cast<int>(unit), optimizer_->rounds_parameters() && !clipped,
+                   optimizer_->updating(static_cast<int>(unit)));
   }
 }
 

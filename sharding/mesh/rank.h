@@ -73,6 +73,8 @@ struct Rank {
   /// `use` may enqueue work on `stream` (OffloadHome::each_part).
   void each_part(Stream& stream, const Tensor& tensor, bool writes,
                  const std::function<void(const Tensor& part, std::int64_t first)>& use) const;
+  /// Threads that host code may use for work of a rank on a GPU: its share of the cores.
+  int host_threads = 1;
   /// Makes one more stream of this rank's device.
   std::function<std::unique_ptr<Stream>(StreamPurpose purpose, const std::string& name)>
       make_stream;

@@ -78,6 +78,7 @@ ParameterGather::ParameterGather(const Rank& rank, const std::vector<UnitState>&
   const std::size_t waits = wait_kind(rank.mesh, zero_axes());
   for (std::size_t i = 0; i < units.size(); ++i) {
     updated_.push_back(rank.make_event());
+    updated_elsewhere_.push_back(false);
     published_.push_back(counted(rank.make_event(), waits));
     told_.push_back(counted(rank.make_event(), wait_kind(kReplicateAxis)));
     const Placement& placement = units[i].placement();
@@ -132,6 +133,7 @@ std::vector<Tensor> ParameterGather::get(int unit) {
     quantised = part(slot->quantised, plan.quantised_layout);
   }
   if (!sharded(unit)) {
+    if (updated_elsewhere_[unit]) rank_->compute().wait(*updated_[unit]);
     rank_->compute().wait(*published_[unit]);
     return plan.views(plan.trains() ? state.resident_parameters() : Tensor{},
                       plan.has_frozen() ? state.frozen() : Tensor{}, quantised);
@@ -245,7 +247,7 @@ void ParameterGather::decode_into(const Slot& slot, int unit) {
   }
 }
 
-void ParameterGather::publish(int unit, bool rounded) {
+void ParameterGather::publish(int unit, bool rounded, Stream* updating) {
   const UnitState& state = (*units_)[unit];
   if (sharded(unit)) schedule_.forget_unit(unit);
   if (state.trains() && state.plan().gathers_blocks()) return publish_blocks(unit);
@@ -261,7 +263,11 @@ void ParameterGather::publish(int unit, bool rounded) {
                       : rounded ? rounded
                                 : state.fp32_slice(state.own_slice()));
   }
-  rank_->compute().record(*updated_[unit]);
+  SHERD_CHECK(updating == nullptr || rounded, "{} is updated elsewhere, but not rounded there",
+              state.name());
+  updated_elsewhere_[unit] = updating != nullptr;
+  updated_[unit]->counts_as = updating != nullptr ? kWaitsForState : 0;
+  (updating != nullptr ? *updating : rank_->compute()).record(*updated_[unit]);
   if (!state.placement().optimizer_sharded() || !state.trains()) return;
   if (sharded(unit) && !replicas_[unit]) return;
   Stream& stream = rank_->gather();

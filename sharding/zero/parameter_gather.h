@@ -67,8 +67,9 @@ class ParameterGather {
   /// Call after the compute stream has updated this rank's slices: sends them to every rank. At
   /// stages 1-2 this is an all-gather on the gather stream that overlaps the next forward; at stage
   /// 3 the next gather does it. `rounded`: the update has already rounded them into the resident
-  /// parameters.
-  void publish(int unit, bool rounded = false);
+  /// parameters. `updating`: the stream with the update, if it isn't the compute stream; then only
+  /// uses of this unit wait for it.
+  void publish(int unit, bool rounded = false, Stream* updating = nullptr);
   /// With owners that publish late. `refresh`: what is kept becomes the newest values first.
   void publish_kept(int unit, bool refresh);
   /// The compute stream waits until what an owner has published is sent.
@@ -108,6 +109,7 @@ class ParameterGather {
   // By unit: its ZeRO group, and the replicas that divide its parts, if any.
   std::vector<Communicator*> communicators_, replicas_;
   std::vector<std::unique_ptr<Event>> updated_;    // by unit: the slice holds its new values
+  std::vector<bool> updated_elsewhere_;            // by unit: not by the compute stream
   std::vector<std::unique_ptr<Event>> told_;       // by unit: replicas have exchanged updates
   std::vector<std::unique_ptr<Event>> published_;  // by unit: the full buffer has them too
   std::unique_ptr<Event> began_;                   // slots' memory is free for this plan

@@ -68,6 +68,7 @@ struct OffloadOptions {
   bool master = false;      ///< FP32 parameters of 16-bit compute, where a rounded copy is resident
   bool parameters = false;  ///< at stage 3: the slices that ranks gather
   bool on_host = false;     ///< where, for a GPU: in the host's memory instead of a file
+  bool host_updates = false;  ///< the host's cores update what is there (optim/host_update.h)
   /// Staging memory of a rank: several blocks of all kinds of state.
   std::int64_t buffer_bytes = 0;
 

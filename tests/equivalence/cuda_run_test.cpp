@@ -105,6 +105,10 @@ TEST_F(CudaRun, StateInTheHostsMemoryChangesNoBit) {
       options.model.residual_slots = engine::KeptInputs::slots(5);
       EXPECT_EQ(difference(train(options, on_gpu(2, stage), 3), on_gpu_alone), "")
           << name_of(dtype) << ", stage " << stage;
+      if (dtype == DType::kF32 && stage < 3) continue;
+      options.optimizer.offload.host_updates = true;
+      EXPECT_EQ(difference(train(options, on_gpu(2, stage), 3), on_gpu_alone), "")
+          << "by the host's cores: " << name_of(dtype) << ", stage " << stage;
     }
   }
 }

@@ -40,6 +40,65 @@ TEST(HostOffload, RunsAreThoseOfTheDevicesMemoryAtEveryStageWorldPrecisionAndOpt
   }
 }
 
+engine::TrainingOptions host_updated(engine::TrainingOptions options, int stage) {
+  const bool has_moments =
+      options.optimizer.type != OptimizerType::kSgd || options.optimizer.momentum > 0.0f;
+  options = on_host(std::move(options), has_moments, stage == 3);
+  options.optimizer.offload.master = options.model.dtype != DType::kF32;
+  options.optimizer.offload.host_updates = true;
+  return options;
+}
+
+TEST(HostOffload, UpdatesByTheHostsCoresAreThoseOfTheDevice) {
+  for (const std::vector<int>& row : pairwise_cover({4, 3, 4, 3, 2, 2, 2})) {
+    const engine::TrainingOptions options =
+        offload_options(kOffloadedTypes[row[2]], kOffloadedComputeTypes[row[3]]);
+    RunShape shape{.world_size = row[1] + 1, .num_micro_steps = 1 + row[4], .stage = row[0]};
+    // FP32 weights of f32 compute are on the host at stage 3 alone.
+    if (options.model.dtype == DType::kF32) shape.stage = 3;
+    shape.place = row[5] == 0 ? Place::kApart : Place::kApartDeferred;
+    const Outcome on_device = train(options, shape, 4);
+    shape.delay_seed = 1;
+    engine::TrainingOptions own = host_updated(options, shape.stage);
+    if (row[6] == 0) own.optimizer.offload.buffer_bytes = 1 << 16;
+    EXPECT_EQ(difference(train(own, shape, 4), on_device), "")
+        << name_of(shape) << ", optimizer " << row[2] << ", type " << row[3];
+  }
+}
+
+TEST(HostOffload, EachStreamOfHostUpdatesLateInTurnChangesNoBit) {
+  engine::TrainingOptions options = offload_options(OptimizerType::kAdamW, DType::kBF16);
+  options.model.num_layers = 5;
+  for (const int stage : {0, 2, 3}) {
+    RunShape shape{.world_size = 2, .num_micro_steps = 2, .stage = stage, .place = Place::kApart};
+    const Outcome on_device = train(options, shape, 4);
+    const engine::TrainingOptions own = host_updated(options, stage);
+    for (const char* late : {"compute", "gather", "reduce", "tokens", "gradients to host",
+                             "update on the host", "weights from host"}) {
+      shape.late_stream = late;
+      EXPECT_EQ(difference(train(own, shape, 4), on_device), "") << name_of(shape);
+    }
+  }
+}
+
+TEST(HostOffload, HostUpdatesKeepTheBitsOfMomentsInFewerBitsAndOfSgdWithoutAny) {
+  for (int form = 0; form < 3; ++form) {
+    engine::TrainingOptions options = offload_options(OptimizerType::kAdamW, DType::kBF16);
+    if (form == 0) options.optimizer.moment_type.in_8_bits = true;
+    if (form == 1) options.optimizer.moment_type = {DType::kBF16, true, 7};
+    if (form == 2) {
+      options.optimizer.type = OptimizerType::kSgd;
+      options.optimizer.momentum = 0.0f;
+    }
+    for (int stage = 0; stage <= 3; ++stage) {
+      const RunShape shape{.world_size = 2, .stage = stage, .place = Place::kApart};
+      EXPECT_EQ(difference(train(host_updated(options, stage), shape, 4), train(options, shape, 4)),
+                "")
+          << name_of(shape) << ", form " << form;
+    }
+  }
+}
+
 // A wait that is missing shows, whatever the machine's load.
 TEST(HostOffload, EachStreamLateInTurnChangesNoBit) {
   for (const DType compute : {DType::kF32, DType::kBF16}) {

@@ -57,6 +57,7 @@ inline const std::map<std::string, const char*, std::less<>> kShownElsewhere = {
     {"training.best_by", "a name of a validation set: tests/engine/run"},
     {"zero_optimization.offload_path", "a folder; tests/engine/offload"},
     {"zero_optimization.offload_buffer_mib", "times; tests/engine/offload"},
+    {"zero_optimization.offload_update", "GPUs; tests/equivalence/host_offload_test.cpp"},
     {"distillation.teacher", "a file that is written first: tests/engine/distillation"},
     {"hooks.on_failure", "nothing fails; tests/engine/hooks"},
     {"dgc.warmup_epochs: 1", "more steps than one epoch has: tests/optim"},

@@ -60,6 +60,41 @@ TEST(DeviceRules, ACpuHasNoOtherMemoryToKeepStateIn) {
   EXPECT_NO_THROW(require_possible_on(DeviceKind::kCuda, open.values));
 }
 
+TEST(DeviceRules, TheHostsCoresUpdateOnlyWhatIsInTheHostsMemory) {
+  const std::string update = "zero_optimization.offload_update=cpu",
+                    optimizer = "zero_optimization.offload_optimizer=cpu",
+                    param = "zero_optimization.offload_param=cpu",
+                    half = "mixed_precision.param_dtype=bf16", stage3 = "zero_optimization.stage=3",
+                    cuda = "run.device=cuda";
+  const std::string sentence =
+      "--set " + update +
+      ": zero_optimization.offload_update is cpu, but not all that an update needs is in the "
+      "host's memory. Use zero_optimization.offload_optimizer: cpu, and in addition "
+      "zero_optimization.offload_param: cpu at stage 3, or a 16-bit mixed_precision.param_dtype "
+      "below it.";
+  const std::string no_error = "no error";
+  EXPECT_EQ(error_of(kTinyRecipe, {update, cuda}), sentence);
+  EXPECT_EQ(error_of(kTinyRecipe, {update, cuda, optimizer}), sentence);  // FP32 weights
+  EXPECT_EQ(error_of(kTinyRecipe, {update, cuda, optimizer, half}), no_error);
+  EXPECT_EQ(error_of(kTinyRecipe, {update, cuda, optimizer, half, stage3}), sentence);
+  EXPECT_EQ(error_of(kTinyRecipe, {update, cuda, optimizer, param, stage3}), no_error);
+  EXPECT_EQ(error_of(kTinyRecipe, {update, cuda, param, stage3}), sentence);  // moments
+  EXPECT_EQ(error_of(kTinyRecipe,
+                     {update, cuda, param, stage3, "optimizer.type=sgd", "optimizer.momentum=0"}),
+            no_error);
+  const ResolvedRecipe open = resolve(kTinyRecipe, {update, optimizer, half});
+  try {
+    require_possible_on(DeviceKind::kCpu, open.values);
+    ADD_FAILURE();
+  } catch (const RecipeErrors& errors) {
+    EXPECT_NE(std::string(errors.what())
+                  .find("zero_optimization.offload_update is cpu, but on a CPU its cores update "
+                        "everything already; leave it out."),
+              std::string::npos)
+        << errors.what();
+  }
+}
+
 TEST(DeviceRules, AllThatAGpuCantDoIsToldAtOnce) {
   const ResolvedRecipe recipe =
       resolve(kTinyRecipe, {"run.cuda_graphs=true", "parallelism.tensor_parallel_degree=2",

@@ -139,7 +139,7 @@ void LegalRecipe::in_blocks() {
 
 // State and the inputs of blocks.
 void LegalRecipe::on_disk() {
-  for (const char* key : {"optimizer", "param", "path", "buffer_mib"}) {
+  for (const char* key : {"optimizer", "param", "update", "path", "buffer_mib"}) {
     leave(fmt::format("zero_optimization.offload_{}", key));
   }
   leave("activation_checkpointing.offload");

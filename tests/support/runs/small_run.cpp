@@ -51,7 +51,12 @@ void train_in(const test::TempFolder& folder, const std::string& output, const T
   engine::RecipeRequest request;
   request.path = "resume.yaml";
   request.text = recipe_text(folder, output, run);
-  const engine::ResolvedRecipe recipe = engine::resolve_recipe(request);
+  engine::ResolvedRecipe recipe = engine::resolve_recipe(request);
+  if (run.host_updates) {
+    auto& zero = recipe.values.zero_optimization;
+    zero.offload_update = zero.offload_optimizer = engine::OffloadDevice::kCpu;
+    if (zero.stage == 3) zero.offload_param = engine::OffloadDevice::kCpu;
+  }
   engine::train(recipe, run.machine ? run.machine : engine::choose_machine(recipe.values),
                 *run.disk);
 }

@@ -28,6 +28,7 @@ struct TrainingRun {
   std::string mesh{}, zero{};  ///< more keys of the blocks parallelism and zero_optimization
   std::string model{};         ///< of the block model, with a comma before it
   std::string data{};          ///< of the block data, with a comma before it
+  bool host_updates = false;   ///< for a GPU: state in the host's memory, updated by its cores
   int seq_length = 9;
   double dropout = 0.1;
   std::shared_ptr<const engine::Machine> machine{};  ///< null: the CPU
