@@ -39,6 +39,7 @@ std::optional<OffloadReport> offload_report(const PlannedRecipe& planned, const 
   OffloadReport plan;
   plan.rank = world.worst_rank();
   plan.on_host = planned.device.separate_memory;
+  plan.host_updates = planned.options.optimizer.offload.host_updates;
   plan.has_second_places = !plan.on_host && planned.recipe.checkpoint.saves();
   plan.max_steps = planned.recipe.training.max_steps;
   plan.rates = rates;
@@ -65,9 +66,9 @@ namespace {
 
 std::string host_text(const OffloadReport& plan) {
   return fmt::format(
-      "in the host's memory, rank {}: {}\na step of all ranks copies {} to GPUs and {} back\n",
+      "in the host's memory, rank {}: {}\na step of all ranks copies {} to GPUs and {} back{}\n",
       plan.rank, kinds_text(plan.at_rest), human_bytes(plan.all_step.read),
-      human_bytes(plan.all_step.written));
+      human_bytes(plan.all_step.written), plan.host_updates ? "; the host's cores update" : "");
 }
 
 }  // namespace

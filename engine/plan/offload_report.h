@@ -17,6 +17,7 @@ struct DiskRates {
 struct OffloadReport {
   int rank = 0;               ///< the one that needs the most memory
   bool on_host = false;       ///< in the host's memory; then there are no files
+  bool host_updates = false;  ///< whose cores update it
   BytesByCategory at_rest{};  ///< its state there
   std::int64_t file_bytes = 0;
   bool has_second_places = false;   ///< for what saves still need

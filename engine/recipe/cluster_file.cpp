@@ -12,7 +12,8 @@ namespace sherd::engine {
 namespace {
 
 const std::vector<std::string_view> kClusterKeys = {
-    "machines", "ranks_per_machine", "device", "memory", "within", "between", "host", "servers"};
+    "machines", "ranks_per_machine", "device", "memory", "within", "between",
+    "host",     "host_memory",       "servers"};
 const std::vector<std::string_view> kLinkKeys = {"bandwidth", "latency_us"};
 const std::vector<std::string_view> kDevices = {"A100", "H100", "H200", "cpu"};
 
@@ -128,6 +129,7 @@ Cluster cluster_from(const std::string& yaml, const std::string& where) {
                .within = link_of(cluster, "within"),
                .between = link_of(cluster, "between"),
                .host = link_of(cluster, "host"),
+               .host_memory = link_of(cluster, "host_memory"),
                .servers = link_of(cluster, "servers")};
   if (made.ranks() > kMostClusterRanks) {
     throw UsageError("{}: {} machines of {} ranks are {} ranks; at most {} are supported.", where,

@@ -12,6 +12,8 @@
 ///     latency_us: 6
 ///   host:                       # links of a GPU to its host's memory, each way
 ///     bandwidth: 50GB
+///   host_memory:                # that a machine's ranks share: reads and writes together
+///     bandwidth: 400GB
 ///   servers:                    # links of a parameter server, which isn't on these machines
 ///     bandwidth: 125MB
 ///     latency_us: 100
@@ -40,7 +42,7 @@ struct Cluster {
   std::int64_t machines = 1, ranks_per_machine = 1;
   std::string device;             ///< "A100", "H100", "H200", "cpu"
   std::int64_t memory_bytes = 0;  ///< of a rank; 0: the device's
-  ClusterLink within{}, between{}, host{}, servers{};
+  ClusterLink within{}, between{}, host{}, host_memory{}, servers{};
 
   std::int64_t ranks() const { return machines * ranks_per_machine; }
   bool on_cpus() const { return device == "cpu"; }

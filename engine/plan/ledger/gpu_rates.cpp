@@ -132,6 +132,7 @@ double GpuRates::seconds(const Launch& launch, bool allow_tf32) const {
   const auto bytes = static_cast<double>(launch.read + launch.written);
   const bool half = size_of(launch.dtype) == 2;
   if (launch.kernel == kHostCopy) return 0.5 * bytes / links.host + kSecondsOfALaunch;
+  if (launch.kernel == kHostWork) return bytes / links.host_memory + kSecondsOfALaunch;
   if (launch.kind == LaunchKind::kMatmul) {
     const double best = half ? matmul_flops : allow_tf32 ? tf32_flops : f32_flops;
     const double share = matmul_share * std::min(share_of_waves(launch, multiprocessors),

@@ -15,6 +15,7 @@ struct GpuLinks {
   double one_way = 360e9;     ///< of large all-gathers and reduce-scatters there
   double pair = 396e9;        ///< between two ranks of a machine
   double host = 50e9;         ///< each way, from and to the host's memory: 16 lanes of PCIe 5
+  double host_memory = 50e9;  ///< a rank's share of it, read and written: assumed, 8 of 400 GB/s
   double card = 50e9;         ///< a rank's share of its machine's network cards
   double card_share = 0.74;   ///< of it that large collectives reach
   double latency = 13e-6;     ///< seconds of the smallest collective within a machine

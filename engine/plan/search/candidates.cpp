@@ -28,6 +28,7 @@ constexpr std::array kNames = {
     Name{SearchKey::kMicroBatch, "training.micro_batch_size"},
     Name{SearchKey::kRecompute, "activation_checkpointing.mode"},
     Name{SearchKey::kOffloadOptimizer, "zero_optimization.offload_optimizer"},
+    Name{SearchKey::kOffloadUpdate, "zero_optimization.offload_update"},
 };
 
 // Micro-batches of more sequences make no matmul faster, and need more memory.

@@ -30,6 +30,7 @@ enum class SearchKey {
   kMicroBatch,
   kRecompute,
   kOffloadOptimizer,
+  kOffloadUpdate,
 };
 std::string_view key_of(SearchKey key);  ///< "parallelism.tensor_parallel_degree"
 const std::vector<SearchKey>& all_search_keys();

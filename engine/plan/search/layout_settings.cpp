@@ -127,4 +127,16 @@ std::optional<LayoutSettings> settings_of(const ResolvedRecipe& recipe, const La
   return std::nullopt;
 }
 
+std::optional<LayoutSettings> updated_by_cores(const LayoutSettings& settings) {
+  const std::string_view key = key_of(SearchKey::kOffloadUpdate);
+  if (settings.recipe.values.zero_optimization.offload_update != OffloadDevice::kNone) return {};
+  const auto changed = with_changes(settings.recipe, {key}, [](Recipe& values) {
+    values.zero_optimization.offload_update = OffloadDevice::kCpu;
+  });
+  if (!changed) return std::nullopt;
+  LayoutSettings result{settings.settings, *changed};
+  result.settings.emplace_back(key, format_value(field_of(key), changed->values));
+  return result;
+}
+
 }  // namespace sherd::engine

@@ -20,5 +20,7 @@ struct LayoutSettings {
 /// set. `offload`: the optimizer's state on disk, or for GPUs on the host. Nothing if a rule refuses it.
 std::optional<LayoutSettings> settings_of(const ResolvedRecipe& recipe, const Layout& layout,
                                           bool offload);
+/// The same with updates by the host's cores, where state is on the host of GPUs; else nothing.
+std::optional<LayoutSettings> updated_by_cores(const LayoutSettings& settings);
 
 }  // namespace sherd::engine

@@ -226,16 +226,22 @@ void Search::take(const std::vector<Timed>& layouts, bool offload) {
   }
 }
 
-// Nothing if a rule refuses the layout.
+// Nothing if a rule refuses the layout. A state on the host is updated where it is faster.
 std::optional<FoundLayout> Search::planned(const Layout& layout, bool offload) {
+  const auto planned_with = [this](const auto& settings) -> std::optional<FoundLayout> {
+    if (!settings) return std::nullopt;
+    const std::optional<std::int64_t> needed = planned_bytes(settings->recipe);
+    if (!needed) return std::nullopt;
+    FoundLayout result = found(settings->recipe);
+    result.settings = settings->settings;
+    result.needed_bytes = *needed;
+    return result;
+  };
   const auto settings = settings_of(recipe_, layout, offload);
-  if (!settings) return std::nullopt;
-  const std::optional<std::int64_t> needed = planned_bytes(settings->recipe);
-  if (!needed) return std::nullopt;
-  FoundLayout result = found(settings->recipe);
-  result.settings = settings->settings;
-  result.needed_bytes = *needed;
-  return result;
+  auto result = planned_with(settings);
+  if (!result || !offload || space_.keeps(SearchKey::kOffloadUpdate)) return result;
+  auto by_cores = planned_with(updated_by_cores(*settings));
+  return by_cores && by_cores->seconds < result->seconds ? by_cores : result;
 }
 
 // Each is faster than all that need less memory.

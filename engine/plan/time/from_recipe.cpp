@@ -1,10 +1,12 @@
 #include "engine/plan/time/from_recipe.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "engine/launch/device.h"
 #include "engine/model/adapter.h"
 #include "engine/model/parameters.h"
+#include "engine/recipe/offload.h"
 #include "engine/train/from_recipe.h"
 #include "engine/train/model_shape.h"
 #include "optim/compressed_sum.h"
@@ -28,12 +30,8 @@ Again again_of(Recompute mode) {
   return Again::kBlocks;
 }
 
-// Memory that an update reads and writes for each weight: gradients, FP32 weights, moments, and the
-// weights of the compute type.
-double update_bytes(const Recipe& recipe) {
-  const auto moment =
-      static_cast<double>(size_of(dtype_of(recipe.mixed_precision.optimizer_state_dtype)));
-  const bool half = recipe.mixed_precision.param_dtype != FloatType::kF32;
+// Of each weight, in all moments.
+double moment_bytes(const Recipe& recipe) {
   double moments = 0.0;
   switch (recipe.optimizer.type) {
     case OptimizerType::kAdamW:
@@ -53,14 +51,24 @@ double update_bytes(const Recipe& recipe) {
     case OptimizerType::kAdafactor:
       break;  // numbers of rows and columns alone
   }
-  return 4.0 + 8.0 + 2.0 * moments * moment + (half ? 2.0 : 0.0);
+  return moments *
+         static_cast<double>(size_of(dtype_of(recipe.mixed_precision.optimizer_state_dtype)));
 }
 
+// Memory that an update reads and writes for each weight: gradients, FP32 weights, moments, and the
+// weights of the compute type.
+double update_bytes(const Recipe& recipe) {
+  const bool half = recipe.mixed_precision.param_dtype != FloatType::kF32;
+  return 4.0 + 8.0 + 2.0 * moment_bytes(recipe) + (half ? 2.0 : 0.0);
+}
+
+// Read and written. If the host updates, gradients that come to it take longer than the rounded
+// weights that go back at the same time.
 double disk_bytes(const Recipe& recipe) {
-  const auto& zero = recipe.zero_optimization;
-  double bytes = zero.offload_optimizer != OffloadDevice::kNone ? 16.0 : 0.0;
-  if (zero.offload_param != OffloadDevice::kNone) bytes += 8.0;
-  return bytes;
+  const sharding::OffloadOptions offload = offload_of(recipe);
+  if (offload.host_updates) return 2.0 * 4.0;
+  return (offload.moments ? 2.0 * moment_bytes(recipe) : 0.0) +
+         (offload.master || offload.parameters ? 8.0 : 0.0);
 }
 
 Layout layout_of(const Recipe& recipe) {
@@ -175,6 +183,7 @@ StepShape step_shape(const Recipe& recipe) {
                            recipe.diloco.quantize == optim::Quantize::kInt4, 4.0);
   step.update_bytes = update_bytes(recipe);
   step.disk_bytes = disk_bytes(recipe);
+  if (offload_of(recipe).host_updates) step.host_bytes = std::exchange(step.update_bytes, 0.0);
   step.cuda_graphs = recipe.run.cuda_graphs;
   add_compression(recipe, step);
   return step;
@@ -204,6 +213,10 @@ std::unique_ptr<StepRates> gpu_rates_of(const Cluster& cluster, bool allow_tf32)
   if (between.bytes > 0.0) rates.links.card = between.bytes;
   if (between.latency > 0.0) rates.links.far_latency = between.latency;
   if (cluster.host.bytes > 0.0) rates.links.host = cluster.host.bytes;
+  if (cluster.host_memory.bytes > 0.0) {
+    rates.links.host_memory =
+        cluster.host_memory.bytes / static_cast<double>(cluster.ranks_per_machine);
+  }
   auto made = std::make_unique<GpuStepRates>(rates, allow_tf32);
   made->assumed = std::move(assumed);
   return made;
@@ -254,6 +267,10 @@ std::unique_ptr<StepRates> rates_for(const Recipe& recipe, const std::optional<C
   if (disk_bytes(recipe) > 0.0 && (!cluster || cluster->host.bytes == 0.0)) {
     rates->assumed.push_back(
         fmt::format("links to the host's memory: {:.0f} GB/s each way", rates->disk_bytes() / 2e9));
+  }
+  if (offload_of(recipe).host_updates && (!cluster || cluster->host_memory.bytes == 0.0)) {
+    rates->assumed.push_back(fmt::format("a rank's share of the host's memory: {:.0f} GB/s",
+                                         rates->host_memory_bytes() / 1e9));
   }
   return rates;
 }

@@ -29,6 +29,8 @@ class StepRates {
   virtual double taken_by_exchanges() const = 0;
   /// Of offloaded state, read and written together, per second and rank: an assumption.
   virtual double disk_bytes() const { return 2e9; }
+  /// Of the host's memory, if its cores update a GPU's state; likewise.
+  virtual double host_memory_bytes() const { return 10e9; }
 
   std::string name;
   double stated_flops = 0.0;           ///< the reference for MFU; 0: unknown
@@ -46,6 +48,7 @@ class GpuStepRates final : public StepRates {
   double host_seconds_of_a_call() const override { return kHostSecondsOfACall; }
   double taken_by_exchanges() const override { return kTakenByExchanges; }
   double disk_bytes() const override { return 2.0 * rates_.links.host; }
+  double host_memory_bytes() const override { return rates_.links.host_memory; }
 
  private:
   GpuRates rates_;

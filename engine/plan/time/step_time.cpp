@@ -214,7 +214,8 @@ void StepTimes::add_update(const StepShape& step, StepTime& time) const {
       static_cast<double>(layout.micro_batches - 1) *
       memory(step.model.weights() / parts / (in_slices ? ranks : 1.0) * step.form.accumulate_bytes,
              "add");
-  time.disk = owned * step.disk_bytes / rates_.disk_bytes();
+  time.disk = owned * std::max(step.disk_bytes / rates_.disk_bytes(),
+                               step.host_bytes / rates_.host_memory_bytes());
   if (layout.servers == 0) return;
   // Servers add what workers sent. With late publishing, they do so while workers compute.
   time.update += memory(owned * static_cast<double>(layout.shard) * 12.0, "add");

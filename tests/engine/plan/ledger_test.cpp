@@ -280,5 +280,26 @@ TEST(Ledger, StateOnTheHostTakesTheTimeOfItsLink) {
   EXPECT_LT(fast.seconds - resident.seconds, 0.25 * each_way);
 }
 
+// 4 bytes of gradient a weight come to the host and 2 go back. Memory that is slow enough to decide takes 30: the
+// gradient, FP32 weights and two moments are read, all but the gradient written, and rounded weights.
+TEST(Ledger, UpdatesByTheHostsCoresTakeTheTimeOfItsMemory) {
+  const Strings by_cores = {"zero_optimization.offload_optimizer=cpu",
+                            "zero_optimization.offload_update=cpu"};
+  GpuRates slow = h100_rates();
+  slow.links.host_memory = 10e9;
+  const StepLedger ledger = ledger_of(by_cores, slow), resident = ledger_of({});
+  const double weights = 6 * (4 * 512 * 512 + 3 * 512 * 1024 + 2 * 512) + 2 * 1024 * 512 + 512;
+  double copied = 0.0, updated = 0.0;
+  for (const LedgerRow& row : ledger.rows) {
+    if (row.name == kHostCopy) copied += static_cast<double>(row.read);
+    if (row.name == kHostWork) updated += static_cast<double>(row.read + row.written);
+  }
+  EXPECT_NEAR(copied / (6.0 * weights), 1.0, 1e-3);
+  EXPECT_NEAR(updated / (30.0 * weights), 1.0, 1e-3);
+  const double longer = ledger.seconds - resident.seconds;
+  EXPECT_LT(longer, 30.0 * weights / 10e9);
+  EXPECT_GT(longer, 0.5 * 30.0 * weights / 10e9);
+}
+
 }  // namespace
 }  // namespace sherd::engine
