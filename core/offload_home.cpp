@@ -54,6 +54,10 @@ void OffloadHome::changes_until(const void*, std::shared_ptr<const Event>) {
   SHERD_CHECK(false, "host code changes state that isn't in the host's memory");
 }
 
+void OffloadHome::works_on(std::shared_ptr<Stream>) {
+  SHERD_CHECK(false, "host code changes state that isn't in the host's memory");
+}
+
 void OffloadHome::count(const DiskTraffic&) {
   SHERD_CHECK(false, "bytes of state that isn't in the host's memory");
 }

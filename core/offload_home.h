@@ -90,6 +90,10 @@ class OffloadHome : public Allocator {
   /// copies, `each_part` and snapshots wait for the point that was last recorded. Only for the
   /// host's memory.
   virtual void changes_until(const void* address, std::shared_ptr<const Event> change);
+  /// The stream of that host code.
+  virtual void works_on(std::shared_ptr<Stream> cores);
+  /// Returns when that host code is done; rethrows what it has thrown.
+  virtual void settle() {}
   /// Adds bytes that others have moved between the device and the host for such changes.
   virtual void count(const DiskTraffic& moved);
 

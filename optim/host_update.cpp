@@ -66,8 +66,9 @@ HostUpdate::HostUpdate(const sharding::Rank& rank, const std::vector<sharding::U
       computed_(rank.make_event()),
       gathered_(rank.make_event()),
       down_(rank.make_stream(StreamPurpose::kCopy, "gradients to host")),
-      cores_(rank.make_stream(StreamPurpose::kCopy, "update on the host")),
-      up_(rank.make_stream(StreamPurpose::kCopy, "weights from host")) {
+      up_(rank.make_stream(StreamPurpose::kCopy, "weights from host")),
+      cores_(rank.make_stream(StreamPurpose::kCopy, "update on the host")) {
+  rank.offload_home->works_on(cores_);
   const std::vector<sharding::UnitPlan> plans = sharding::plans_of(units);
   for (std::size_t unit = 0; unit < units.size(); ++unit) updated_.push_back(rank.make_event());
   StreamOptions kernels;
@@ -101,6 +102,7 @@ void HostUpdate::changes(int unit, const Tensor& state) {
 }
 
 void HostUpdate::begin_step() {
+  cores_->synchronize();
   rank_.compute().record(*computed_);
   rank_.gather().record(*gathered_);
   for (Stream* const stream : {down_.get(), cores_.get(), up_.get()}) {

@@ -15,7 +15,8 @@
 /// A copy is several times as fast as the update of its block, so all but the first are hidden, and
 /// the host needs no room for whole gradients.
 ///
-/// Bits  those of an update on the device: both compile kernels/device_common/update.h.
+/// Bits  those of an update on the device: kernels/update.h has one formula for both, and neither
+///       contracts it.
 /// Order what the compute and the gather stream have done so far comes before a step's first block.
 ///       A gradient isn't overwritten too early: the next backward of a unit follows its forward,
 ///       which waits for its update.
@@ -60,7 +61,8 @@ class HostUpdate {
 
   /// What host code changes in a unit's update: its buffers in the home.
   void changes(int unit, const Tensor& state);
-  /// Call it before a step's first block.
+  /// Call it before a step's first block. Rethrows what an earlier update has thrown, which no event
+  /// of a GPU tells.
   void begin_step();
   void add(const Block& block);
   /// After a unit's last block.
@@ -80,7 +82,8 @@ class HostUpdate {
   std::size_t next_ = 0;                         // number of the next block, in the run
   std::vector<std::shared_ptr<Event>> updated_;  // by unit
   std::unique_ptr<Event> computed_, gathered_;
-  std::unique_ptr<Stream> down_, cores_, up_;
+  std::unique_ptr<Stream> down_, up_;
+  std::shared_ptr<Stream> cores_;
   std::shared_ptr<Stream> cpu_;  // runs kernels where it is called: in the work of cores_
 };
 

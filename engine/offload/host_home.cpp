@@ -89,6 +89,10 @@ class HostHome final : public OffloadHome {
   void changes_until(const void* address, std::shared_ptr<const Event> change) override {
     changes_[static_cast<const char*>(address)] = std::move(change);
   }
+  void works_on(std::shared_ptr<Stream> cores) override { cores_ = std::move(cores); }
+  void settle() override {
+    if (cores_) cores_->synchronize();
+  }
   void count(const DiskTraffic& moved) override {
     traffic_.read += moved.read;
     traffic_.written += moved.written;
@@ -97,8 +101,7 @@ class HostHome final : public OffloadHome {
   bool keeps_snapshots() const override { return false; }
   void begin_snapshot() override {
     up_.stream->synchronize();
-    for (const auto& [address, change] : changes_) compute_.wait(*change);
-    compute_.synchronize();
+    settle();
   }
   void end_snapshot() override {}
   void copy_of_snapshot(const void*, void*, std::int64_t) override {
@@ -184,6 +187,7 @@ class HostHome final : public OffloadHome {
   std::unique_ptr<Event> computed_;
   std::map<const char*, Place> places_;
   std::map<const char*, std::shared_ptr<const Event>> changes_;  // by the buffers of places_
+  std::shared_ptr<Stream> cores_;  // of the host code that makes changes; may be null
   std::vector<BufferSpec> copies_;
   Buffer for_compute_, for_gather_;
   DiskTraffic traffic_;

@@ -1,4 +1,5 @@
 // Rules about state that is on disk, or for GPUs on the host, between uses.
+#include <string>
 #include <utility>
 
 #include "engine/recipe/fields.h"
@@ -82,21 +83,35 @@ void check_activations(Resolution& recipe) {
   }
 }
 
-// The host's cores update what they can read.
+// The host's cores update what they can read. Whose FP32 weights are where: disk_block_of
+// (engine/train/layout/sharding_plan.cpp).
 void check_update(Resolution& recipe, const sharding::OffloadOptions& offload) {
   if (!offload.host_updates) return;
   const Recipe& values = recipe.values();
+  const auto& zero = values.zero_optimization;
+  const bool divides =
+      zero.shard_optimizer_over_replicas && values.parallelism.data_parallel_replicate_degree > 1;
+  const bool is_gathered = zero.stage == 3 && !divides;
   const bool has_moments =
       values.optimizer.type != OptimizerType::kSgd || values.optimizer.momentum > 0.0;
-  if (offload.on_host && (offload.master || offload.parameters) &&
-      (offload.moments || !has_moments)) {
-    return;
+  std::string missing;
+  const auto need = [&](bool has, std::string_view what) {
+    if (!has) missing += fmt::format("{}{}", missing.empty() ? "" : " and ", what);
+  };
+  if (has_moments || !is_gathered) {
+    need(zero.offload_optimizer == OffloadDevice::kCpu, "offload_optimizer: cpu");
   }
-  recipe.refuse(
-      {kUpdate},
-      "{} is cpu, but not all that an update needs is in the host's memory. Use {}: cpu, and in "
-      "addition {}: cpu at stage 3, or a 16-bit mixed_precision.param_dtype below it.",
-      kUpdate, kOptimizer, kParam);
+  if (is_gathered) {
+    need(offload.parameters, "offload_param: cpu");
+  } else {
+    need(values.mixed_precision.param_dtype != FloatType::kF32,
+         "a 16-bit mixed_precision.param_dtype");
+  }
+  if (missing.empty()) return;
+  recipe.refuse({kUpdate},
+                "{} is cpu, but not all that an update needs is in the host's memory: that also "
+                "takes {}.",
+                kUpdate, missing);
 }
 
 }  // namespace

@@ -63,6 +63,7 @@ void Rank::guard(const std::function<void()>& work) const {
     compute().synchronize();
     gather().synchronize();
     reduce().synchronize();
+    if (offload_home) offload_home->settle();
   } catch (...) {
     const std::exception_ptr error = std::current_exception();
     if (report_failure) report_failure(error);

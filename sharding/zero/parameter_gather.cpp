@@ -120,6 +120,8 @@ std::vector<Tensor> ParameterGather::get(int unit) {
   schedule_.get(unit);
   const UnitState& state = (*units_)[unit];
   const UnitPlan& plan = state.plan();
+  // First, so that this wait isn't taken for one of communication.
+  if (updated_elsewhere_[unit]) rank_->compute().wait(*updated_[unit]);
   if (replicas_[unit]) rank_->compute().wait(*told_[unit]);
   const auto part = [](const Buffer& buffer, const FlatLayout& layout) {
     return layout.numel() > 0 ? buffer.tensor().part(0, layout.numel()) : Tensor{};
@@ -133,7 +135,6 @@ std::vector<Tensor> ParameterGather::get(int unit) {
     quantised = part(slot->quantised, plan.quantised_layout);
   }
   if (!sharded(unit)) {
-    if (updated_elsewhere_[unit]) rank_->compute().wait(*updated_[unit]);
     rank_->compute().wait(*published_[unit]);
     return plan.views(plan.trains() ? state.resident_parameters() : Tensor{},
                       plan.has_frozen() ? state.frozen() : Tensor{}, quantised);

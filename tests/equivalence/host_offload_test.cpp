@@ -12,6 +12,7 @@
 #include "tests/equivalence/mesh_case.h"
 #include "tests/equivalence/offload_case.h"
 #include "tests/support/devices/separate_device.h"
+#include "tests/support/models/model_forms.h"
 #include "tests/support/random/pairwise.h"
 #include "tests/support/runs/small_run.h"
 
@@ -63,6 +64,36 @@ TEST(HostOffload, UpdatesByTheHostsCoresAreThoseOfTheDevice) {
     if (row[6] == 0) own.optimizer.offload.buffer_bytes = 1 << 16;
     EXPECT_EQ(difference(train(own, shape, 4), on_device), "")
         << name_of(shape) << ", optimizer " << row[2] << ", type " << row[3];
+  }
+}
+
+// Replicas with copies or with parts of the state, both ends of a tied matrix on two ranks, tensor ranks, routers that
+// the device updates among units of the host, and units in which only adapters train.
+TEST(HostOffload, UpdatesByTheHostsCoresShareTheirMeshWithReplicasPipelinesExpertsAndAdapters) {
+  const engine::TrainingOptions dense = offload_options(OptimizerType::kAdamW, DType::kBF16);
+  engine::TrainingOptions experts = dense, adapted = dense, cut = dense;
+  cut.model.ffn_width = 40;
+  experts.model = all_expert_forms()[0].shape;
+  experts.model.dtype = DType::kBF16;
+  adapted.model.adapter = {.rank = 3, .scale = 1.5, .targets = {"attention.qkv", "mlp.up"}};
+  const std::tuple<const char*, engine::TrainingOptions, MeshCase> cases[] = {
+      {"copies", dense, {.shards = 2, .replicas = 2, .stage = 1}},
+      {"parts", dense, {.shards = 2, .replicas = 2, .stage = 2, .divides_optimizer = true}},
+      {"parts, gathered",
+       dense,
+       {.shards = 2, .replicas = 2, .stage = 3, .divides_optimizer = true}},
+      {"tied ends", dense, {.shards = 1, .pipeline = 2, .stage = 1, .micro_steps = 2}},
+      {"tensor ranks", cut, {.tensor = 2, .shards = 2, .stage = 1}},
+      {"experts", experts, {.shards = 2, .stage = 1, .micro_steps = 2}},
+      {"experts, gathered", experts, {.shards = 2, .stage = 3}},
+      {"adapters", adapted, {.shards = 2, .stage = 2}},
+      {"adapters, gathered", adapted, {.shards = 2, .stage = 3}}};
+  for (const auto& [name, options, mesh] : cases) {
+    RunShape shape = setup_of(mesh);
+    shape.place = Place::kApartDeferred;
+    const Outcome on_device = train(options, shape, 3);
+    engine::TrainingOptions own = host_updated(options, mesh.divides_optimizer ? 0 : mesh.stage);
+    EXPECT_EQ(difference(train(own, shape, 3), on_device), "") << name;
   }
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "engine/recipe/fields.h"
+#include "engine/recipe/offload.h"
 #include "engine/recipe/values.h"
 
 namespace sherd::engine {
@@ -51,9 +52,7 @@ void for_each_value(const Layout& layout, bool offload, Recipe& recipe, const Vi
     visit(key_of(SearchKey::kPrefetchDepth), zero.prefetch_depth, layout.prefetch_depth);
   }
   if (offload) {
-    visit(key_of(SearchKey::kOffloadOptimizer), zero.offload_optimizer,
-          device_traits(recipe).kind == DeviceKind::kCpu ? OffloadDevice::kNvme
-                                                         : OffloadDevice::kCpu);
+    visit(key_of(SearchKey::kOffloadOptimizer), zero.offload_optimizer, offload_device(recipe));
   }
   visit(key_of(SearchKey::kMicroBatch), recipe.training.micro_batch_size, layout.sequences);
   visit(kAccumulation, recipe.training.gradient_accumulation_steps, layout.micro_batches);
@@ -90,6 +89,11 @@ std::vector<std::string_view> differing(const Recipe& recipe, const Recipe& want
 }
 
 }  // namespace
+
+OffloadDevice offload_device(const Recipe& recipe) {
+  return device_traits(recipe).kind == DeviceKind::kCpu ? OffloadDevice::kNvme
+                                                        : OffloadDevice::kCpu;
+}
 
 std::optional<LayoutSettings> settings_of(const ResolvedRecipe& recipe, const Layout& layout,
                                           bool offload) {
@@ -129,7 +133,9 @@ std::optional<LayoutSettings> settings_of(const ResolvedRecipe& recipe, const La
 
 std::optional<LayoutSettings> updated_by_cores(const LayoutSettings& settings) {
   const std::string_view key = key_of(SearchKey::kOffloadUpdate);
-  if (settings.recipe.values.zero_optimization.offload_update != OffloadDevice::kNone) return {};
+  const Recipe& own = settings.recipe.values;
+  const bool is_open = own.zero_optimization.offload_update == OffloadDevice::kNone;
+  if (!is_open || !offload_of(own).on_host) return std::nullopt;
   const auto changed = with_changes(settings.recipe, {key}, [](Recipe& values) {
     values.zero_optimization.offload_update = OffloadDevice::kCpu;
   });

@@ -16,8 +16,11 @@ struct LayoutSettings {
   ResolvedRecipe recipe;
 };
 
+/// Where a search puts the optimizer's state: on disk, or for GPUs on the host.
+OffloadDevice offload_device(const Recipe& recipe);
+
 /// The recipe in this layout, by all of its rules; keys whose value follows from others' aren't
-/// set. `offload`: the optimizer's state on disk, or for GPUs on the host. Nothing if a rule refuses it.
+/// set. `offload`: the optimizer's state is elsewhere. Nothing if a rule refuses it.
 std::optional<LayoutSettings> settings_of(const ResolvedRecipe& recipe, const Layout& layout,
                                           bool offload);
 /// The same with updates by the host's cores, where state is on the host of GPUs; else nothing.

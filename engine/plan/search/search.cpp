@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
+#include <limits>
 #include <map>
 #include <set>
 #include <tuple>
@@ -12,8 +14,10 @@
 #include "engine/plan/search/candidates.h"
 #include "engine/plan/search/layout_settings.h"
 #include "engine/plan/search/tradeoff.h"
+#include "engine/plan/time/from_recipe.h"
 #include "engine/plan/time/step_comparison.h"
 #include "engine/plan/world_plan.h"
+#include "engine/recipe/offload.h"
 #include "engine/recipe/suggest.h"
 
 namespace sherd::engine {
@@ -67,6 +71,8 @@ class Search {
   SearchResult run();
 
  private:
+  std::vector<StepShape> forms(bool offload) const;
+  double seconds_of(const Layout& layout, std::vector<StepShape>& forms);
   std::vector<Timed> fastest(bool offload);
   void take(const std::vector<Timed>& layouts, bool offload);
   void explore(bool offload);
@@ -160,11 +166,40 @@ FoundLayout Search::found(const ResolvedRecipe& recipe) {
   return layout;
 }
 
+// The recipe's step, or the one with its optimizer state elsewhere; then, if the search may choose who updates a
+// state on the host, that step by the host's cores.
+std::vector<StepShape> Search::forms(bool offload) const {
+  Recipe recipe = recipe_.values;
+  auto& zero = recipe.zero_optimization;
+  if (offload) zero.offload_optimizer = offload_device(recipe);
+  std::vector<StepShape> forms = {step_shape(recipe)};
+  if (offload_of(recipe).on_host && !space_.keeps(SearchKey::kOffloadUpdate) &&
+      zero.offload_update == OffloadDevice::kNone) {
+    zero.offload_update = OffloadDevice::kCpu;
+    forms.push_back(step_shape(recipe));
+  }
+  return forms;
+}
+
+// Of the forms that a layout may have.
+double Search::seconds_of(const Layout& layout, std::vector<StepShape>& forms) {
+  double least = std::numeric_limits<double>::infinity();
+  const bool weights_are_there =
+      layout.stage < 3 ? forms[0].dtype != DType::kF32
+                       : recipe_.values.zero_optimization.offload_param != OffloadDevice::kNone;
+  for (StepShape& step : forms) {
+    if (step.host_updates && !weights_are_there && forms.size() > 1) continue;
+    step.layout = layout;
+    least = std::min(least, times_.of(step).total());
+  }
+  return least;
+}
+
 std::vector<Timed> Search::fastest(bool offload) {
   std::vector<Timed> all;
-  StepShape step = space_.own;
-  const bool on_disk = offload || space_.own.disk_bytes > 0.0;
-  if (offload) step.disk_bytes = 16.0;
+  std::vector<StepShape> steps = forms(offload);
+  StepShape step = steps[0];
+  const bool on_disk = step.disk_bytes > 0.0;
   const auto limit = static_cast<double>(share_of_limit());
   const auto shorten = [&all] {
     if (all.size() <= kMostKept) return;
@@ -179,7 +214,7 @@ std::vector<Timed> Search::fastest(bool offload) {
       ++result_.too_large;
       return;
     }
-    all.push_back({layout, times_.of(step).total()});
+    all.push_back({layout, seconds_of(layout, steps)});
     if (request_.tradeoff > 0) tradeoff_.see(all.back(), bytes);
     if (all.size() > 4 * kMostKept) shorten();
   });
@@ -239,7 +274,7 @@ std::optional<FoundLayout> Search::planned(const Layout& layout, bool offload) {
   };
   const auto settings = settings_of(recipe_, layout, offload);
   auto result = planned_with(settings);
-  if (!result || !offload || space_.keeps(SearchKey::kOffloadUpdate)) return result;
+  if (!result || space_.keeps(SearchKey::kOffloadUpdate)) return result;
   auto by_cores = planned_with(updated_by_cores(*settings));
   return by_cores && by_cores->seconds < result->seconds ? by_cores : result;
 }
@@ -275,7 +310,12 @@ SearchResult Search::run() {
     tradeoff_ = {};
     take(fastest(true), true);
     explore(true);
+    if (!result_.best.empty()) {
+      std::ranges::move(assumed_of_offload(result_.best[0].recipe.values, request_.cluster, rates_),
+                        std::back_inserter(result_.assumed));
+    }
   }
+  std::ranges::stable_sort(result_.best, {}, &FoundLayout::seconds);
   return std::move(result_);
 }
 

@@ -1,6 +1,7 @@
 #include "engine/plan/time/from_recipe.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "engine/launch/device.h"
@@ -51,6 +52,8 @@ double moment_bytes(const Recipe& recipe) {
     case OptimizerType::kAdafactor:
       break;  // numbers of rows and columns alone
   }
+  // A byte, and a scale for 64 of them.
+  if (recipe.optimizer.eight_bit_states) return moments * (1.0 + 4.0 / 64.0);
   return moments *
          static_cast<double>(size_of(dtype_of(recipe.mixed_precision.optimizer_state_dtype)));
 }
@@ -183,7 +186,14 @@ StepShape step_shape(const Recipe& recipe) {
                            recipe.diloco.quantize == optim::Quantize::kInt4, 4.0);
   step.update_bytes = update_bytes(recipe);
   step.disk_bytes = disk_bytes(recipe);
-  if (offload_of(recipe).host_updates) step.host_bytes = std::exchange(step.update_bytes, 0.0);
+  const sharding::OffloadOptions offload = offload_of(recipe);
+  step.host_updates = offload.host_updates;
+  if (offload.host_updates) {
+    // With the gradients that are written there, and the rounded weights that are read.
+    step.host_bytes = std::exchange(step.update_bytes, 0.0) + 4.0 + 2.0;
+  } else if (offload.on_host) {
+    step.host_bytes = step.disk_bytes;
+  }
   step.cuda_graphs = recipe.run.cuda_graphs;
   add_compression(recipe, step);
   return step;
@@ -213,10 +223,10 @@ std::unique_ptr<StepRates> gpu_rates_of(const Cluster& cluster, bool allow_tf32)
   if (between.bytes > 0.0) rates.links.card = between.bytes;
   if (between.latency > 0.0) rates.links.far_latency = between.latency;
   if (cluster.host.bytes > 0.0) rates.links.host = cluster.host.bytes;
-  if (cluster.host_memory.bytes > 0.0) {
-    rates.links.host_memory =
-        cluster.host_memory.bytes / static_cast<double>(cluster.ranks_per_machine);
-  }
+  constexpr double kUsualHostMemory = 400e9;
+  rates.links.host_memory =
+      (cluster.host_memory.bytes > 0.0 ? cluster.host_memory.bytes : kUsualHostMemory) /
+      static_cast<double>(cluster.ranks_per_machine);
   auto made = std::make_unique<GpuStepRates>(rates, allow_tf32);
   made->assumed = std::move(assumed);
   return made;
@@ -255,6 +265,22 @@ std::unique_ptr<StepRates> cpu_rates_of(const CpuRates& rates, const Recipe& rec
   return made;
 }
 
+std::vector<std::string> assumed_of_offload(const Recipe& recipe,
+                                            const std::optional<Cluster>& cluster,
+                                            const StepRates& rates) {
+  std::vector<std::string> assumed;
+  if (!offload_of(recipe).on_host) return assumed;
+  if (!cluster || cluster->host.bytes == 0.0) {
+    assumed.push_back(
+        fmt::format("links to the host's memory: {:.0f} GB/s each way", rates.disk_bytes() / 2e9));
+  }
+  if (!cluster || cluster->host_memory.bytes == 0.0) {
+    assumed.push_back(fmt::format("a rank's share of the host's memory: {:.0f} GB/s",
+                                  rates.host_memory_bytes() / 1e9));
+  }
+  return assumed;
+}
+
 std::unique_ptr<StepRates> rates_for(const Recipe& recipe, const std::optional<Cluster>& cluster,
                                      const std::optional<CpuRates>& cpus) {
   const bool on_cpus =
@@ -264,14 +290,8 @@ std::unique_ptr<StepRates> rates_for(const Recipe& recipe, const std::optional<C
   const Cluster here{.machines = 1, .ranks_per_machine = recipe.world_size(), .device = "H100"};
   auto rates = gpu_rates_of(cluster ? *cluster : here, tf32);
   if (!cluster) rates->assumed.emplace_back("the GPU: an H100; name another in a --cluster file");
-  if (disk_bytes(recipe) > 0.0 && (!cluster || cluster->host.bytes == 0.0)) {
-    rates->assumed.push_back(
-        fmt::format("links to the host's memory: {:.0f} GB/s each way", rates->disk_bytes() / 2e9));
-  }
-  if (offload_of(recipe).host_updates && (!cluster || cluster->host_memory.bytes == 0.0)) {
-    rates->assumed.push_back(fmt::format("a rank's share of the host's memory: {:.0f} GB/s",
-                                         rates->host_memory_bytes() / 1e9));
-  }
+  std::ranges::move(assumed_of_offload(recipe, cluster, *rates),
+                    std::back_inserter(rates->assumed));
   return rates;
 }
 

@@ -3,6 +3,8 @@
 
 #include <memory>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "engine/plan/planned_recipe.h"
 #include "engine/plan/time/rates.h"
@@ -20,6 +22,10 @@ std::unique_ptr<StepRates> gpu_rates_of(const Cluster& cluster, bool allow_tf32)
 /// This machine's processor, for ranks on CPUs: of `cluster`, or all of the recipe's here.
 std::unique_ptr<StepRates> cpu_rates_of(const CpuRates& rates, const Recipe& recipe,
                                         const std::optional<Cluster>& cluster);
+/// What is assumed of a GPU's host, if the recipe keeps state there.
+std::vector<std::string> assumed_of_offload(const Recipe& recipe,
+                                            const std::optional<Cluster>& cluster,
+                                            const StepRates& rates);
 /// Returns the rates of the devices of `cluster`. Without a cluster, returns the rates of the devices
 /// that the recipe would use on this machine; an unknown GPU gets the rates of an H100. `cpus`: the
 /// rates of this processor, where they are known; otherwise CPUs are measured (cpu_rates.h).

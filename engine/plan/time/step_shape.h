@@ -82,7 +82,8 @@ struct StepShape {
   double outer_bytes = 4.0;    ///< of what a weight has changed, if replicas train apart
   double update_bytes = 30.0;  ///< of memory for each owned weight: state read and written
   double disk_bytes = 0.0;     ///< of each owned weight and step, read and written together
-  double host_bytes = 0.0;     ///< the same of the host's memory, if its cores update
+  double host_bytes = 0.0;     ///< the same of a GPU's host's memory
+  bool host_updates = false;   ///< by the host's cores, unit by unit
   /// Rows of the fullest expert rank / mean. Published runs are mostly balanced by force.
   double imbalance = 1.0;
   bool cuda_graphs = false, deterministic = false;

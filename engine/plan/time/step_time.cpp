@@ -198,7 +198,7 @@ void StepTimes::add_server_exchanges(const StepShape& step, const LayerTime& lay
 }
 
 // State that a rank owns is read and written once, and its gradients are read for the norm.
-void StepTimes::add_update(const StepShape& step, StepTime& time) const {
+void StepTimes::add_update(const StepShape& step, double forward, StepTime& time) const {
   const Layout& layout = step.layout;
   const double parts = static_cast<double>(layout.tensor * layout.pipeline * layout.expert);
   const std::int64_t sharers =
@@ -216,6 +216,9 @@ void StepTimes::add_update(const StepShape& step, StepTime& time) const {
              "add");
   time.disk = owned * std::max(step.disk_bytes / rates_.disk_bytes(),
                                step.host_bytes / rates_.host_memory_bytes());
+  // The next forward waits for the first unit's update; later ones hide under it.
+  if (step.host_updates)
+    time.disk = std::max(time.disk / layers_of_a_rank(step), time.disk - forward);
   if (layout.servers == 0) return;
   // Servers add what workers sent. With late publishing, they do so while workers compute.
   time.update += memory(owned * static_cast<double>(layout.shard) * 12.0, "add");
@@ -287,7 +290,7 @@ StepTime StepTimes::of(const StepShape& step) {
   add_waiting(step, layer, end, slowest, time);
   if (layout.servers == 0 || layout.stage == 3) add_data_exchanges(step, layer, time);
   if (layout.servers > 0) add_server_exchanges(step, layer, end, time);
-  add_update(step, time);
+  add_update(step, layers_of_a_rank(step) * layer.forward() + end.forward() / p, time);
   add_outer_exchanges(step, time);
   return time;
 }

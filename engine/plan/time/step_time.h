@@ -83,7 +83,7 @@ class StepTimes {
   void add_data_exchanges(const StepShape& step, const LayerTime& layer, StepTime& time) const;
   void add_server_exchanges(const StepShape& step, const LayerTime& layer, const LayerTime& end,
                             StepTime& time) const;
-  void add_update(const StepShape& step, StepTime& time) const;
+  void add_update(const StepShape& step, double forward, StepTime& time) const;
   void add_outer_exchanges(const StepShape& step, StepTime& time) const;
 
   const StepRates& rates_;

@@ -66,22 +66,34 @@ TEST(DeviceRules, TheHostsCoresUpdateOnlyWhatIsInTheHostsMemory) {
                     param = "zero_optimization.offload_param=cpu",
                     half = "mixed_precision.param_dtype=bf16", stage3 = "zero_optimization.stage=3",
                     cuda = "run.device=cuda";
-  const std::string sentence =
-      "--set " + update +
-      ": zero_optimization.offload_update is cpu, but not all that an update needs is in the "
-      "host's memory. Use zero_optimization.offload_optimizer: cpu, and in addition "
-      "zero_optimization.offload_param: cpu at stage 3, or a 16-bit mixed_precision.param_dtype "
-      "below it.";
-  const std::string no_error = "no error";
-  EXPECT_EQ(error_of(kTinyRecipe, {update, cuda}), sentence);
-  EXPECT_EQ(error_of(kTinyRecipe, {update, cuda, optimizer}), sentence);  // FP32 weights
-  EXPECT_EQ(error_of(kTinyRecipe, {update, cuda, optimizer, half}), no_error);
-  EXPECT_EQ(error_of(kTinyRecipe, {update, cuda, optimizer, half, stage3}), sentence);
-  EXPECT_EQ(error_of(kTinyRecipe, {update, cuda, optimizer, param, stage3}), no_error);
-  EXPECT_EQ(error_of(kTinyRecipe, {update, cuda, param, stage3}), sentence);  // moments
-  EXPECT_EQ(error_of(kTinyRecipe,
-                     {update, cuda, param, stage3, "optimizer.type=sgd", "optimizer.momentum=0"}),
-            no_error);
+  const auto missing = [&](const std::string& what) {
+    return "--set " + update +
+           ": zero_optimization.offload_update is cpu, but not all that an update needs is in the "
+           "host's memory: that also takes " +
+           what + ".";
+  };
+  const std::string no_error = "no error", no_momentum = "optimizer.momentum=0",
+                    sgd = "optimizer.type=sgd", sixteen = "a 16-bit mixed_precision.param_dtype",
+                    divide = "zero_optimization.shard_optimizer_over_replicas=true",
+                    replicas = "parallelism.data_parallel_replicate_degree=2";
+  const std::pair<std::vector<std::string>, std::string> cases[] = {
+      {{}, missing("offload_optimizer: cpu and " + sixteen)},
+      {{optimizer}, missing(sixteen)},
+      {{optimizer, half}, no_error},
+      {{optimizer, half, stage3}, missing("offload_param: cpu")},
+      {{optimizer, param, stage3}, no_error},
+      {{param, stage3}, missing("offload_optimizer: cpu")},
+      {{param, stage3, sgd, no_momentum}, no_error},
+      {{stage3, sgd, no_momentum}, missing("offload_param: cpu")},
+      // Replicas divide the optimizer's state: then ranks gather 16-bit parts.
+      {{optimizer, half, stage3, divide, replicas}, no_error},
+      {{optimizer, param, stage3, divide, replicas}, missing(sixteen)},
+      {{optimizer, half, stage3, divide}, missing("offload_param: cpu")}};
+  for (const auto& [more, expected] : cases) {
+    std::vector<std::string> sets = {update, cuda};
+    sets.insert(sets.end(), more.begin(), more.end());
+    EXPECT_EQ(error_of(kTinyRecipe, sets), expected) << ::testing::PrintToString(more);
+  }
   const ResolvedRecipe open = resolve(kTinyRecipe, {update, optimizer, half});
   try {
     require_possible_on(DeviceKind::kCpu, open.values);
