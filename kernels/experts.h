@@ -31,7 +31,8 @@
 /// GPU       The rows of an expert in a round are one product, for which cuBLASLt's algorithm doesn't
 ///           depend on how many they are (kernels/cuda/expert_products.h). The host must know how
 ///           many rows each expert has before it enqueues products: it waits for
-///           `expert_row_counts` once, after the router has decided.
+///           `expert_row_counts` once, after the router has decided. With `grouped`, one launch of
+///           cuDNN multiplies all experts of a round (kernels/cuda/grouped_products.h).
 #pragma once
 
 #include <span>
@@ -53,6 +54,7 @@ struct ExpertsShape {
   ActivationKind activation = ActivationKind::kSwiGlu;
   bool weighs_input = false;
   std::int64_t buffer_rows = 0;  ///< of a round; at least one piece
+  bool grouped = false;          ///< on a GPU: kernels/cuda/grouped_products.h
 
   std::int64_t up_width() const { return (is_gated(activation) ? 2 : 1) * ffn_width; }
 };

@@ -113,6 +113,8 @@ if [ -n "$speed" ]; then
     training.micro_batch_size=4
   steps "Experts" llama_1b_h200 4 moe.num_experts=8 moe.experts_per_token=2 moe.ffn_hidden_size=2048
   steps "Many small experts" llama_1b_h200 3 moe.num_experts=64 moe.experts_per_token=8 moe.ffn_hidden_size=256
+  steps "Many small experts, grouped" llama_1b_h200 3 moe.num_experts=64 moe.experts_per_token=8 \
+    moe.ffn_hidden_size=256 moe.grouped_gemm=true
   steps "Muon" llama_1b_h200 3 optimizer.type=muon optimizer.muon_dtype=bf16
   exit $failed
 fi

@@ -61,6 +61,7 @@ struct MoeShape {
   kernels::BalanceScope scope = kernels::BalanceScope::kSequence;
   double balance = 0.0, z = 0.0;  ///< the losses' coefficients
   std::int64_t buffer_rows = 0;   ///< of a round; 0: see experts(), owned_experts()
+  bool grouped = false;           ///< on a GPU: one launch for the experts of a round
 
   bool active() const { return experts > 0; }
 };

@@ -270,7 +270,8 @@ kernels::ExpertsShape ModelShape::experts() const {
                               .per_token = moe.per_token,
                               .activation = activation,
                               .weighs_input = moe.weighs_input,
-                              .buffer_rows = moe.buffer_rows};
+                              .buffer_rows = moe.buffer_rows,
+                              .grouped = moe.grouped};
   if (moe.buffer_rows == 0) shape.buffer_rows = tokens();
   shape.buffer_rows = kernels::experts_buffer_rows(shape);
   return shape;

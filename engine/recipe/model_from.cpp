@@ -20,7 +20,8 @@ constexpr std::string_view kAdded = "model.add_special_tokens";
 // Keys that don't determine the model.
 constexpr auto kRunsOwn = std::to_array<std::string_view>(
     {kModelFrom, kAdded, "model.dropout", kLength, "model.init_std", "moe.balance_scope",
-     "moe.balance_loss", "moe.z_loss", "moe.bias_update_rate", "moe.buffer_rows"});
+     "moe.balance_loss", "moe.z_loss", "moe.bias_update_rate", "moe.buffer_rows",
+     "moe.grouped_gemm"});
 
 // The folder, or the copy that the run keeps; "" if there is neither.
 std::string find_folder(const Recipe& recipe) {

@@ -27,6 +27,7 @@ struct MoeKeys {
   BalanceScope balance_scope = BalanceScope::kSequence;
   double balance_loss = 0, z_loss = 0;  ///< coefficients
   std::int64_t buffer_rows = 0;         ///< 0: as many as a micro-batch has tokens
+  bool grouped_gemm = false;            ///< on GPUs
 };
 
 }  // namespace sherd::engine

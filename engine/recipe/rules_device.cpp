@@ -63,6 +63,31 @@ void refuse_experts(const Recipe& recipe, std::vector<Refusal>& refusals) {
   }
 }
 
+// What cuDNN's grouped products can't do, or what we don't do around them.
+void refuse_grouped_products(const Recipe& recipe, std::vector<Refusal>& refusals) {
+  const MoeKeys& moe = recipe.moe;
+  if (!moe.grouped_gemm || moe.num_experts == 0) return;
+  const auto refuse = [&](std::string reason) {
+    refusals.emplace_back(
+        "moe.grouped_gemm",
+        fmt::format("moe.grouped_gemm is true, but {}; use grouped_gemm: false.", reason));
+  };
+  if (recipe.mixed_precision.param_dtype == FloatType::kF32) {
+    return refuse("mixed_precision.param_dtype is f32, and grouped products are of bf16 and f16");
+  }
+  if (moe.bias) return refuse("grouped products don't add biases, and moe.bias is true");
+  constexpr std::int64_t kPack = 8;  // 16 bytes
+  const std::int64_t ranks = recipe.parallelism.tensor_parallel_degree;
+  if (recipe.model.hidden_size % kPack != 0) {
+    return refuse(fmt::format("model.hidden_size is {}, which isn't a multiple of {}",
+                              recipe.model.hidden_size, kPack));
+  }
+  if (moe.ffn_hidden_size % (kPack * ranks) != 0) {
+    refuse(fmt::format("moe.ffn_hidden_size is {}, which isn't a multiple of {}",
+                       moe.ffn_hidden_size, kPack * ranks));
+  }
+}
+
 void refuse_models(const Recipe& recipe, std::vector<Refusal>& refusals) {
   if (recipe.model.head_width > model::kWidestGpuHead) {
     refusals.emplace_back("model.head_width",
@@ -171,6 +196,7 @@ std::vector<Refusal> models_that_gpus_refuse(const Recipe& recipe) {
 
 std::vector<Refusal> refusals_of_gpus(const Recipe& recipe) {
   std::vector<Refusal> refusals = models_that_gpus_refuse(recipe);
+  refuse_grouped_products(recipe, refusals);
   refuse_exchanges(recipe, refusals);
   refuse_free_sums(recipe, refusals);
   refuse_updates(recipe, refusals);

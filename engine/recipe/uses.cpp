@@ -105,6 +105,8 @@ const Use kUses[] = {
     {"moe.balance_loss", kWithExperts, has_experts},
     {"moe.z_loss", kWithExperts, has_experts},
     {"moe.buffer_rows", kWithExperts, has_experts},
+    {"moe.grouped_gemm", "with num_experts, on GPUs",
+     [](R r) { return has_experts(r) && on_gpus(r); }},
 
     {"adapter.rank", kWithLora, adapts},
     {"adapter.alpha", kWithLora, adapts},

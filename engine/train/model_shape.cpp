@@ -88,7 +88,8 @@ model::MoeShape experts_of(const MoeKeys& moe) {
           .scope = moe.balance_scope,
           .balance = moe.balance_loss,
           .z = moe.z_loss,
-          .buffer_rows = moe.buffer_rows};
+          .buffer_rows = moe.buffer_rows,
+          .grouped = moe.grouped_gemm};
 }
 
 // One more table, of layers that don't rotate.

@@ -1,54 +1,21 @@
 // Causal attention through cuDNN (attention_graph.h), of blocks too (attention_blocks.h); what it
-// refuses goes to our own kernels (attention_tiles.h). Handles and graphs are leased to threads
-// (kernels/device_common/lease_pool.h).
+// refuses goes to our own kernels (attention_tiles.h).
 //
 // Scratch: the two words of the dropout, then cuDNN's own.
 #include "kernels/attention.h"
 
-#include <map>
-
 #include "core/cuda_device.h"
 #include "kernels/cuda/attention_blocks.h"
-#include "kernels/cuda/attention_graph.h"
 #include "kernels/cuda/attention_tiles.h"
+#include "kernels/cuda/cudnn_library.h"
 #include "kernels/cuda/forms.h"
 #include "kernels/device_common/attention.h"
-#include "kernels/device_common/lease_pool.h"
 
 namespace sherd::kernels::cuda {
 namespace {
 
-void check_cudnn(cudnnStatus_t status, const char* call) {
-  if (status != CUDNN_STATUS_SUCCESS) {
-    throw TrainingError("{} failed: {}", call, cudnnGetErrorString(status));
-  }
-}
-
-struct DestroyHandle {
-  void operator()(cudnnHandle_t handle) const { cudnnDestroy(handle); }
-};
-
-// What a rank needs of cuDNN: a handle, which carries the stream of the next call, and its graphs.
-struct Library {
-  std::unique_ptr<std::remove_pointer_t<cudnnHandle_t>, DestroyHandle> handle{};
-  std::map<AttentionGraphKey, std::unique_ptr<AttentionGraph>> graphs{};  // destroyed first
-};
-
-// The thread's until it ends: the next run's ranks find the graphs.
-Library& library_of(const CudaStream& stream) {
-  auto& library = device_common::leased_by_thread<Library>(stream.cuda().device, [] {
-    cudnnHandle_t handle = nullptr;
-    check_cudnn(cudnnCreate(&handle), "cudnnCreate");
-    auto made = std::make_unique<Library>();
-    made->handle.reset(handle);
-    return made;
-  });
-  check_cudnn(cudnnSetStream(library.handle.get(), stream.handle()), "cudnnSetStream");
-  return library;
-}
-
-const AttentionGraph& planned(Library& library, const AttentionGraphKey& key) {
-  std::unique_ptr<AttentionGraph>& graph = library.graphs[key];
+const AttentionGraph& planned(CudnnLibrary& library, const AttentionGraphKey& key) {
+  std::unique_ptr<AttentionGraph>& graph = library.attention[key];
   if (!graph) graph = build_attention_graph(key, library.handle.get());
   return *graph;
 }
@@ -91,7 +58,7 @@ void execute_attention(Stream& stream, AttentionGraphKey key, const Dropout& dro
     pointers[kSeed] = seed;
     pointers[kOffset] = seed + 1;
   }
-  Library& library = library_of(cuda);
+  CudnnLibrary& library = cudnn_library(cuda);
   void* scratch = static_cast<char*>(workspace.data) + device_common::kAttentionSeedBytes;
   planned(library, key).execute(library.handle.get(), pointers, scratch);
 }

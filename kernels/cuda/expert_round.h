@@ -1,7 +1,7 @@
 /// The rows of one round of experts on a GPU, and their products.
 ///
 /// Products of neighbouring pieces of one expert are one product, but for gradients of matrices,
-/// which are sums over pieces. An operand's place has no influence on the algorithm: every row of
+/// which are sums over pieces. Forward products of all experts may be grouped (grouped_products.h). An operand's place has no influence on the algorithm: every row of
 /// it is aligned, or none counts as aligned.
 #pragma once
 
@@ -10,6 +10,7 @@
 
 #include "kernels/activation.h"
 #include "kernels/cuda/expert_products.h"
+#include "kernels/cuda/grouped_products.h"
 #include "kernels/expert_pieces.h"
 
 namespace sherd::kernels::cuda {
@@ -46,6 +47,9 @@ class ExpertRound {
   /// out[r] = x[r] w^T (+ bias), w [outputs, inputs] and the bias the row's expert's.
   void multiply(const ConstTensor& x, const ConstTensor& w, const ConstTensor& bias,
                 std::int64_t inputs, std::int64_t outputs, const Tensor& out) const {
+    if (!bias && device_common::groups_products(shape_, x.dtype)) {
+      return multiply_grouped(x, w, inputs, outputs, out);
+    }
     device_common::MatmulKey key = key_of(
         device_common::forward_matmul({kExpertPiece, inputs, outputs}), x, w, out, inputs, outputs);
     if (bias) {
@@ -106,6 +110,22 @@ class ExpertRound {
     key.workspace_bytes =
         std::min(workspace_.matmuls.bytes(), device_common::kMatmulWorkspaceBytes);
     return key;
+  }
+  void multiply_grouped(const ConstTensor& x, const ConstTensor& w, std::int64_t inputs,
+                        std::int64_t outputs, const Tensor& out) const {
+    SHERD_CHECK(workspace_.matmuls.bytes() >= device_common::kMatmulWorkspaceBytes,
+                "grouped products with a workspace of {} bytes", workspace_.matmuls.bytes());
+    device_common::for_each_grouped_launch(
+        expert_runs(pieces_), range_.first, shape_.buffer_rows,
+        [&](std::span<const ExpertRun> runs, const device_common::GroupedRows& rows) {
+          multiply_grouped_rows(
+              stream_, {shape_.experts, rows.rows, inputs, outputs, x.dtype},
+              device_common::group_offsets(runs, rows, range_.first, shape_.experts),
+              {.x = element_of(x, rows.first * inputs),
+               .w = w.data,
+               .out = element_of(out, rows.first * outputs)},
+              workspace_.matmuls.data);
+        });
   }
   void launch(const device_common::MatmulKey& key, std::int64_t rows,
               const MatmulOperands& operands) const {

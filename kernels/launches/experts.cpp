@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "kernels/device_common/experts.h"
+#include "kernels/device_common/grouped_rows.h"
 #include "kernels/expert_pieces.h"
 #include "kernels/launches/memory.h"
 #include "kernels/router_rules.h"
@@ -39,6 +40,9 @@ class Round {
     add(activation_forward({activation(), tensor(shape_.up_width()), tensor(shape_.ffn_width)}));
   }
   void multiply(std::int64_t inputs, std::int64_t outputs, const ConstTensor& bias) const {
+    if (!bias && device_common::groups_products(shape_, dtype_)) {
+      return multiply_grouped(inputs, outputs);
+    }
     for_each_expert([&](std::int64_t rows) {
       add(linear_forward({.shape = {rows, inputs, outputs},
                           .x = part(rows * inputs),
@@ -47,6 +51,24 @@ class Round {
                           .y = part(rows * outputs),
                           .workspace = workspace_}));
     });
+  }
+  void multiply_grouped(std::int64_t inputs, std::int64_t outputs) const {
+    device_common::for_each_grouped_launch(
+        expert_runs(pieces_), range_of(pieces_).first, shape_.buffer_rows,
+        [&](std::span<const ExpertRun> runs, const device_common::GroupedRows& rows) {
+          all_.push_back(memory("experts (offsets)", 0, shape_.experts * kFloat));
+          all_.push_back(
+              {.kernel = "experts (grouped products)",
+               .kind = LaunchKind::kMatmul,
+               .read = part(rows.rows * inputs + std::ssize(runs) * inputs * outputs).bytes(),
+               .written = part(rows.rows * outputs).bytes(),
+               .flops = 2.0 * static_cast<double>(rows.rows) * static_cast<double>(inputs) *
+                        static_cast<double>(outputs),
+               .dtype = dtype_,
+               .m = outputs,
+               .n = rows.rows,
+               .k = inputs});
+        });
   }
   void multiply_back(std::int64_t inputs, std::int64_t outputs) const {
     for_each_expert([&](std::int64_t rows) {

@@ -3,11 +3,15 @@
 
 #include "engine/schedule/order.h"
 #include "tests/emulated_gpu/ledger_counts.h"
-#include "tests/support/models/model_forms.h"
+#include "tests/fake_cuda/grouped.h"
+#include "tests/kernels/expert_case.h"
 
 namespace sherd::testing {
 namespace {
 
+using kernels::ExpertCase;
+using kernels::ExpertsShape;
+using kernels::Routes;
 using optim::OptimizerType;
 
 RunShape one_gpu(int micro_steps) {
@@ -181,6 +185,61 @@ TEST(AddingInMatmuls, LaunchesWhatTheLedgerSays) {
   options.adds_in_matmuls = true;
   expect_alike(options, setup);
   EXPECT_LT(added_bytes(ledger()), apart / 4);  // norms and the embedding are left
+}
+
+// The fake cuDNN has the bits of the emulated matmuls, so grouped products change nothing.
+TEST(GroupedProducts, HaveTheBitsOfALoopHoweverTokensChoose) {
+  const int before = fake_cuda::grouped_products();
+  for (const DType dtype : {DType::kBF16, DType::kF16}) {
+    for (const Routes kind : {Routes::kRandom, Routes::kFirstExperts, Routes::kLastExperts}) {
+      for (const auto& [tokens, buffer] : {std::pair(1, 512), {90, 512}, {700, 700}, {700, 1400}}) {
+        SCOPED_TRACE(fmt::format("{} tokens, routes {}", tokens, static_cast<int>(kind)));
+        ExpertsShape shape{
+            .tokens = tokens, .width = 24, .experts = 7, .ffn_width = 16, .per_token = 2};
+        shape.buffer_rows = buffer;
+        shape.buffer_rows = kernels::experts_buffer_rows(shape);
+        ExpertCase c{.shape = shape, .dtype = dtype, .chosen = routes(shape, kind, 5)};
+        const test::Work work = [&](test::Place& place) { return both_ways(place, c); };
+        const test::Outputs loop = test::on_gpu(work);
+        c.shape.grouped = true;
+        EXPECT_TRUE(test::same_bits(test::on_gpu(work), loop));
+      }
+    }
+  }
+  EXPECT_GT(fake_cuda::grouped_products(), before);
+}
+
+TEST(GroupedProducts, ChangeNoBitOfARun) {
+  for (const int stage : {0, 3}) {
+    const RunShape setup{.world_size = 2, .stage = stage, .place = RunShape::Place::kGpu};
+    EXPECT_EQ(
+        difference(train(expert_training(true), setup, 2), train(expert_training(false), setup, 2)),
+        "");
+  }
+}
+
+// Whatever tokens choose, all rows fit into one round.
+TEST(GroupedProducts, OfAStepAreThoseInTheLedger) {
+  engine::TrainingOptions options = expert_training(true);
+  options.model.moe.buffer_rows = options.model.tokens() * options.model.moe.per_token;
+  const RunShape setup{.num_micro_steps = 2, .place = RunShape::Place::kGpu};
+  const auto products_of = [&](int steps) {
+    const int before = fake_cuda::grouped_products();
+    train(options, setup, steps);
+    return fake_cuda::grouped_products() - before;
+  };
+  const engine::StepLedger step =
+      engine::step_ledger({applied(options, setup), mesh_of(setup), {}, 0}, engine::h100_rates());
+  std::int64_t products = 0;
+  for (const engine::LedgerRow& row : step.rows) {
+    if (row.name == "experts (grouped products)") products += row.launches;
+  }
+  EXPECT_GT(products, 0);
+  EXPECT_EQ(products_of(2) - products_of(1), products);
+  LaunchCounts ledger = in_the_ledger(options, setup);
+  EXPECT_EQ(ledger["experts (offsets)"], products);
+  std::erase_if(ledger, [](const auto& row) { return row.first.starts_with("attention_"); });
+  EXPECT_EQ(text_of(ledger), text_of(launched_in_a_step(options, setup)));
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 
 #include "engine/plan/ledger/step_ledger.h"
 #include "tests/emulated_gpu/launch_counts.h"
+#include "tests/support/models/model_forms.h"
 #include "tests/support/runs/training_harness.h"
 
 namespace sherd::testing {
@@ -39,11 +40,27 @@ inline LaunchCounts in_the_ledger(const engine::TrainingOptions& options, const 
     }
   }
   // Matmuls are a library's, the others the driver's.
-  for (const char* other : {"linear_forward", "linear_backward_input", "linear_backward_weight",
-                            "fill_zero", "copy", "copy to or from the host"}) {
+  for (const char* other :
+       {"linear_forward", "linear_backward_input", "linear_backward_weight",
+        "experts (grouped products)", "fill_zero", "copy", "copy to or from the host"}) {
     counts.erase(other);
   }
   return counts;
+}
+
+// Of 8 experts in every second layer, in 16 bits.
+inline engine::TrainingOptions expert_training(bool grouped) {
+  model::ModelShape shape = shape_named(expert_forms(), "experts");
+  shape.dtype = DType::kBF16;
+  shape.dropout = 0.0;
+  shape.query_heads = 3;
+  shape.kv_heads = 1;
+  shape.moe.experts = 8;
+  shape.moe.ffn_width = 16;
+  shape.moe.grouped = grouped;
+  engine::TrainingOptions options = tiny_training(shape, 1.0f);
+  options.precision = {DType::kBF16, DType::kF32, DType::kF32};
+  return options;
 }
 
 inline std::string text_of(const LaunchCounts& counts) {

@@ -1,13 +1,16 @@
-// Matmuls of the emulated GPU where NVIDIA's headers aren't: the CPU's, in place of kernels/cuda/linear.cpp and
-// matmul_plan.cpp.
+// Matmuls of the emulated GPU where NVIDIA's headers aren't: the CPU's, in place of kernels/cuda/linear.cpp,
+// matmul_plan.cpp and grouped_products.cpp.
 #include "kernels/cpu/linear.h"
 #include "core/cuda_device.h"
 #include "cuda_runtime_api.h"
 #include "kernels/cuda/column_sums.h"
 #include "kernels/cuda/expert_products.h"
 #include "kernels/cuda/forms.h"
+#include "kernels/cuda/group_offsets.h"
+#include "kernels/cuda/grouped_products.h"
 #include "kernels/cuda/matmul_tuning.h"
 #include "kernels/libraries.h"
+#include "tests/fake_cuda/grouped.h"
 #include "tests/support/devices/host_scratch.h"
 
 namespace sherd::kernels::cuda {
@@ -81,6 +84,18 @@ void multiply_expert_rows(CudaStream& stream, const device_common::MatmulKey& ke
   }
   linear_backward_input(
       stream, {.shape = {rows, m, k}, .dy = own, .w = w, .dx = out(rows * m), .workspace = {}});
+}
+
+void multiply_grouped_rows(Stream& stream, const GroupedKey& key,
+                           const device_common::GroupOffsets& offsets,
+                           const GroupedOperands& operands, void* workspace) {
+  auto* on_device =
+      reinterpret_cast<std::int32_t*>(static_cast<char*>(workspace) + kGroupedScratchBytes);
+  set_group_offsets(stream, offsets, key.experts, on_device);
+  emulated::enqueue(cuda_stream(stream).handle(), "grouped products", [=] {
+    grouped_of(key, operands, on_device, workspace).run();
+    return std::vector<emulated::Touched>();
+  });
 }
 
 double seconds_on_device(Stream&, int, const std::function<void()>&, const std::function<void()>&) {

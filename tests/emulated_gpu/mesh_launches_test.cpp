@@ -2,8 +2,8 @@
 
 #include "tests/emulated_gpu/ledger_counts.h"
 #include "tests/emulated_gpu/on_machine.h"
+#include "tests/fake_cuda/grouped.h"
 #include "tests/support/devices/gpu_meshes.h"
-#include "tests/support/models/model_forms.h"
 
 namespace sherd::testing {
 namespace {
@@ -45,6 +45,22 @@ TEST(NcclLaunches, OfRanksThatDivideExpertsAreThoseInTheLedger) {
   LaunchCounts launched;
   on_machine(2, 1, [&] { launched = launched_in_a_step(options, setup); });
   EXPECT_EQ(text_of(in_the_ledger(options, setup)), text_of(launched));
+}
+
+TEST(NcclGroupedProducts, ChangeNoBitWhereRanksDivideExperts) {
+  const RunShape setup{.world_size = 2,
+                       .axes = {{"expert", 2}, {"shard", 1}},
+                       .stage = 3,
+                       .place = RunShape::Place::kGpus};
+  for (const std::uint64_t seed : {1, 2}) {
+    Outcome loop, grouped;
+    const int before = fake_cuda::grouped_products();
+    on_machine(2, seed, [&] { loop = train(expert_training(false), setup, 2); });
+    EXPECT_EQ(fake_cuda::grouped_products(), before);
+    on_machine(2, seed, [&] { grouped = train(expert_training(true), setup, 2); });
+    EXPECT_GT(fake_cuda::grouped_products(), before);
+    EXPECT_EQ(difference(grouped, loop), "");
+  }
 }
 
 }  // namespace

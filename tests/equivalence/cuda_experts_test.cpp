@@ -88,6 +88,29 @@ TEST_F(CudaExpertRun, StagesAgreeAndFollowTheCpuIn16Bits) {
   }
 }
 
+// Rounds, ranks of a replica and ranks that divide experts have other numbers of rows in a launch.
+TEST_F(CudaExpertRun, GroupedProductsHaveTheSameBitsHoweverManyRows) {
+  model::ModelShape shape = shape_named(expert_forms(), "experts");
+  shape.moe.experts = 8;
+  shape.moe.ffn_width = 16;
+  shape.moe.grouped = true;
+  shape.sequences = 2;
+  shape.seq_length = 150;
+  engine::TrainingOptions options = training_of(shape, DType::kBF16);
+  RunShape alone = on_gpu(1, 0);
+  alone.num_micro_steps = 2;
+  const Outcome one = train(options, alone, 1);
+  options.model.moe.buffer_rows = 512;
+  EXPECT_EQ(difference(train(options, alone, 1), one), "");
+  EXPECT_EQ(difference(train(options, on_gpu(2, 3), 1), one), "");
+  RunShape divided = on_gpu(2, 3);
+  divided.axes = {{"expert", 2}, {"shard", 1}};
+  for (const std::int64_t rows : {0, 512}) {
+    options.model.moe.buffer_rows = rows;
+    EXPECT_EQ(difference(train(options, divided, 1), one), "") << rows;
+  }
+}
+
 // More rows than a round has room for, and all rows at once.
 TEST_F(CudaExpertRun, RoundsChangeNoBit) {
   model::ModelShape shape = shape_named(expert_forms(), "experts");

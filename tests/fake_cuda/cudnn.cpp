@@ -7,7 +7,9 @@
 #include <memory>
 
 #include "kernels/cuda/attention_graph.h"
+#include "kernels/cuda/grouped_graph.h"
 #include "tests/fake_cuda/attention.h"
+#include "tests/fake_cuda/grouped.h"
 #include "tests/fake_cuda/scheduler.h"
 
 struct cudnnContext {
@@ -69,10 +71,25 @@ class FakeGraph final : public AttentionGraph {
   AttentionGraphKey key_;
 };
 
+class FakeGroupedGraph final : public GroupedGraph {
+ public:
+  explicit FakeGroupedGraph(const GroupedKey& key) : key_(key) { ++num_graphs; }
+  void execute(cudnnHandle_t handle, const GroupedOperands& operands, const std::int32_t* offsets,
+               void* scratch) const override {
+    fake_cuda::launch(handle->stream, grouped_of(key_, operands, offsets, scratch));
+  }
+
+ private:
+  GroupedKey key_;
+};
+
 }  // namespace
 
 std::unique_ptr<AttentionGraph> build_attention_graph(const AttentionGraphKey& key, cudnnHandle_t) {
   return std::make_unique<FakeGraph>(key);
+}
+std::unique_ptr<GroupedGraph> build_grouped_graph(const GroupedKey& key, cudnnHandle_t) {
+  return std::make_unique<FakeGroupedGraph>(key);
 }
 
 }  // namespace sherd::kernels::cuda

@@ -1,5 +1,5 @@
-/// cuDNN as far as kernels/cuda/attention.cpp calls it, on the fake machine: an attention is work of the stream that its
-/// handle was given. What NVIDIA's cuDNN says to our graphs, tests/cuda_plans asks it.
+/// cuDNN as far as kernels/cuda/attention.cpp and grouped_products.cpp call it, on the fake machine: an attention or a
+/// grouped product is work of the stream that its handle was given. What NVIDIA's cuDNN says to our graphs, tests/cuda_plans asks it.
 ///
 /// Refused as cuDNN refuses it: a stream of another device than the handle's.
 #pragma once

@@ -79,6 +79,7 @@ inline constexpr IdlePair kIdlePairs[] = {
     {"run.device", "run.share_device", "auto is cpu in a test"},
     {"run.device", "run.deterministic", "auto is cpu in a test"},
     {"run.device", "run.cuda_graphs", "auto is cpu in a test"},
+    {"run.device", "moe.grouped_gemm", "auto is cpu in a test"},
     {"model.norm_placement", "model.attention_softcap", "post: scores are too small to be capped"},
     {"model.head_width", "model.rope_original_length", "yarn scales all of few frequencies alike"},
     {"model.head_width", "model.rope_beta_fast", "yarn scales all of few frequencies alike"},

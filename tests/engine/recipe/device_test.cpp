@@ -25,6 +25,21 @@ const Case kCases[] = {
     {{"run.cuda_graphs=true", "zero_optimization.offload_optimizer=cpu"},
      "run.cuda_graphs is true, but graphs can't contain copies to the host's memory; use "
      "cuda_graphs: false, or zero_optimization.offload_optimizer: none."},
+    {{"moe.grouped_gemm=true", "moe.num_experts=4"},
+     "moe.grouped_gemm is true, but mixed_precision.param_dtype is f32, and grouped products are "
+     "of bf16 and f16; use grouped_gemm: false."},
+    {{"moe.grouped_gemm=true", "moe.num_experts=4", "mixed_precision.param_dtype=bf16",
+      "moe.bias=true"},
+     "moe.grouped_gemm is true, but grouped products don't add biases, and moe.bias is true; use "
+     "grouped_gemm: false."},
+    {{"moe.grouped_gemm=true", "moe.num_experts=4", "mixed_precision.param_dtype=bf16",
+      "model.hidden_size=36", "model.head_width=8"},
+     "moe.grouped_gemm is true, but model.hidden_size is 36, which isn't a multiple of 8; use "
+     "grouped_gemm: false."},
+    {{"moe.grouped_gemm=true", "moe.num_experts=4", "mixed_precision.param_dtype=f16",
+      "moe.ffn_hidden_size=24", "parallelism.tensor_parallel_degree=2"},
+     "moe.grouped_gemm is true, but moe.ffn_hidden_size is 24, which isn't a multiple of 16; use "
+     "grouped_gemm: false."},
     {{"zero_optimization.offload_optimizer=nvme"},
      "zero_optimization.offload_optimizer is nvme, which only CPUs support; use cpu, the host's "
      "memory, or set run.device: cpu."}};

@@ -260,6 +260,7 @@ const std::map<std::string, Change> kChanges = {
     {"moe.balance_scope", {{"moe.balance_scope=sequence"}, {}, {"moe.balance_scope"}}},
     {"moe.balance_loss", {{"moe.balance_loss=1"}, {}, {"moe.balance_loss"}}},
     {"moe.z_loss", {{"moe.z_loss=1"}, {}, {"moe.z_loss"}}},
+    {"moe.grouped_gemm", {{"moe.grouped_gemm=true"}, {}, {"moe.grouped_gemm"}}},
     {"lr_scheduler.type",
      {{"lr_scheduler.type=wsd"}, {}, {"lr_scheduler.type", "lr_scheduler.wsd_decay_steps"}}},
     {"lr_scheduler.warmup_ratio",

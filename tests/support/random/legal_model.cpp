@@ -119,6 +119,7 @@ void LegalRecipe::experts() {
   maybe("moe.balance_loss", random_.one_of({"0", "0.01", "1"}));
   maybe("moe.z_loss", random_.one_of({"0", "0.001"}));
   maybe("moe.buffer_rows", random_.whole(0, 2000));
+  maybe("moe.grouped_gemm", random_.one_of({"true", "false"}));
   set("model.mlp_bias", "false");
   choose_expert_ranks(settings_, random_);
 }
