@@ -131,9 +131,20 @@ void add_members(const T& x, Operands& all) {
   }
 }
 
+// Other rows may be on their way from other ranks meanwhile.
+inline void add_ranges(const ExpertPack& pack, Operands& all) {
+  add_all(all, pack.order, pack.x, pack.weights);
+  const std::int64_t width = pack.shape.width;
+  for (const RowRange& range : pack.ranges) {
+    add_all(all, pack.out.part(range.first * width, range.count * width));
+  }
+}
+
 template <class T>
 void add(const T& argument, Operands& all) {
-  if constexpr (std::is_same_v<T, Tensor> || std::is_same_v<T, ConstTensor>) {
+  if constexpr (std::is_same_v<T, ExpertPack>) {
+    add_ranges(argument, all);
+  } else if constexpr (std::is_same_v<T, Tensor> || std::is_same_v<T, ConstTensor>) {
     if (argument) all.push_back({argument.data, argument.bytes(), std::is_same_v<T, Tensor>});
   } else if constexpr (is_list_of_arguments<T>) {
     for (const auto& one : argument) add(one, all);

@@ -95,7 +95,7 @@ TEST_F(CudaExpertRun, GroupedProductsHaveTheSameBitsHoweverManyRows) {
   shape.moe.ffn_width = 16;
   shape.moe.grouped = true;
   shape.sequences = 2;
-  shape.seq_length = 60;
+  shape.seq_length = 150;
   engine::TrainingOptions options = training_of(shape, DType::kBF16);
   RunShape alone = on_gpu(1, 0);
   alone.num_micro_steps = 2;
