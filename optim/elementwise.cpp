@@ -23,10 +23,6 @@ std::vector<std::string> kinds_of(const OptimizerOptions& options) {
   return {"momentum"};
 }
 
-bool on_the_host(const OptimizerOptions& options, const sharding::UnitPlan& unit) {
-  return options.offload.host_updates && HostUpdate::has(unit);
-}
-
 // What passes through a ring: moments, then FP32 parameters; for an update on the host, gradients
 // and rounded weights.
 std::vector<OffloadedKind> kinds_on_disk(const OptimizerOptions& options) {
@@ -44,22 +40,19 @@ std::vector<OffloadedKind> kinds_on_disk(const OptimizerOptions& options) {
 
 // Elements of a block of moments elsewhere; 0: they are in memory. Units that the device updates
 // among others that the host updates keep theirs.
-std::int64_t moment_block(const OptimizerOptions& options, const sharding::UnitPlan& unit) {
-  const bool elsewhere = options.offload.host_updates ? HostUpdate::has(unit) : true;
-  return options.offload.moments && elsewhere ? offload_block(options) : 0;
+MomentBlock moment_block(const OptimizerOptions& options) {
+  const std::int64_t block = options.offload.moments ? offload_block(options) : 0;
+  return [block, by_unit = options.offload.host_updates](const sharding::UnitPlan& unit) {
+    return by_unit && !HostUpdate::has(unit) ? 0 : block;
+  };
 }
 
 std::vector<BufferSpec> buffers_of(const OptimizerOptions& options,
                                    const sharding::ShardingPlan& plan) {
   const std::int64_t block = offload_block(options);
-  std::vector<BufferSpec> buffers;
-  for (const std::string& kind : stored_kinds(kinds_of(options), options.moment_type)) {
-    for (const sharding::UnitPlan& unit : plan.units) {
-      if (!unit.trains()) continue;
-      buffers.push_back(
-          moment_buffer(unit, kind, options.moment_type, moment_block(options, unit)));
-    }
-  }
+  std::vector<BufferSpec> buffers =
+      moment_buffers(plan, stored_kinds(kinds_of(options), options.moment_type),
+                     options.moment_type, moment_block(options));
   if (options.offload.host_updates) {
     std::ranges::copy(HostUpdate::buffers(plan.units, block), std::back_inserter(buffers));
   } else if (block > 0) {
@@ -77,15 +70,10 @@ class Elementwise final : public Optimizer {
         kinds_(stored_kinds(kinds_of(options), options.moment_type)) {
     const std::int64_t block = offload_block(options);
     for (const std::string& kind : kinds_) {
-      std::vector<Buffer>& of_kind = moments_.emplace_back();
-      for (const sharding::UnitState& unit : units) {
-        of_kind.push_back(unit.trains()
-                              ? rank.acquire(moment_buffer(unit.plan(), kind, options.moment_type,
-                                                           moment_block(options, unit.plan())))
-                              : Buffer());
-      }
+      moments_.push_back(
+          acquire_moments(rank, units, kind, options.moment_type, moment_block(options)));
     }
-    if (options.offload.host_updates) update_on_host(rank, units, block);
+    if (options.offload.host_updates) begin_host_updates(rank, units, block);
     if (block == 0 || host_) return;
     std::vector<std::vector<Tensor>> at_rest;
     if (options.offload.moments) {
@@ -137,11 +125,11 @@ class Elementwise final : public Optimizer {
  private:
   bool is_on_host(int unit) const { return host_ && is_on_host_[static_cast<std::size_t>(unit)]; }
 
-  void update_on_host(const sharding::Rank& rank, const std::vector<sharding::UnitState>& units,
-                      std::int64_t block) {
+  void begin_host_updates(const sharding::Rank& rank, const std::vector<sharding::UnitState>& units,
+                          std::int64_t block) {
     host_.emplace(rank, units, block);
     for (std::size_t unit = 0; unit < units.size(); ++unit) {
-      is_on_host_.push_back(units[unit].trains() && on_the_host(options_, units[unit].plan()));
+      is_on_host_.push_back(units[unit].trains() && HostUpdate::has(units[unit].plan()));
       if (!is_on_host_.back()) continue;
       const int number = static_cast<int>(unit);
       host_->changes(number, units[unit].on_disk());

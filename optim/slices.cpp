@@ -162,11 +162,12 @@ BufferSpec moment_buffer(const sharding::UnitPlan& unit, const std::string& kind
 
 std::vector<BufferSpec> moment_buffers(const sharding::ShardingPlan& plan,
                                        const std::vector<std::string>& kinds,
-                                       const MomentType& type) {
+                                       const MomentType& type, const MomentBlock& block) {
   std::vector<BufferSpec> buffers;
   for (const std::string& kind : kinds) {
     for (const sharding::UnitPlan& unit : plan.units) {
-      if (unit.trains()) buffers.push_back(moment_buffer(unit, kind, type));
+      if (!unit.trains()) continue;
+      buffers.push_back(moment_buffer(unit, kind, type, block ? block(unit) : 0));
     }
   }
   return buffers;
@@ -174,11 +175,14 @@ std::vector<BufferSpec> moment_buffers(const sharding::ShardingPlan& plan,
 
 std::vector<Buffer> acquire_moments(const sharding::Rank& rank,
                                     const std::vector<sharding::UnitState>& units,
-                                    const std::string& kind, const MomentType& type) {
+                                    const std::string& kind, const MomentType& type,
+                                    const MomentBlock& block) {
   std::vector<Buffer> buffers;
   for (const sharding::UnitState& unit : units) {
-    buffers.push_back(unit.trains() ? rank.acquire(moment_buffer(unit.plan(), kind, type))
-                                    : Buffer());
+    const sharding::UnitPlan& plan = unit.plan();
+    buffers.push_back(unit.trains()
+                          ? rank.acquire(moment_buffer(plan, kind, type, block ? block(plan) : 0))
+                          : Buffer());
   }
   return buffers;
 }

@@ -46,14 +46,18 @@ std::vector<std::vector<UpdatedSlice>> updated_slices(const std::vector<sharding
 /// `block` it is on disk, in blocks for that number of the slices' elements.
 BufferSpec moment_buffer(const sharding::UnitPlan& unit, const std::string& kind,
                          const MomentType& type, std::int64_t block = 0);
-/// One buffer for each kind and each unit that has trained parameters, kind by kind.
+/// The `block` of a unit's moments.
+using MomentBlock = std::function<std::int64_t(const sharding::UnitPlan&)>;
+/// One buffer for each kind and each unit that has trained parameters, kind by kind. Without `block`
+/// all are in memory.
 std::vector<BufferSpec> moment_buffers(const sharding::ShardingPlan& plan,
                                        const std::vector<std::string>& kinds,
-                                       const MomentType& type);
+                                       const MomentType& type, const MomentBlock& block = nullptr);
 /// The buffers of one kind, by unit; empty for units without trained parameters.
 std::vector<Buffer> acquire_moments(const sharding::Rank& rank,
                                     const std::vector<sharding::UnitState>& units,
-                                    const std::string& kind, const MomentType& type);
+                                    const std::string& kind, const MomentType& type,
+                                    const MomentBlock& block = nullptr);
 /// Adds a piece, or extends the last one if the piece continues it.
 void add_moment_piece(MomentPiece piece, std::vector<MomentPiece>& pieces);
 /// Adds the pieces of one kind of moment for a slice's `segments`. `moments` begins with the

@@ -166,8 +166,8 @@ FoundLayout Search::found(const ResolvedRecipe& recipe) {
   return layout;
 }
 
-// The recipe's step, or the one with its optimizer state elsewhere; then, if the search may choose who updates a
-// state on the host, that step by the host's cores.
+// The recipe's step, or the one with its optimizer state elsewhere; then, if the search may choose
+// who updates a state on the host, that step by the host's cores.
 std::vector<StepShape> Search::forms(bool offload) const {
   Recipe recipe = recipe_.values;
   auto& zero = recipe.zero_optimization;
