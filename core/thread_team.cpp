@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "core/error.h"
+#include "core/loop_log.h"
 #include "core/thread.h"
 
 namespace sherd {
@@ -111,6 +112,44 @@ void ThreadTeam::help(int thread) {
 }
 
 void ThreadTeam::run(std::int64_t num_tasks, void* context, Invoke invoke) {
+  log_ ? run_logged(num_tasks, context, invoke) : run_on_all(num_tasks, context, invoke);
+}
+
+void ThreadTeam::run_logged(std::int64_t num_tasks, void* context, Invoke invoke) {
+  using Clock = std::chrono::steady_clock;
+  struct Logged {
+    void* context;
+    Invoke invoke;
+    std::vector<LoopLog::Task>& tasks;
+  };
+  LoopLog::Loop& loop = log_->loops_.emplace_back();
+  loop.name = log_->name_;
+  loop.tasks.resize(static_cast<std::size_t>(num_tasks));
+  Logged logged{context, invoke, loop.tasks};
+  const Invoke timed = [](void* self, std::int64_t i, int thread) {
+    const Logged& of = *static_cast<Logged*>(self);
+    LoopLog::Task& task = of.tasks[static_cast<std::size_t>(i)];
+    task.thread = thread;
+    task.taken = task.begin = Clock::now();
+    of.invoke(of.context, i, thread);
+    task.end = Clock::now();
+  };
+  loop.begin = Clock::now();
+  if (helpers_.empty() || num_tasks <= 1 || one_by_one_) {
+    for (std::int64_t i = 0; i < num_tasks; ++i) timed(&logged, i, 0);
+  } else {
+    run_on_all(num_tasks, &logged, timed);
+  }
+  loop.end = Clock::now();
+}
+
+void ThreadTeam::log_begin(std::int64_t task, std::int64_t needs) {
+  LoopLog::Task& of = log_->loops_.back().tasks[static_cast<std::size_t>(task)];
+  of.begin = std::chrono::steady_clock::now();
+  of.needs = needs;
+}
+
+void ThreadTeam::run_on_all(std::int64_t num_tasks, void* context, Invoke invoke) {
   num_tasks_ = num_tasks;
   context_ = context;
   invoke_ = invoke;

@@ -18,6 +18,8 @@
 
 namespace sherd {
 
+class LoopLog;
+
 class ThreadTeam {
  public:
   /// `may_spin`: helpers look for the next loop for a few microseconds before they sleep. Use it if
@@ -35,7 +37,7 @@ class ThreadTeam {
   /// not throw.
   template <class Task>
   void parallel_for(std::int64_t num_tasks, Task&& task) {
-    if (helpers_.empty() || num_tasks <= 1) {
+    if ((helpers_.empty() || num_tasks <= 1) && !log_) {
       for (std::int64_t i = 0; i < num_tasks; ++i) task(i, 0);
       return;
     }
@@ -54,13 +56,24 @@ class ThreadTeam {
   void parallel_for_after(std::int64_t num_tasks, const Needs& needs, const Task& task) {
     parallel_for(num_tasks, [&](std::int64_t i, int thread) {
       wait_for_tasks_below(needs(i), thread);
+      if (log_) log_begin(i, needs(i));
       task(i, thread);
     });
+  }
+
+  /// Later loops are logged there; null: no longer. `one_by_one`: the caller runs all tasks, so that
+  /// each takes as long as without others, on a machine that needn't have as many cores.
+  void log_to(LoopLog* log, bool one_by_one = false) {
+    log_ = log;
+    one_by_one_ = one_by_one;
   }
 
  private:
   using Invoke = void (*)(void* context, std::int64_t task, int thread);
   void run(std::int64_t num_tasks, void* context, Invoke invoke);
+  void run_on_all(std::int64_t num_tasks, void* context, Invoke invoke);
+  void run_logged(std::int64_t num_tasks, void* context, Invoke invoke);
+  void log_begin(std::int64_t task, std::int64_t needs);
   void work(int thread);
   void help(int thread);
   void wait_for_tasks_below(std::int64_t end, int thread) const;
@@ -82,6 +95,8 @@ class ThreadTeam {
   std::atomic<bool> stop_{false};
   int spins_ = 0;
   std::vector<std::thread> helpers_;
+  LoopLog* log_ = nullptr;
+  bool one_by_one_ = false;
 };
 
 }  // namespace sherd

@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "core/error.h"
+#include "core/loop_log.h"
 #include "tests/support/runs/few_threads.h"
 
 namespace sherd {
@@ -124,6 +125,67 @@ TEST(ThreadTeam, ALoopOfATeamOfOneRunsOnTheCaller) {
     EXPECT_EQ(std::this_thread::get_id(), caller);
   });
   EXPECT_EQ(next, 5);
+}
+
+TEST(ThreadTeam, ALogHasEachTaskOfEachLoopWithItsThreadAndWhatItWaitedFor) {
+  for (const int num_threads : {1, 3}) {
+    ThreadTeam team(num_threads);
+    LoopLog log;
+    team.log_to(&log);
+    log.name("first");
+    expect_each_task_once(team, 40);
+    log.name("second");
+    const auto needs = [](std::int64_t i) { return i / 2; };
+    std::vector<int> threads(20);
+    team.parallel_for_after(20, needs, [&](std::int64_t i, int thread) {
+      threads[static_cast<std::size_t>(i)] = thread;
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
+    });
+    log.name("short");
+    for (const std::int64_t tasks : {0, 1}) expect_each_task_once(team, tasks);
+    team.log_to(nullptr);
+    expect_each_task_once(team, 5);
+
+    ASSERT_EQ(log.loops().size(), 4u);
+    EXPECT_EQ(log.loops()[2].tasks.size(), 0u);
+    EXPECT_EQ(log.loops()[3].tasks.size(), 1u);
+    EXPECT_EQ(log.loops()[0].name, "first");
+    EXPECT_EQ(log.loops()[0].tasks.size(), 40u);
+    const LoopLog::Loop& loop = log.loops()[1];
+    EXPECT_EQ(loop.name, "second");
+    ASSERT_EQ(loop.tasks.size(), 20u);
+    for (std::size_t i = 0; i < loop.tasks.size(); ++i) {
+      const LoopLog::Task& task = loop.tasks[i];
+      EXPECT_LE(loop.begin, task.taken);
+      EXPECT_LE(task.taken, task.begin);
+      EXPECT_LE(task.begin + std::chrono::microseconds(100), task.end);
+      EXPECT_LE(task.end, loop.end);
+      EXPECT_EQ(task.needs, needs(static_cast<std::int64_t>(i)));
+      EXPECT_EQ(task.thread, threads[i]);
+      for (std::int64_t earlier = 0; earlier < task.needs; ++earlier) {
+        EXPECT_LE(loop.tasks[static_cast<std::size_t>(earlier)].end, task.begin);
+      }
+    }
+  }
+}
+
+TEST(ThreadTeam, ALogOfTasksOneByOneHasThoseOfAllThreadsOnTheCaller) {
+  ThreadTeam team(8);
+  LoopLog log;
+  team.log_to(&log, true);
+  const std::thread::id caller = std::this_thread::get_id();
+  std::int64_t next = 0;
+  team.parallel_for_after(
+      team.num_threads() * 3, [](std::int64_t i) { return i; },
+      [&](std::int64_t i, int thread) {
+        EXPECT_EQ(i, next++);
+        EXPECT_EQ(thread, 0);
+        EXPECT_EQ(std::this_thread::get_id(), caller);
+      });
+  team.log_to(nullptr);
+  EXPECT_EQ(next, 24);
+  EXPECT_EQ(log.loops()[0].tasks.size(), 24u);
+  EXPECT_EQ(log.loops()[0].tasks[23].needs, 23);
 }
 
 // The threads that did start have to end, too: a thread that is left joinable ends the process.

@@ -6,14 +6,14 @@ meets both; what counts is the median of the ratios of neighbouring turns. Every
 kept in build/peers/results.jsonl, so that an interrupted run continues where it was; --fresh forgets it.
 """
 import argparse
+import array
 import json
 import os
 import pathlib
+import random
 import statistics
 import subprocess
 import sys
-
-import numpy
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 from turns import Side  # noqa: E402
@@ -40,10 +40,10 @@ def output_of(*command):
 
 def write_tokens(path, model, world, steps):
     # Frequencies like a text's (Zipf), so that the loss falls from ln(V) and a wrong gradient shows.
-    generator = numpy.random.default_rng(1)
-    weights = 1.0 / numpy.arange(1, model["vocab_size"] + 1)
-    shape = (steps, world, model["sequences"], model["seq_length"] + 1)
-    generator.choice(model["vocab_size"], size=shape, p=weights / weights.sum()).astype(numpy.int32).tofile(path)
+    vocabulary = range(model["vocab_size"])
+    count = steps * world * model["sequences"] * (model["seq_length"] + 1)
+    ids = random.Random(1).choices(vocabulary, [1 / (1 + token) for token in vocabulary], k=count)
+    path.write_bytes(array.array("i", ids).tobytes())
 
 
 def prepare(name, world, stage, pairs, threads, least_rows=1):
@@ -234,4 +234,5 @@ def main():
               *by_threads, sep="\n")
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -6,6 +6,9 @@
 //   sherd_peers batches RECIPE FILE STEPS [KEY=VALUE...]   what the recipe's data are: i32 [steps,
 //                                                    global batch, {inputs, targets, positions}, S]
 //   sherd_peers train RECIPE TOKENS [KEY=VALUE...]   "step" on stdin takes a step, answered in JSON
+//   sherd_peers loops RECIPE TOKENS FILE [KEY=VALUE...]   the same; FILE gets the loops of rank 0's threads in
+//                                                    the step, for ./dev bench threads
+//   sherd_peers tasks RECIPE TOKENS FILE [KEY=VALUE...]   the same, of a team that runs tasks one by one
 //   sherd_peers rate THREADS f32|bf16                of the tiles that multiply this type, in the first cache: GFLOP/s
 //   sherd_peers gpu_rate                             the GPU's, in bf16
 //
@@ -26,6 +29,8 @@
 #include <thread>
 
 #include "core/arena.h"
+#include "core/loop_log.h"
+#include "core/thread_team.h"
 #include "engine/data/batcher.h"
 #include "engine/launch/device.h"
 #include "engine/launch/matmul_rate.h"
@@ -212,13 +217,44 @@ data::FillBatch batches_of(const std::vector<std::int32_t>& file, const model::M
   };
 }
 
-void train(const engine::Recipe& recipe, const std::string& tokens_path) {
+// Times in microseconds from `begin` on.
+void write_loops(const LoopLog& log, Clock::time_point begin, const std::string& path) {
+  std::ofstream file(path + ".part", std::ios::trunc);
+  const auto us = [&](LoopLog::Time time) {
+    return std::chrono::duration<double, std::micro>(time - begin).count();
+  };
+  for (const LoopLog::Loop& loop : log.loops()) {
+    file << fmt::format(R"({{"name":"{}","begin":{:.2f},"end":{:.2f},"tasks":[)", loop.name,
+                        us(loop.begin), us(loop.end));
+    const char* between = "";
+    for (const LoopLog::Task& task : loop.tasks) {
+      file << fmt::format("{}[{:.2f},{:.2f},{:.2f},{},{}]", between, us(task.taken), us(task.begin),
+                          us(task.end), task.needs, task.thread);
+      between = ",";
+    }
+    file << "]}\n";
+  }
+  file.close();
+  if (!file || std::rename((path + ".part").c_str(), path.c_str()) != 0) {
+    throw DataError("{}: can't be written", path);
+  }
+}
+
+void train(const engine::Recipe& recipe, const std::string& tokens_path,
+           const std::string& loops_path = "", bool one_by_one = false) {
   const engine::TrainingOptions options = engine::options_on_device(recipe);
   const std::vector<std::int32_t> tokens = read_all<std::int32_t>(tokens_path);
   const std::int64_t libraries = status_bytes("VmRSS");
   engine::LaunchOptions launch = launch_of(recipe, options);
   KernelTimes kernels;
-  if (launch.machine->traits().kind == DeviceKind::kCpu) launch.hook = kernels.hook();
+  LoopLog loops;
+  if (!loops_path.empty()) {
+    launch.hook = [&](std::string_view stream, std::string_view label) {
+      if (stream == "compute" && label != "record" && label != "wait") loops.name(label);
+    };
+  } else if (launch.machine->traits().kind == DeviceKind::kCpu) {
+    launch.hook = kernels.hook();
+  }
   std::barrier turn(launch.world_size());
   bool more = true;
   engine::run_ranks(launch, [&](sharding::Rank& rank) {
@@ -233,6 +269,8 @@ void train(const engine::Recipe& recipe, const std::string& tokens_path) {
         turn.arrive_and_wait();
         if (!more) return;
         if (rank.rank == 0) kernels.start();
+        loops.clear();
+        if (!loops_path.empty()) rank.compute().team().log_to(&loops, one_by_one);
         const double processor = processor_seconds();
         const auto begin = Clock::now();
         const engine::StepResult result =
@@ -241,6 +279,7 @@ void train(const engine::Recipe& recipe, const std::string& tokens_path) {
         turn.arrive_and_wait();
         const std::chrono::duration<double> seconds = Clock::now() - begin;
         if (rank.rank != 0) continue;
+        if (!loops_path.empty()) write_loops(loops, begin, loops_path);
         const nlohmann::ordered_json answer = {
             {"loss", result.loss},
             {"grad_norm", result.grad_norm},
@@ -270,7 +309,8 @@ int run(std::vector<std::string> args) {
     fmt::print("{:.2f}\n", engine::measure_matmul_rate_of_gpu(DType::kBF16, {}) * 1e-9);
     return 0;
   }
-  const std::size_t own = command == "describe" ? 2 : command == "batches" ? 4 : 3;
+  const bool logs = command == "loops" || command == "tasks";
+  const std::size_t own = command == "describe" ? 2 : command == "batches" || logs ? 4 : 3;
   if (args.size() < own) throw UsageError("sherd_peers: see the head of ours.cpp");
   engine::RecipeRequest request;
   request.path = args[1];
@@ -282,6 +322,9 @@ int run(std::vector<std::string> args) {
     write_weights(resolved.values, args[2]);
   } else if (command == "batches") {
     write_batches(resolved.values, args[2], std::stoll(args[3]));
+  } else if (logs) {
+    if (resolved.values.world_size() != 1) throw UsageError("sherd_peers: loops are of one rank");
+    train(resolved.values, args[2], args[3], command == "tasks");
   } else {
     train(resolved.values, args[2]);
   }
