@@ -200,6 +200,15 @@ bool machines_are_alike(const PlannedRecipe& planned, int ranks_per_machine) {
 
 }  // namespace
 
+bool passes_gathers_on(const Recipe& recipe) {
+  return recipe.parallelism.hierarchical != HierarchicalChoice::kOff;
+}
+
+bool adds_on_machines(const Recipe& recipe) {
+  return passes_gathers_on(recipe) && recipe.parallelism.sum_order == SumOrderChoice::kFree &&
+         recipe.parallelism.batch_groups == recipe.parallelism.data_parallel_replicate_degree;
+}
+
 MachineTraffic machine_traffic(const PlannedRecipe& planned, int ranks_per_machine) {
   const Recipe& recipe = planned.recipe;
   const auto world = static_cast<int>(recipe.world_size());
@@ -220,16 +229,12 @@ MachineTraffic machine_traffic(const PlannedRecipe& planned, int ranks_per_machi
         "--ranks-per-machine: of parameter servers, `sherd plan` shows what each rank sends; leave "
         "it out.");
   }
-  MachineTraffic traffic{
-      .ranks_per_machine = ranks_per_machine,
-      .passed_on = recipe.parallelism.hierarchical != HierarchicalChoice::kOff,
-      .added_on_machines =
-          recipe.parallelism.hierarchical != HierarchicalChoice::kOff &&
-          recipe.parallelism.sum_order == SumOrderChoice::kFree &&
-          recipe.parallelism.batch_groups == recipe.parallelism.data_parallel_replicate_degree,
-      .rows = {},
-      .sum = {},
-      .all = {}};
+  MachineTraffic traffic{.ranks_per_machine = ranks_per_machine,
+                         .passed_on = passes_gathers_on(recipe),
+                         .added_on_machines = adds_on_machines(recipe),
+                         .rows = {},
+                         .sum = {},
+                         .all = {}};
   RanksOfMachines ranks(planned.options, planned.mesh, traffic);
   const int step =
       machines_are_alike(planned, ranks_per_machine)

@@ -35,6 +35,10 @@ struct MachineTraffic {
   LinkBytes all;  ///< by all machines together
 };
 
+/// What `passed_on` and `added_on_machines` are for a recipe.
+bool passes_gathers_on(const Recipe& recipe);
+bool adds_on_machines(const Recipe& recipe);
+
 /// Errors   UsageError: machines with unequal numbers of ranks; GPUs, where NCCL chooses the
 ///          routes.
 MachineTraffic machine_traffic(const PlannedRecipe& planned, int ranks_per_machine);

@@ -7,6 +7,7 @@
 #include "engine/launch/device.h"
 #include "engine/model/adapter.h"
 #include "engine/model/parameters.h"
+#include "engine/plan/machine_traffic.h"
 #include "engine/recipe/offload.h"
 #include "engine/train/from_recipe.h"
 #include "engine/train/model_shape.h"
@@ -234,8 +235,14 @@ std::unique_ptr<StepRates> gpu_rates_of(const Cluster& cluster, bool allow_tf32)
 
 namespace {
 
-CpuLinks links_of(const Cluster& cluster) {
+CpuLinks links_of(const Cluster& cluster, const Recipe& recipe) {
+  const ReduceType part = recipe.mixed_precision.reduce_dtype;
+  const bool adds =
+      adds_on_machines(recipe) && !in_blocks(part);  // blocks are sent to their owners
+  const auto part_bytes = static_cast<double>(size_of(dtype_of(formed_in(part))));
   return {.servers_elsewhere = cluster.machines > 1 || cluster.servers.is_given(),
+          .passed_on = passes_gathers_on(recipe),
+          .of_added = adds ? sizeof(float) / part_bytes : 0.0,
           .within = cluster.within,
           .between = cluster.between,
           .servers = cluster.servers};
@@ -252,7 +259,7 @@ std::unique_ptr<StepRates> cpu_rates_of(const CpuRates& rates, const Recipe& rec
   const std::int64_t threads = given > 0 ? given : std::max<std::int64_t>(1, rates.cores / all);
   auto made = std::make_unique<CpuStepRates>(
       rates, CpuStepRates::Ranks{static_cast<int>(here), static_cast<int>(threads)},
-      cluster ? links_of(*cluster) : CpuLinks{});
+      cluster ? links_of(*cluster, recipe) : CpuLinks{});
   if (cluster) made->assumed.emplace_back("the machines: as this one, whose rates were measured");
   if (!cluster) return made;
   const bool has_links = cluster->machines > 1 || (servers > 0 && cluster->servers.is_given());

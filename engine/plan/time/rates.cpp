@@ -86,15 +86,18 @@ double CpuStepRates::seconds(const Launch& launch) const {
 
 namespace {
 
-// Bytes of a rank that leave its machine. What is gathered is sent once to each other machine, which
-// passes it on (sharding/processes/mpi_transfers.h); what is added goes to each of its ranks.
-double leaving(const GroupExchange& exchange) {
+// Bytes of a rank that leave its machine (machine_traffic.h): to each rank elsewhere, or once to each
+// other machine.
+double leaving(const GroupExchange& exchange, const CpuLinks& links) {
   const auto& [collective, bytes, n, machines, at_once] = exchange;
-  const double slice = bytes / n, gathered = machines - 1.0, added = n - n / machines;
+  const double slice = bytes / n, elsewhere = n - n / machines;
+  const double gathered = links.passed_on ? machines - 1.0 : elsewhere;
+  const bool adds = links.of_added > 0.0 && n > machines && std::fmod(n, machines) == 0.0;
+  const double added = adds ? links.of_added * (machines - 1.0) : elsewhere;
   if (collective == "broadcast") return bytes;
   if (collective == "all_gather") return slice * gathered;
   if (collective == "all_reduce") return slice * (gathered + added);
-  return slice * added;
+  return slice * (collective == "reduce_scatter" ? added : elsewhere);
 }
 
 }  // namespace
@@ -109,7 +112,7 @@ double CpuStepRates::seconds(const GroupExchange& exchange) const {
   const double here = links_.within.bytes > 0.0 ? over(links_.within, on_wire)
                                                 : kSecondsOfABarrier + on_wire / rates_.exchange;
   if (machines <= 1.0) return here;
-  return std::max(here, over(links_.between, at_once * leaving(exchange)));
+  return std::max(here, over(links_.between, at_once * leaving(exchange, links_)));
 }
 
 double CpuStepRates::seconds(const ServerExchange& exchange) const {

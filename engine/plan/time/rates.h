@@ -57,6 +57,10 @@ class GpuStepRates final : public StepRates {
 
 struct CpuLinks {
   bool servers_elsewhere = false;  ///< not in the workers' process
+  bool passed_on = true;  ///< a gathered slice crosses to a machine once (machine_traffic.h)
+  /// If a machine adds its ranks' parts of a sum before they cross: bytes that cross for a byte of a
+  /// part, of the type in which gradients are reduced. 0: each part crosses.
+  double of_added = 0.0;
   ClusterLink within{}, between{}, servers{};
 };
 

@@ -57,6 +57,39 @@ TEST(CpuTime, LinksOfAClusterAreItsFiles) {
   EXPECT_LT(usual.seconds(gather), slow.seconds(gather));
 }
 
+// Eight ranks on two machines: to four ranks elsewhere, or to the other machine once.
+TEST(CpuTime, WhatCrossesBetweenMachinesFollowsFromTheRecipe) {
+  const Cluster cluster =
+      cluster_from("machines: 2\nranks_per_machine: 4\ndevice: cpu\nbetween: {bandwidth: 1MB}\n",
+                   "cluster.yaml");
+  const auto slices = [&](const std::string& collective, HierarchicalChoice hierarchical,
+                          SumOrderChoice order, const std::string& more = "", double ranks = 8.0) {
+    Recipe recipe = resolved(kSmallRecipe + more).values;
+    recipe.parallelism.hierarchical = hierarchical;
+    recipe.parallelism.sum_order = order;
+    return cpu_rates_of(rates_of(4), recipe, cluster)
+               ->seconds(GroupExchange{collective, ranks * 1e9, ranks, 2.0}) /
+           1e3;
+  };
+  using enum HierarchicalChoice;
+  using enum SumOrderChoice;
+  EXPECT_NEAR(slices("all_gather", kAuto, kRank), 1.0, 0.01);
+  EXPECT_NEAR(slices("reduce_scatter", kAuto, kRank), 4.0, 0.01);
+  EXPECT_NEAR(slices("all_reduce", kAuto, kRank), 5.0, 0.01);
+  EXPECT_NEAR(slices("all_gather", kOff, kFree), 4.0, 0.01);
+  EXPECT_NEAR(slices("reduce_scatter", kOff, kFree), 4.0, 0.01);
+  EXPECT_NEAR(slices("reduce_scatter", kAuto, kFree), 1.0, 0.01);
+  EXPECT_NEAR(slices("all_reduce", kAuto, kFree), 2.0, 0.01);
+  // Sums cross as f32.
+  const std::string bf16 = "mixed_precision: {param_dtype: bf16, reduce_dtype: bf16}\n";
+  EXPECT_NEAR(slices("reduce_scatter", kAuto, kFree, bf16), 2.0, 0.01);
+  // Nothing is added: rows of experts, blocks, which their owner decodes, and one rank on each machine.
+  EXPECT_NEAR(slices("all_to_all", kAuto, kFree), 4.0, 0.01);
+  const std::string blocks = "mixed_precision: {reduce_dtype: int8_block64}\n";
+  EXPECT_NEAR(slices("reduce_scatter", kAuto, kFree, blocks), 4.0, 0.01);
+  EXPECT_NEAR(slices("reduce_scatter", kAuto, kFree, bf16, 2.0), 1.0, 0.01);
+}
+
 // docs/parameter_server.md: a push takes as long as the slower of a worker's and a server's link.
 TEST(CpuTime, APushWaitsForTheSlowerLink) {
   const CpuStepRates far(rates_of(4), {.here = 1, .threads = 4},
