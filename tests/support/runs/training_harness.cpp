@@ -7,6 +7,7 @@
 #include <chrono>
 #include <memory>
 #include <numeric>
+#include <stdexcept>
 #include <thread>
 
 #include "core/offload_home.h"
@@ -28,6 +29,27 @@ namespace {
 bool is_gpu(const RunShape& setup) {
   return setup.place == RunShape::Place::kGpu || setup.place == RunShape::Place::kGpus;
 }
+
+// Test::HasFatalFailure reads a list to which another rank may be adding.
+class FailedAssertions : public ::testing::EmptyTestEventListener {
+ public:
+  static const FailedAssertions& of_this_test() {
+    static auto* const one = [] {
+      auto* const made = new FailedAssertions;
+      ::testing::UnitTest::GetInstance()->listeners().Append(made);  // which owns it
+      return made;
+    }();
+    return *one;
+  }
+  bool any() const { return any_; }
+
+ private:
+  void OnTestStart(const ::testing::TestInfo&) override { any_ = false; }
+  void OnTestPartResult(const ::testing::TestPartResult& result) override {
+    if (result.fatally_failed()) any_ = true;
+  }
+  std::atomic<bool> any_{false};
+};
 
 }  // namespace
 
@@ -154,7 +176,11 @@ engine::LaunchOptions launch_options(const RunShape& setup) {
 }
 
 void run_ranks(const RunShape& setup, const std::function<void(sharding::Rank&)>& body) {
-  engine::run_ranks(launch_options(setup), body);
+  const FailedAssertions& failed = FailedAssertions::of_this_test();
+  engine::run_ranks(launch_options(setup), [&](sharding::Rank& rank) {
+    body(rank);
+    if (failed.any()) throw std::runtime_error("an assertion failed");
+  });
 }
 
 std::map<std::string, std::vector<float>> empty_parameters(const model::ModelShape& shape) {

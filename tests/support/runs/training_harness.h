@@ -88,6 +88,7 @@ Outcome train(engine::TrainingOptions options, const RunShape& setup, int num_st
 engine::TrainingOptions applied(engine::TrainingOptions options, const RunShape& setup);
 engine::LaunchOptions launch_options(const RunShape& setup);
 /// Launches `setup.world_size` ranks with its threads and delays; memory from the heap.
+/// A failed ASSERT in `body` ends all ranks.
 void run_ranks(const RunShape& setup, const std::function<void(sharding::Rank&)>& body);
 /// Fails the test unless each phase of a training, and its peak, used exactly the planned memory.
 void expect_memory_as_planned(const Arena& memory, const std::string& label);
