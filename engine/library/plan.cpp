@@ -4,6 +4,7 @@
 #include "engine/library/recipe_request.h"
 #include "engine/plan/largest_segment.h"
 #include "engine/plan/report.h"
+#include "engine/plan/time/printed_plan.h"
 
 namespace sherd::v0 {
 namespace {
@@ -24,7 +25,7 @@ Plan planned(const Recipe& recipe, const PlanOptions& options) {
             .fits = report.fits(),
             .sent_bytes = report.sent_bytes,
             .json = engine::plan_json(report),
-            .text = engine::plan_text(report)};
+            .text = engine::printed_plan(largest, report)};
   for (int r = 0; r < report.plan.world_size(); ++r) {
     plan.ranks.push_back({report.plan.of(r).arena_bytes(), report.plan.host_of(r).arena_bytes(),
                           report.plan.offloaded_of(r).arena_bytes()});

@@ -17,6 +17,7 @@
 #include "engine/plan/report.h"
 #include "engine/plan/search/exchange_forms.h"
 #include "engine/plan/search/search.h"
+#include "engine/plan/time/printed_plan.h"
 #include "engine/plan/time/step_comparison.h"
 #include "engine/recipe/recipe.h"
 
@@ -200,12 +201,7 @@ void PlanCommand::run() const {
       recipe, engine::device_limit(recipe.values, device_memory), ranks_per_machine_,
       measure_disk_ ? std::optional(rates_of(recipe.values)) : std::nullopt);
   if (!html_.empty()) write_html(html_, engine::plan_page(report));
-  if (!largest.text.empty() && !json_) fmt::print("{}\n", largest.text);
-  fmt::print("{}", json_ ? engine::plan_json(report) : engine::plan_text(report));
-  if (json_) return;
-  if (const auto step = engine::predicted_step(recipe.values)) {
-    fmt::print("\n{}", engine::predicted_step_text(*step));
-  }
+  fmt::print("{}", json_ ? engine::plan_json(report) : engine::printed_plan(largest, report));
 }
 
 }  // namespace

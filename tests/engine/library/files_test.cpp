@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -86,6 +87,18 @@ TEST_F(LibraryFiles, APlanHasTheFiguresOfTheProgram) {
   EXPECT_NE(json.find(fmt::format("\"arena_bytes\": {}", most)), std::string::npos);
   EXPECT_TRUE(plan.fits);
   EXPECT_FALSE(v0::plan(recipe(), {.device_memory_bytes = 1000}).fits);
+}
+
+TEST_F(LibraryFiles, APlansTextHasThePredictedStepOnceThisProcessorsRatesAreKnown) {
+  const char* const before = std::getenv("SHERD_RATES");
+  const std::string kept = before ? before : "";
+  ::setenv("SHERD_RATES", folder().file("rates.json").c_str(), 1);
+  output_of({"info", "--rates"});
+  const std::string path = folder().write("plan.yaml", recipe_text(folder(), "run", kRun));
+  const v0::Plan plan = v0::plan(recipe(), {.device_memory_bytes = 1 << 30});
+  EXPECT_NE(plan.text.find("\npredicted on this processor: "), std::string::npos);
+  EXPECT_EQ(plan.text, output_of({"plan", path, "--device-memory", "1GiB"}));
+  before ? ::setenv("SHERD_RATES", kept.c_str(), 1) : ::unsetenv("SHERD_RATES");
 }
 
 TEST_F(LibraryFiles, ACheckpointListsItsTensors) {
