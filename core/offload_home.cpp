@@ -50,10 +50,6 @@ BufferSpec OffloadHome::on_host(BufferSpec buffer) {
   return buffer;
 }
 
-void OffloadHome::changes_until(const void*, std::shared_ptr<const Event>) {
-  SHERD_CHECK(false, "host code changes state that isn't in the host's memory");
-}
-
 void OffloadHome::works_on(std::shared_ptr<Stream>) {
   SHERD_CHECK(false, "host code changes state that isn't in the host's memory");
 }

@@ -86,11 +86,9 @@ class OffloadHome : public Allocator {
   using Use = std::function<void(void* memory, std::int64_t begin, std::int64_t bytes)>;
   virtual void each_part(Stream& stream, const void* address, std::int64_t bytes, bool writes,
                          const Use& use) = 0;
-  /// Host code also changes the buffer at `address`. It has its new values when `change` occurs:
-  /// copies, `each_part` and snapshots wait for the point that was last recorded. Only for the
+  /// Host code on this stream also changes buffers here. Copies, snapshots and `each_part` on the
+  /// compute stream wait for it; who uses `each_part` on another stream orders the two. Only for the
   /// host's memory.
-  virtual void changes_until(const void* address, std::shared_ptr<const Event> change);
-  /// The stream of that host code.
   virtual void works_on(std::shared_ptr<Stream> cores);
   /// Returns when that host code is done; rethrows what it has thrown.
   virtual void settle() {}

@@ -73,7 +73,7 @@ class Elementwise final : public Optimizer {
       moments_.push_back(
           acquire_moments(rank, units, kind, options.moment_type, moment_block(options)));
     }
-    if (options.offload.host_updates) begin_host_updates(rank, units, block);
+    if (options.offload.host_updates) host_.emplace(rank, units, block);
     if (block == 0 || host_) return;
     std::vector<std::vector<Tensor>> at_rest;
     if (options.offload.moments) {
@@ -123,19 +123,7 @@ class Elementwise final : public Optimizer {
   }
 
  private:
-  bool is_on_host(int unit) const { return host_ && is_on_host_[static_cast<std::size_t>(unit)]; }
-
-  void begin_host_updates(const sharding::Rank& rank, const std::vector<sharding::UnitState>& units,
-                          std::int64_t block) {
-    host_.emplace(rank, units, block);
-    for (std::size_t unit = 0; unit < units.size(); ++unit) {
-      is_on_host_.push_back(units[unit].trains() && HostUpdate::has(units[unit].plan()));
-      if (!is_on_host_.back()) continue;
-      const int number = static_cast<int>(unit);
-      host_->changes(number, units[unit].on_disk());
-      for (const std::vector<Buffer>& of_kind : moments_) host_->changes(number, of_kind[unit]);
-    }
-  }
+  bool is_on_host(int unit) const { return host_ && host_->updates(unit); }
 
   void update_on_host(int unit, const UpdateStep& step) {
     for (const UpdatedSlice& slice : slices_[unit]) {
@@ -149,7 +137,6 @@ class Elementwise final : public Optimizer {
                     }
                   }});
     }
-    host_->end_unit(unit);
   }
 
   // Weights and moments of a slice.
@@ -214,7 +201,6 @@ class Elementwise final : public Optimizer {
   std::vector<std::string> kinds_;            // as stored
   std::vector<std::vector<Buffer>> moments_;  // by kind, then by unit
   std::optional<StateRing> ring_;             // what is on disk
-  std::vector<bool> is_on_host_;              // by unit: with host_
   std::optional<HostUpdate> host_;
 };
 

@@ -64,13 +64,12 @@ HostUpdate::HostUpdate(const sharding::Rank& rank, const std::vector<sharding::U
                        std::int64_t block)
     : rank_(rank),
       computed_(rank.make_event()),
-      gathered_(rank.make_event()),
       down_(rank.make_stream(StreamPurpose::kCopy, "gradients to host")),
       up_(rank.make_stream(StreamPurpose::kCopy, "weights from host")),
       cores_(rank.make_stream(StreamPurpose::kCopy, "update on the host")) {
   rank.offload_home->works_on(cores_);
   const std::vector<sharding::UnitPlan> plans = sharding::plans_of(units);
-  for (std::size_t unit = 0; unit < units.size(); ++unit) updated_.push_back(rank.make_event());
+  for (const sharding::UnitPlan& unit : plans) updates_.push_back(is_updated(unit));
   StreamOptions kernels;
   kernels.name = "cores";
   kernels.rank = rank.rank;
@@ -96,18 +95,11 @@ HostUpdate::~HostUpdate() {
   }
 }
 
-void HostUpdate::changes(int unit, const Tensor& state) {
-  if (state)
-    rank_.offload_home->changes_until(state.data, updated_[static_cast<std::size_t>(unit)]);
-}
-
 void HostUpdate::begin_step() {
   cores_->synchronize();
   rank_.compute().record(*computed_);
-  rank_.gather().record(*gathered_);
   for (Stream* const stream : {down_.get(), cores_.get(), up_.get()}) {
     stream->wait(*computed_);
-    stream->wait(*gathered_);
   }
 }
 
@@ -137,10 +129,6 @@ void HostUpdate::add(const Block& block) {
   if (rounded) up_->copy(rounded.data, block.rounded.data, rounded.bytes());
   up_->record(*slot.sent);
   rank_.offload_home->count({.read = rounded.bytes(), .written = gradient.bytes()});
-}
-
-void HostUpdate::end_unit(int unit) {
-  cores_->record(*updated_[static_cast<std::size_t>(unit)]);
 }
 
 }  // namespace sherd::optim

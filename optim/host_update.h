@@ -17,7 +17,8 @@
 ///
 /// Bits  those of an update on the device: kernels/update.h has one formula for both, and neither
 ///       contracts it.
-/// Order what the compute and the gather stream have done so far comes before a step's first block.
+/// Order what the compute stream has done so far comes before a step's first block. Each gather of
+///       the step is among it, since compute has waited for its weights.
 ///       A gradient isn't overwritten too early: the next backward of a unit follows its forward,
 ///       which waits for its update.
 #pragma once
@@ -59,14 +60,11 @@ class HostUpdate {
   HostUpdate(const HostUpdate&) = delete;
   HostUpdate& operator=(const HostUpdate&) = delete;
 
-  /// What host code changes in a unit's update: its buffers in the home.
-  void changes(int unit, const Tensor& state);
+  bool updates(int unit) const { return updates_[static_cast<std::size_t>(unit)]; }
   /// Call it before a step's first block. Rethrows what an earlier update has thrown, which no event
   /// of a GPU tells.
   void begin_step();
   void add(const Block& block);
-  /// After a unit's last block.
-  void end_unit(int unit);
   /// Its work so far includes all updates so far, and the rounded weights of them.
   Stream& stream() const { return *up_; }
 
@@ -77,11 +75,11 @@ class HostUpdate {
   };
 
   const sharding::Rank& rank_;
+  std::vector<bool> updates_;  // by unit
   Buffer memory_;
   std::vector<Slot> slots_;
-  std::size_t next_ = 0;                         // number of the next block, in the run
-  std::vector<std::shared_ptr<Event>> updated_;  // by unit
-  std::unique_ptr<Event> computed_, gathered_;
+  std::size_t next_ = 0;  // number of the next block, in the run
+  std::unique_ptr<Event> computed_;
   std::unique_ptr<Stream> down_, up_;
   std::shared_ptr<Stream> cores_;
   std::shared_ptr<Stream> cpu_;  // runs kernels where it is called: in the work of cores_

@@ -63,9 +63,7 @@ class HostHome final : public OffloadHome {
 
   void copy(const void* from, void* to, std::int64_t bytes) override {
     up_.stream->synchronize();
-    for (const void* const address : {from, static_cast<const void*>(to)}) {
-      if (const auto* const found = find(address)) wait_for_changes(compute_, found->first);
-    }
+    settle();
     compute_.copy(from, to, bytes);
     compute_.synchronize();
   }
@@ -74,7 +72,7 @@ class HostHome final : public OffloadHome {
     SHERD_CHECK(!writes || &stream == &compute_, "state is written on another stream");
     const Tensor memory = staging(stream);
     stream.wait(up_.last());
-    wait_for_changes(stream, find(address)->first);
+    if (&stream == &compute_) settle();
     char* const all = static_cast<char*>(const_cast<void*>(address));
     for (std::int64_t done = 0; done < bytes;) {
       const std::int64_t count = std::min(bytes - done, memory.bytes());
@@ -86,9 +84,6 @@ class HostHome final : public OffloadHome {
     }
   }
 
-  void changes_until(const void* address, std::shared_ptr<const Event> change) override {
-    changes_[static_cast<const char*>(address)] = std::move(change);
-  }
   void works_on(std::shared_ptr<Stream> cores) override { cores_ = std::move(cores); }
   void settle() override {
     if (cores_) cores_->synchronize();
@@ -143,11 +138,6 @@ class HostHome final : public OffloadHome {
     return 2 * direction.requests + kind;
   }
 
-  void wait_for_changes(Stream& stream, const char* buffer) const {
-    const auto found = changes_.find(buffer);
-    if (found != changes_.end()) stream.wait(*found->second);
-  }
-
   const std::pair<const char* const, Place>* find(const void* address) const {
     auto after = places_.upper_bound(static_cast<const char*>(address));
     if (after == places_.begin()) return nullptr;
@@ -175,7 +165,6 @@ class HostHome final : public OffloadHome {
     return first;
   }
   void remove(const BufferSpec&, void* data) noexcept override {
-    changes_.erase(static_cast<const char*>(data));
     places_.erase(static_cast<const char*>(data));
   }
   void came_alive(const BufferSpec&, void*) noexcept override {}
@@ -186,7 +175,6 @@ class HostHome final : public OffloadHome {
   Direction down_, up_;
   std::unique_ptr<Event> computed_;
   std::map<const char*, Place> places_;
-  std::map<const char*, std::shared_ptr<const Event>> changes_;  // by the buffers of places_
   std::shared_ptr<Stream> cores_;  // of the host code that makes changes; may be null
   std::vector<BufferSpec> copies_;
   Buffer for_compute_, for_gather_;
