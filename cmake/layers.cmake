@@ -10,7 +10,11 @@ function(sherd_layer name)
   list(FILTER sources EXCLUDE REGEX "/main/|/module/|/library/")
   set(layer_kind STATIC)
   if(SHERD_CUDA)
-    set(layer_kind SHARED)
+    # Shared: a dozen programs each with all kernels inside would be too large to carry to a machine
+    # (./dev bundle). A wheel has one library and one program.
+    if(NOT SHERD_PYTHON)
+      set(layer_kind SHARED)
+    endif()
     file(GLOB_RECURSE kernels RELATIVE ${CMAKE_SOURCE_DIR} CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/${name}/*.cu)
     list(FILTER sources EXCLUDE REGEX "/no_(cuda|nccl)[^/]*\\.cpp$")
     list(APPEND sources ${kernels})
@@ -28,8 +32,6 @@ function(sherd_layer name)
   if(NOT name STREQUAL "kernels")
     sherd_batches(sources ${sources})
   endif()
-  # With CUDA they are shared: a dozen programs each with all kernels inside would be too large to
-  # carry to a machine (./dev bundle).
   add_library(sherd_${name} ${layer_kind} ${sources})
   # Static libraries, too, so that the cuda preset finds in ccache what the cpu preset has compiled.
   if(NOT SHERD_SANITIZE)

@@ -11,15 +11,34 @@ target_link_libraries(sherd_python PRIVATE sherd_library)
 target_link_options(sherd_python PRIVATE -Wl,--version-script=${module_symbols})
 set_target_properties(sherd_python PROPERTIES OUTPUT_NAME _sherd INSTALL_RPATH "$ORIGIN"
   LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/python/sherd)
+# For python/sanitize.py: the module and libsherd's own files, not the layers.
+option(SHERD_SANITIZE_MODULE "Address and undefined-behaviour sanitizers in the Python module and in what it calls" OFF)
+set(without_types "")
+if(SHERD_SANITIZE_MODULE)
+  set(without_types OPTIONAL)
+  foreach(target sherd_python sherd_library)
+    target_compile_options(${target} PRIVATE -fsanitize=address,undefined -fno-omit-frame-pointer -g1)
+    target_link_options(${target} PRIVATE -fsanitize=address,undefined)
+  endforeach()
+endif()
 # Types of all names, read from the module itself.
 nanobind_add_stub(sherd_python_stub MODULE _sherd OUTPUT ${CMAKE_BINARY_DIR}/python/sherd/_sherd.pyi
   PYTHON_PATH ${CMAKE_BINARY_DIR}/python/sherd DEPENDS sherd_python)
 install(TARGETS sherd_python LIBRARY DESTINATION sherd COMPONENT python)
-install(FILES ${CMAKE_BINARY_DIR}/python/sherd/_sherd.pyi DESTINATION sherd COMPONENT python)
+install(FILES ${CMAKE_BINARY_DIR}/python/sherd/_sherd.pyi DESTINATION sherd COMPONENT python ${without_types})
 install(FILES $<TARGET_FILE:sherd_library> DESTINATION sherd COMPONENT python
   RENAME $<TARGET_SONAME_FILE_NAME:sherd_library>)
 install(PROGRAMS $<TARGET_FILE:sherd> DESTINATION sherd/bin COMPONENT python)
 install(DIRECTORY ${quickstart_folder} DESTINATION sherd/share/sherd COMPONENT python)
+
+# NVIDIA's libraries come from their own wheels, which lie next to this one. Loaders look there first.
+if(SHERD_CUDA)
+  set(nvidia_folders nvidia/cu13/lib nvidia/cudnn/lib nvidia/nccl/lib)
+  list(TRANSFORM nvidia_folders PREPEND "$ORIGIN/../" OUTPUT_VARIABLE from_package)
+  list(TRANSFORM nvidia_folders PREPEND "$ORIGIN/../../" OUTPUT_VARIABLE from_bin)
+  set_target_properties(sherd_library PROPERTIES BUILD_WITH_INSTALL_RPATH ON INSTALL_RPATH "${from_package}")
+  set_target_properties(sherd PROPERTIES BUILD_WITH_INSTALL_RPATH ON INSTALL_RPATH "${from_bin}")
+endif()
 
 # Optionally a second module, by Python's stable ABI: for 3.12 and all later versions, next to the one for the Python
 # that builds. Python prefers the module of its own version.

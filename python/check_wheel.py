@@ -6,6 +6,8 @@ import subprocess
 import sys
 import tempfile
 
+from build_wheel import NVIDIA
+
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent
 IMPORT_TIME = """
@@ -39,6 +41,48 @@ def check_symbols(package):
         assert [line.split()[-1] for line in names.splitlines()] == ["PyInit__sherd"], (module, names)
 
 
+# The program's libraries, as its loader finds them.
+TRACE = """
+import os
+import pathlib
+import subprocess
+import sys
+import sherd
+program = pathlib.Path(sherd.__file__).parent / "bin/sherd"
+lines = subprocess.run([program], env={**os.environ, "LD_TRACE_LOADED_OBJECTS": "1"}, capture_output=True, text=True)
+found = {line.split()[0]: line.split()[2] for line in lines.stdout.splitlines() if "=>" in line}
+for library in sys.argv[1:]:
+    print(os.path.realpath(found[library]))
+"""
+LOADED = """
+import pathlib
+import sys
+import sherd
+files = {line.split()[-1] for line in pathlib.Path("/proc/self/maps").read_text().splitlines() if "/" in line}
+for library in sys.argv[1:]:
+    print(*[file for file in files if pathlib.Path(file).name == library])
+"""
+
+
+def check_nvidia(folder, python, env):
+    """Module and program load NVIDIA's libraries from the environment's own wheels. Without a GPU, a run on GPUs is
+    refused in one line."""
+    loaded, linked = (
+        subprocess.run([python, "-c", program, *NVIDIA], check=True, capture_output=True, text=True, cwd=folder,
+                       env=env).stdout for program in (LOADED, TRACE))
+    for where in (loaded, linked):
+        print(where)
+        places = where.split()
+        assert len(places) == len(NVIDIA) and all(place.startswith(str(folder / "venv")) for place in places), where
+    if pathlib.Path("/dev/nvidiactl").exists():
+        return
+    refused = subprocess.run([folder / "venv/bin/sherd", "train", ROOT / "recipes/quickstart.yaml", "--set",
+                              "run.device=cuda", "--set", f"data.path={ROOT / 'docs'}", "--set",
+                              f"run.output_dir={folder / 'refused'}"], capture_output=True, text=True, env=env)
+    print(refused.stderr)
+    assert refused.returncode == 2 and len(refused.stderr.splitlines()) == 1, (refused.returncode, refused.stderr)
+
+
 def main(wheel):
     with tempfile.TemporaryDirectory() as temporary:
         folder = pathlib.Path(temporary)
@@ -49,6 +93,8 @@ def main(wheel):
         clean = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "LD_"))}
         run(python, "-c", IMPORT_TIME, cwd=folder, env=clean)
         run(folder / "venv/bin/sherd", "info", cwd=folder, env=clean)
+        if "+cu" in wheel.name:
+            check_nvidia(folder, python, clean)
         run(python, "-c", QUICKSTART, ROOT / "recipes/quickstart.yaml", ROOT / "docs", folder / "run", cwd=folder,
             env=clean)
         page = folder / "page"
