@@ -269,8 +269,10 @@ void train(const engine::Recipe& recipe, const std::string& tokens_path,
         turn.arrive_and_wait();
         if (!more) return;
         if (rank.rank == 0) kernels.start();
-        loops.clear();
-        if (!loops_path.empty()) rank.compute().team().log_to(&loops, one_by_one);
+        if (!loops_path.empty()) {
+          loops.clear();
+          rank.compute().team().log_to(&loops, one_by_one);
+        }
         const double processor = processor_seconds();
         const auto begin = Clock::now();
         const engine::StepResult result =
