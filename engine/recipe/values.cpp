@@ -223,7 +223,7 @@ bool is_plain_text(std::string_view text) {
   return text.find_first_not_of(std::string(kLetters) + ".-+@") == std::string_view::npos;
 }
 
-std::string quoted(std::string_view text) {
+std::string in_quotes(std::string_view text) {
   std::string out = "\"";
   for (const char c : text) {
     if (c == '"' || c == '\\') {
@@ -255,7 +255,7 @@ std::string format(bool value) {
   return value ? "true" : "false";
 }
 std::string format(const std::string& value) {
-  return is_plain_text(value) ? value : quoted(value);
+  return is_plain_text(value) ? value : in_quotes(value);
 }
 std::string format(const std::array<double, 2>& value) {
   return fmt::format("[{}, {}]", value[0], value[1]);
@@ -267,7 +267,7 @@ std::string format(const std::vector<double>& value) {
 }
 std::string format(const std::vector<std::string>& value) {
   std::vector<std::string> items;
-  for (const std::string& item : value) items.push_back(quoted(item));
+  for (const std::string& item : value) items.push_back(in_quotes(item));
   return flow_list(items);
 }
 std::string format(const std::optional<StepRange>& value) {
