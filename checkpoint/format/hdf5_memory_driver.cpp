@@ -14,6 +14,10 @@ namespace sherd::checkpoint {
 namespace {
 
 constexpr std::int64_t kPageBytes = 4096;
+#if H5_VERSION_GE(1, 13, 0)
+// Numbers of drivers from 256 to 511 are for those that aren't registered with HDF's makers.
+constexpr H5FD_class_value_t kDriverNumber = 384;
+#endif
 
 /// What libhdf5 calls an open file. H5FD_t comes first: libhdf5 sees only that.
 struct OpenFile {
@@ -93,6 +97,10 @@ herr_t truncate_file(H5FD_t* file, hid_t, hbool_t) {
 const H5FD_class_t& driver_class() {
   static const H5FD_class_t driver = [] {
     H5FD_class_t made{};
+#if H5_VERSION_GE(1, 13, 0)
+    made.version = H5FD_CLASS_VERSION;
+    made.value = kDriverNumber;
+#endif
     made.name = "sherd-memory";
     made.maxaddr = HADDR_MAX >> 1;  // offsets are signed everywhere else
     made.fc_degree = H5F_CLOSE_STRONG;
