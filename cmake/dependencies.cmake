@@ -15,6 +15,8 @@ pkg_check_modules(ZSTD REQUIRED IMPORTED_TARGET libzstd)
 find_package(ZLIB REQUIRED)
 # `sherd serve`; without it, that command says so.
 pkg_check_modules(HTTPLIB QUIET cpp-httplib)
+# From 0.18 on, its header itself calls OpenSSL, which its package names as private. Older ones don't.
+pkg_check_modules(LIBCRYPTO QUIET libcrypto)
 
 # Ranks in many processes; without it they are threads of one. Sanitizers don't see through it, and GPUs
 # of several processes aren't used yet.
