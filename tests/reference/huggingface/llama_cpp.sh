@@ -1,0 +1,13 @@
+#!/usr/bin/env bash
+# llama_cpp.sh PROGRAM [NAME…]: installs what llama_cpp.py needs into build/gguf-venv (2 GB) and build/gguf, and runs it
+# with PROGRAM (sherd). The ctest `gguf`.
+set -euo pipefail
+here=$(dirname "$(realpath "${BASH_SOURCE[0]}")")
+build=$(realpath "$here/../../..")/build
+python=$build/gguf-venv/bin/python
+python3 "$here/../install.py" "$build/gguf-venv" "$here/gguf_requirements.txt"
+if [ ! -e "$build/gguf/llama.cpp" ]; then
+  "$python" -m pip download -q --no-deps --no-binary :all: -d "$build/gguf" llama-cpp-python==0.3.36
+  tar -xzf "$build"/gguf/llama_cpp_python-*.tar.gz -C "$build/gguf" --strip-components 2 --wildcards '*/vendor/llama.cpp'
+fi
+exec "$python" "$here/llama_cpp.py" "$1" "$build/gguf/llama.cpp/convert_hf_to_gguf.py" "${@:2}"
