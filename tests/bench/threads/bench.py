@@ -2,50 +2,79 @@
 
 A step is recorded task by task on all threads of this machine: where did their time go (replay.py has the words)? For
 each other number of threads, a team of so many runs its tasks one by one on one core, and the recording is replayed on
-so many cores. The first replays are of this machine's own threads, to be compared with the measured step.
+so many cores. The first replays are of this machine's own threads, to be compared with the measured step. There, cores
+slow each other, whatever a team does: by how much is measured by as many processes that each run all tasks alone.
+
+Of llama_1b, a model with one of its layers and one with two are recorded. What one more layer adds is taken 14 more times.
 """
 import argparse
 import collections
+import concurrent.futures
 import json
 import os
 import pathlib
+import statistics
 import sys
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parents[0])]
 from peers import bench as peers  # noqa: E402
-from replay import costs_of_meeting, outside_of_loops, read, slower_by_bandwidth, step_on, waits_of, work_of  # noqa: E402
+from replay import (costs_of_meeting, of_layers, outside_of_loops, read, slower_at_once, slower_by_bandwidth, step_on,  # noqa: E402
+                    waits_of)
 from turns import Side  # noqa: E402
 
+LAYERS = {"llama_1b": 16}
+MEETING = 2.0, 2.0  # us to wake and to end a loop, where it isn't measured
 PARTS = ("work", "wake", "order", "hand", "few", "end")
 
 
-class Recorded:
-    """A side whose steps are recorded."""
+def prepare(name, threads, turns, layers):
+    """Our command. `layers`: of the model, if not all."""
+    if not layers:
+        return peers.prepare(name, 1, 0, turns, threads)[2]
+    recipe, tokens = HERE / f"{name}.yaml", peers.OUT / f"{name}.tokens"
+    sets = ["run.device=cpu", f"mixed_precision.param_dtype={peers.DTYPE}", f"run.num_threads={threads}",
+            f"model.num_layers={layers}"]
+    model = json.loads(peers.output_of(peers.OURS, "describe", recipe, *sets))
+    peers.write_tokens(tokens, model, 1, peers.WARM_UP + turns + 1)
+    return [peers.OURS, "train", recipe, tokens, *sets]
 
-    def __init__(self, name, how, threads, turns):
-        _, _, command = peers.prepare(name, 1, 0, turns, threads)
-        self.recipe, self.sets, self.threads = command[2], command[4:], threads
-        self.file = peers.OUT / f"{name}.{how}"
-        self.side = Side([command[0], how, *command[2:4], self.file, *self.sets], peers.OUT / f"{how}.log", cwd=peers.ROOT)
-        self.steps = []
-        for _ in range(peers.WARM_UP):
+
+class Recorded:
+    """A side whose steps are recorded. `number`: of those that run at once."""
+
+    def __init__(self, name, how, threads, turns, number=0, layers=0):
+        command = prepare(name, threads, turns, layers)
+        self.recipe, self.sets = command[2], command[4:]
+        label = f"{how}{threads}.{number}"
+        self.file = peers.OUT / f"{name}.{label}"
+        self.side = Side([command[0], how, *command[2:4], self.file, *self.sets], peers.OUT / f"{label}.log", cwd=peers.ROOT)
+        for _ in range(1 if layers else peers.WARM_UP):
             self.side.step()
 
     def step(self):
-        self.steps.append((self.side.step()["seconds"] * 1e6, read(self.file)))
-
-    def end(self):
-        """The step of median duration: microseconds, and its loops."""
-        self.side.end()
-        return sorted(self.steps, key=lambda step: step[0])[len(self.steps) // 2]
+        """Microseconds, and the step's loops."""
+        seconds = self.side.step()["seconds"]
+        return seconds * 1e6, read(self.file)
 
 
-def recorded(name, how, threads, turns):
-    side = Recorded(name, how, threads, turns)
-    for _ in range(turns):
-        side.step()
-    return side.end()
+def in_turns(sides, turns):
+    """Each side's steps. Sides take turns, and those of a list step at once."""
+    steps = [[] for _ in sides]
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        for _ in range(turns):
+            for side, of_side in zip(sides, steps):
+                at_once = side if isinstance(side, list) else [side]
+                done = list(pool.map(Recorded.step, at_once))
+                of_side.append(done if isinstance(side, list) else done[0])
+    for side in sides:
+        for each in side if isinstance(side, list) else [side]:
+            each.side.end()
+    return steps
+
+
+def median_step(steps):
+    return sorted(steps, key=lambda step: step[0])[len(steps) // 2]
 
 
 def print_waits(name, step, loops, threads):
@@ -76,19 +105,48 @@ def bytes_by_kernel(recipe, sets):
     return moved
 
 
-def print_replay(threads, one, own, costs, slower, compared=""):
-    step, loops = own
-    total, alone, beyond = step_on(loops, step, threads, *costs, slower)
+def print_replay(threads, compared, replayed):
+    total, alone, beyond = replayed
     caps = ", ".join(f"{kernel} {time / total:.1%}" for kernel, time in beyond.most_common(4) if time > 0)
-    print(f"{threads:>4} threads: {total / 1e3:8.1f} ms{compared}, efficiency {one / total / threads:.2f};"
-          f" outside of loops {alone / total:.1%}; {caps}", flush=True)
+    print(f"{threads:>4} threads: {total / 1e3:8.1f} ms, {compared}; outside of loops {alone / total:.1%}; {caps}", flush=True)
+
+
+def replay_own_threads(name, args):
+    """One thread and all of this machine's: measured and replayed in turns. What a meeting costs."""
+    threads = args.threads
+    sides = [Recorded(name, "loops", 1, args.turns), Recorded(name, "loops", threads, args.turns),
+             Recorded(name, "tasks", threads, args.turns),
+             [Recorded(name, "tasks", threads, args.turns, number) for number in range(1, threads + 1)]]
+    one, all_threads, recorded, at_once = in_turns(sides, args.turns)
+    step, loops = median_step(all_threads)
+    print_waits(f"{name} in {args.dtype}", step, loops, threads)
+    costs = costs_of_meeting(loops, threads)
+    print(f"\n{name} in {args.dtype}: replayed from tasks one by one. A meeting costs {costs[0]:.1f} + {costs[1]:.1f} us.")
+    for number, measured in ((1, one), (threads, all_threads)):
+        replays = [step_on(own[1], own[0], number, *costs,
+                           slower_at_once(own[1], [loops for _, loops in others] if number > 1 else [own[1]]))
+                   for own, others in zip(recorded, at_once)]
+        ratio = statistics.median(replay[0] / step for replay, (step, _) in zip(replays, measured))
+        print_replay(number, f"{ratio:.3f} times the measured step of {median_step(measured)[0] / 1e3:.1f} ms", median_step(replays))
+    return costs
+
+
+def replay(name, threads, args, costs, layers=0):
+    """Microseconds of a step on one thread, of all tasks of the larger team one by one, and the replay."""
+    turns = 1 if layers else args.turns
+    sides = [Recorded(name, "loops", 1, turns, layers=layers), Recorded(name, "tasks", threads, turns, layers=layers)]
+    moved = bytes_by_kernel(sides[1].recipe, sides[1].sets)
+    one, recorded = in_turns(sides, turns)
+    replays = [step_on(loops, total, threads, *costs, slower_by_bandwidth(loops, moved, threads, args.bandwidth * 1e3))
+               for total, loops in recorded]
+    return median_step(one)[0], median_step(recorded)[0], median_step(replays)
 
 
 def main():
     parser = argparse.ArgumentParser(prog="./dev bench threads")
-    parser.add_argument("--models", default="llama_25m,gpt2_124m")
+    parser.add_argument("--models", default="llama_25m,gpt2_124m", help="also llama_1b")
     parser.add_argument("--dtype", choices=["f32", "bf16"], default="f32")
-    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--replay", default="4,8,16,32,64,96", help="numbers of threads")
     parser.add_argument("--bandwidth", type=float, default=460.8,
@@ -97,30 +155,19 @@ def main():
     peers.DTYPE = args.dtype
     peers.OUT.mkdir(parents=True, exist_ok=True)
     for name in args.models.split(","):
-        title = f"{name} in {args.dtype}"
-        measured = {}
-        for threads in sorted({1, args.threads}):
-            step, loops = measured[threads] = recorded(name, "loops", threads, args.turns)
-        print_waits(title, step, loops, args.threads)
-        costs = costs_of_meeting(loops, args.threads)
-        one = measured[1][0]
-        probe = Recorded(name, "tasks", args.threads, 1)
-        probe.step()
-        moved = bytes_by_kernel(probe.recipe, probe.sets)
-        own = probe.end()
-        work = collections.Counter()
-        for loop in own[1]:
-            work[loop["name"]] += work_of(loop)
-        counted = sum(time for kernel, time in work.items() if kernel in moved) / work.total()
-        print(f"\n{title}: replayed from tasks one by one. A meeting costs {costs[0]:.1f} + {costs[1]:.1f} us."
-              f" More threads share {args.bandwidth:.0f} GB/s, for kernels that have {counted:.1%} of the work.")
-        alike = lambda kernel: 1.0
-        for threads in measured:
-            print_replay(threads, one, own, costs, alike, f", measured {measured[threads][0] / 1e3:.1f} ms")
+        layers = LAYERS.get(name)
+        costs = MEETING if layers else replay_own_threads(name, args)
+        print(f"{name} in {args.dtype}: more threads share {args.bandwidth:.0f} GB/s."
+              + (f" {layers} layers, of which one and two are recorded." if layers else ""))
         for threads in map(int, args.replay.split(",")):
-            more = recorded(name, "tasks", threads, 1)
-            print_replay(threads, one, more, costs,
-                         slower_by_bandwidth(more[1], moved, threads, args.bandwidth * 1e3))
+            if layers:
+                first, second = [replay(name, threads, args, costs, each) for each in (1, 2)]
+                one, all_tasks = [b + (layers - 2) * (b - a) for a, b in zip(first[:2], second[:2])]
+                replayed = of_layers(first[2], second[2], layers)
+            else:
+                one, all_tasks, replayed = replay(name, threads, args, costs)
+            print_replay(threads, f"efficiency {all_tasks / replayed[0] / threads:.2f} (its tasks take"
+                                  f" {all_tasks / one:.3f} times one thread's step)", replayed)
 
 
 if __name__ == "__main__":

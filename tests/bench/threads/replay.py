@@ -90,6 +90,18 @@ def slower_by_bandwidth(loops, bytes_moved, threads, bandwidth):
     return lambda name: max(1.0, bytes_moved.get(name, 0) / times[name] * threads / bandwidth) if times[name] else 1.0
 
 
+def slower_at_once(loops, others):
+    """How many times longer a task of each kernel takes where several processes run the same step at once. `others`:
+    the loops of each of them; `loops`: those of one that ran alone."""
+    alone, together = collections.Counter(), collections.Counter()
+    for loop in loops:
+        alone[loop["name"]] += work_of(loop)
+    for other in others:
+        for loop in other:
+            together[loop["name"]] += work_of(loop) / len(others)
+    return lambda name: together[name] / alone[name] if alone[name] else 1.0
+
+
 def step_on(loops, step, threads, wake=0.0, end=0.0, slower=lambda name: 1.0):
     """Microseconds of a step that took `step` on one thread, and what caps it: microseconds that no loop was in, and
     those that loops took beyond their work divided by the threads, by name."""
@@ -101,3 +113,10 @@ def step_on(loops, step, threads, wake=0.0, end=0.0, slower=lambda name: 1.0):
         total += duration
         beyond[loop["name"]] += duration - work_of(loop) / threads
     return total, alone, beyond
+
+
+def of_layers(one, two, layers):
+    """The replay (step_on) of a model of `layers` layers, from those of its first layer and of its first two."""
+    more = layers - 2
+    beyond = collections.Counter({kernel: time + more * (time - one[2][kernel]) for kernel, time in two[2].items()})
+    return two[0] + more * (two[0] - one[0]), two[1] + more * (two[1] - one[1]), beyond

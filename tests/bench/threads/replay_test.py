@@ -4,7 +4,8 @@ import sys
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
-from replay import costs_of_meeting, duration_on, outside_of_loops, slower_by_bandwidth, step_on, waits_of  # noqa: E402
+from replay import (costs_of_meeting, duration_on, of_layers, outside_of_loops, slower_at_once, slower_by_bandwidth,  # noqa: E402
+                    step_on, waits_of)
 
 
 def loop(*tasks, name="kernel", begin=0.0, end=None):
@@ -48,6 +49,13 @@ class Replay(unittest.TestCase):
         self.assertEqual([slower[threads]("kernel") for threads in (1, 8, 32)], [1, 1, 4])
         self.assertEqual(slower[32]("other"), 1)
 
+    def test_processes_at_once_say_how_much_cores_slow_each_other(self):
+        alone = [loop((2, 0)), loop((2, 0)), loop((6, 0), name="other")]
+        slower = slower_at_once(alone, [[loop((2, 0)), loop((4, 0))], [loop((2, 0)), loop((2, 0)), loop((9, 0), name="other")]])
+        self.assertEqual(slower("kernel"), 10 / 2 / 4)
+        self.assertEqual(slower("other"), 9 / 2 / 6)
+        self.assertEqual(slower("never run"), 1)
+
     def test_a_step_is_its_loops_and_the_time_outside_of_them(self):
         loops = [loop((4, 0), (4, 0), begin=10.0), loop((6, 0), begin=30.0, name="alone")]
         self.assertEqual(outside_of_loops(loops, 100.0), 86)
@@ -55,6 +63,12 @@ class Replay(unittest.TestCase):
         self.assertEqual((total, alone), (96, 86))
         self.assertEqual(beyond["kernel"], 0)
         self.assertEqual(beyond["alone"], 3)
+
+    def test_two_layers_and_one_say_what_many_take(self):
+        def step(layers):
+            return step_on([loop((2, 0), (2, 0))] * layers + [loop((3, 0), name="head")], 4 * layers + 4, 2)
+
+        self.assertEqual(of_layers(step(1), step(2), 16), step(16))
 
     def test_waits_add_up_to_the_time_of_all_threads(self):
         one = {"name": "kernel", "begin": 0.0, "end": 12.0, "tasks": [
