@@ -163,9 +163,11 @@ TEST(RecipeErrors, MalformedYaml) {
             "recipes/tiny.yaml:3: malformed YAML: end of sequence flow not found.");
   EXPECT_EQ(error_of("model:\n\tnorm: a\n"),
             "recipes/tiny.yaml:2: the line is indented with a tab; YAML takes spaces only.");
-  EXPECT_EQ(error_of("data:\n  path: *.txt\n"),
-            "recipes/tiny.yaml:2: malformed YAML: the referenced anchor is not defined. Quote text "
-            "that begins with * or &.");
+  const std::string anchor = error_of("data:\n  path: *.txt\n");  // yaml-cpp 0.8 adds its name
+  EXPECT_TRUE(anchor.starts_with(
+      "recipes/tiny.yaml:2: malformed YAML: the referenced anchor is not defined"))
+      << anchor;
+  EXPECT_TRUE(anchor.ends_with(". Quote text that begins with * or &.")) << anchor;
   EXPECT_EQ(error_of_set("optimizer.betas=[0.9"),
             "--set optimizer.betas=[0.9: malformed YAML: end of sequence flow not found.");
   EXPECT_EQ(error_of(""), "recipes/tiny.yaml: the recipe is empty. docs/recipe.md lists its keys.");
