@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # aarch64.sh [ROOM…]: compiles the committed state of this checkout for aarch64 in a bare Debian 12, with warnings as
-# errors, and runs the tests of each ROOM (core, kernels, …; default: these two) under QEMU. As root; takes longer than
-# a build. Exit code 77: no root can be made here.
+# errors, and runs the tests of each ROOM (core, kernels, …; default: these two) under QEMU. The host's code of the CUDA
+# path is compiled, too, where this machine has CUDA's headers (`./dev deps cuda`). As root; takes longer than a build.
+# Exit code 77: no root can be made here.
 #
 #   SHERD_CCACHE=FOLDER   what was compiled there before (made if it isn't there)
 set -euo pipefail
@@ -33,6 +34,18 @@ say "compile"
 in_root root 'cd sherd && cmake -S . -B build/aarch64 -G Ninja -DCMAKE_TOOLCHAIN_FILE=cmake/aarch64.cmake' \
   '-DSHERD_WERROR=ON >/dev/null && cmake --build build/aarch64 --target sherd' "${rooms[@]/%/_tests}"
 in_root root 'cd sherd && qemu-aarch64 build/aarch64/sherd info'
+if [ -e /usr/local/cuda/include/cudnn.h ] && [ -e "$source/build/deps/cudnn_frontend/include" ]; then
+  say "the host's code of the CUDA path"
+  bind "$(realpath /usr/local/cuda/include)" /cuda
+  bind "$source/build/deps/cudnn_frontend/include" /cudnn
+  # shellcheck disable=SC2016
+  in_root root 'cd sherd && find core kernels sharding engine checkpoint optim \( -path "*/cuda/*.cpp" -o' \
+    '-path "core/cuda*.cpp" -o -name nccl.cpp \) | sort | while read -r file; do echo "$file" &&' \
+    'aarch64-linux-gnu-g++ -std=c++20 -O1 -Wall -Wextra -Werror -DFMT_SHARED -DCUDNN_FRONTEND_SKIP_JSON_LIB -I.' \
+    '-isystem /cuda -isystem /cudnn -isystem /usr/include/eigen3 -c -o /dev/null "$file" || exit 1; done'
+else
+  echo "no headers of CUDA here: the host's code of the CUDA path isn't compiled"
+fi
 for room in "${rooms[@]}"; do
   say "tests of $room"
   in_root root "cd sherd && ctest --test-dir build/aarch64 --output-on-failure -R '^$room\$'"
