@@ -118,7 +118,7 @@ class FileHome final : public OffloadHome {
   }
   void begin_snapshot() override {
     SHERD_CHECK(keeps_snapshots_, "a disk home without room for snapshots");
-    settle();
+    write_changes();
     const std::lock_guard cache(snapshot_.mutex);
     const std::lock_guard lock(mutex_);
     SHERD_CHECK(!in_snapshot_, "two snapshots of state on disk");
@@ -205,7 +205,7 @@ class FileHome final : public OffloadHome {
   }
 
   Ticket ask(Request request) {
-    if (latest_.dirty) settle();
+    if (latest_.dirty) write_changes();
     const std::lock_guard lock(mutex_);
     if (error_) std::rethrow_exception(error_);
     Block& block = blocks_[request.block];
@@ -229,7 +229,7 @@ class FileHome final : public OffloadHome {
   }
 
   // Brings changes of `copy` to the file.
-  void settle() {
+  void write_changes() {
     const std::lock_guard lock(latest_.mutex);
     flush(latest_);
   }
