@@ -10,7 +10,7 @@ set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${CMAKE_CURRENT_L
 # In `result`: SOURCES, in batches. What exists in two forms (cmake/layers.cmake) or has options of its own stays
 # by itself: the batches of a folder are the same in each preset.
 function(sherd_batches result)
-  set(alone "/cuda/|/(no_)?(cuda|nccl|mpi|httplib)[^/]*$|/(processor|processor_test|system_info|manifest|watch_test)\\.cpp$|\\.cu$")
+  set(alone "/cuda/|/(no_)?(cuda|nccl|mpi|httplib)[^/]*$|/(processor|processor_test|signals_test|system_info|manifest|watch_test)\\.cpp$|\\.cu$")
   set(sources)
   set(batched)
   foreach(source IN LISTS ARGN)

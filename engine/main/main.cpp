@@ -11,6 +11,7 @@
 #include "engine/main/commands.h"
 #include "engine/main/failure.h"
 #include "engine/main/mpirun.h"
+#include "engine/main/signals_at_start.h"
 #include "engine/main/standard_streams.h"
 
 namespace {
@@ -48,6 +49,7 @@ int run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  sherd::main::restore_signals_at_start();
   const std::string_view command = argc > 1 ? argv[1] : "";
   if (command == "train") sherd::engine::begin_early_stop();
   if (command == "launch") sherd::main::take_launch_signals();

@@ -121,17 +121,6 @@ TEST_F(CheckpointCliTest, CtrlCSavesUnlessCheckpointsOrThisOneAreTurnedOff) {
   }
 }
 
-TEST_F(CheckpointCliTest, AProgramStartedToOutliveItsTerminalDoes) {
-  const test::ProgramOutcome outcome =
-      train_by("trap '' HUP; exec \"$0\" \"$@\"", "run",
-               {"--set", "metrics.log_interval=1", "--set", "training.max_steps=400"},
-               [](pid_t program, const std::string& line) {
-                 if (line.starts_with("step 3/")) ::kill(program, SIGHUP);
-               });
-  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-  EXPECT_EQ(column("run", "loss").size(), 400u);
-}
-
 // The evaluation after step 3 is stopped. The next start makes up for it, and is killed before any
 // checkpoint knows of that; so does the one after it.
 TEST_F(CheckpointCliTest, AnEvaluationThatWasPutOffStandsInTheMetricsOnce) {
