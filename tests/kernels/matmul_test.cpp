@@ -20,13 +20,12 @@ struct MatmulSizes {
   std::int64_t rows, columns, depth;
 };
 // Parts of a tile, and whole ones; several pieces: of the depth, of the columns; and more rows
-// and columns than a 16-bit output keeps sums of. With 16 threads, all but two have fewer groups of
-// rows than tasks are wanted, so columns are divided, too.
+// and columns than a 16-bit output keeps sums of. The last four also divide columns among 16 threads.
 const MatmulSizes kMatmulSizes[] = {
-    {1, 1, 1},       {1, 77, 1601},   {1, 200, 40},   {12, 32, 8},
-    {7, 17, 9},      {13, 40, 301},   {14, 129, 33},  {50, 260, 801},
-    {25, 33, 1543},  {160, 1563, 12}, {1030, 7, 770}, {3, 1100, 770},
-    {1070, 20, 770}, {40, 1100, 770}, {26, 70, 3100}, {30, 1600, 801}};
+    {1, 1, 1},       {1, 77, 1601},   {1, 200, 40},   {12, 32, 8},     {7, 17, 9},
+    {13, 40, 301},   {14, 129, 33},   {25, 33, 1543}, {160, 1563, 12}, {1030, 7, 770},
+    {3, 1100, 770},  {1070, 20, 770}, {26, 70, 3100}, {50, 260, 801},  {40, 1100, 770},
+    {30, 1600, 801}, {1070, 200, 770}};
 
 Values transposed(const Values& x, std::int64_t rows, std::int64_t columns) {
   Values out(x.size());
@@ -294,8 +293,9 @@ TEST(MatmulList, GivesEachMatmulTheBitsThatItHasAlone) {
   const std::vector<MatmulSizes> even = {{30, 64, 96}, {41, 40, 100}, {12, 64, 96}, {25, 96, 64}};
   const std::vector<MatmulSizes> uneven = {{300, 64, 96}, {20, 40, 100}, {7, 64, 96}};
   const std::vector<MatmulSizes> deep = {{30, 64, 900}, {41, 40, 1600}, {29, 64, 900}};
+  const std::vector<MatmulSizes> wide = {{30, 320, 900}, {61, 1100, 800}, {100, 300, 900}};
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
-    for (const auto& list : {even, uneven, deep}) {
+    for (const auto& list : {even, uneven, deep, wide}) {
       std::vector<Factors> factors;
       std::vector<OwnedTensor> alone;
       std::int64_t needed = 0;
@@ -305,7 +305,7 @@ TEST(MatmulList, GivesEachMatmulTheBitsThatItHasAlone) {
         needed = std::max(
             needed, matmul_list_workspace_bytes(sizes.rows, sizes.columns, sizes.depth, dtype));
       }
-      for (const int threads : {1, 2, 3}) {
+      for (const int threads : {1, 2, 3, 16}) {
         for (const std::int64_t room : {needed, 4 * needed}) {
           ThreadTeam team(threads);
           std::vector<OwnedTensor> each;
