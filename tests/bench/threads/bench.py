@@ -53,23 +53,22 @@ class Recorded:
             self.side.step()
 
     def step(self):
-        """Microseconds, and the step's loops."""
-        seconds = self.side.step()["seconds"]
-        return seconds * 1e6, read(self.file)
+        """Microseconds; `read(file)` are then the step's loops."""
+        return self.side.step()["seconds"] * 1e6
 
 
 def in_turns(sides, turns):
     """Each side's steps. Sides take turns, and those of a list step at once."""
+    groups = [side if isinstance(side, list) else [side] for side in sides]
     steps = [[] for _ in sides]
-    with concurrent.futures.ThreadPoolExecutor() as pool:
+    with concurrent.futures.ThreadPoolExecutor(max(map(len, groups))) as pool:
         for _ in range(turns):
-            for side, of_side in zip(sides, steps):
-                at_once = side if isinstance(side, list) else [side]
-                done = list(pool.map(Recorded.step, at_once))
+            for group, side, of_side in zip(groups, sides, steps):
+                seconds = list(pool.map(Recorded.step, group))
+                done = [(time, read(each.file)) for time, each in zip(seconds, group)]
                 of_side.append(done if isinstance(side, list) else done[0])
-    for side in sides:
-        for each in side if isinstance(side, list) else [side]:
-            each.side.end()
+    for each in sum(groups, []):
+        each.side.end()
     return steps
 
 
@@ -114,7 +113,7 @@ def print_replay(threads, compared, replayed):
 def replay_own_threads(name, args):
     """One thread and all of this machine's: measured and replayed in turns. What a meeting costs."""
     threads = args.threads
-    sides = [Recorded(name, "loops", 1, args.turns), Recorded(name, "loops", threads, args.turns),
+    sides = [Recorded(name, "loops", 1, args.turns, number=-1), Recorded(name, "loops", threads, args.turns),
              Recorded(name, "tasks", threads, args.turns),
              [Recorded(name, "tasks", threads, args.turns, number) for number in range(1, threads + 1)]]
     one, all_threads, recorded, at_once = in_turns(sides, args.turns)
@@ -122,7 +121,7 @@ def replay_own_threads(name, args):
     print_waits(f"{name} in {args.dtype}", step, loops, threads)
     costs = costs_of_meeting(loops, threads)
     print(f"\n{name} in {args.dtype}: replayed from tasks one by one. A meeting costs {costs[0]:.1f} + {costs[1]:.1f} us.")
-    for number, measured in ((1, one), (threads, all_threads)):
+    for number, measured in ((1, one), (threads, all_threads))[:threads]:
         replays = [step_on(own[1], own[0], number, *costs,
                            slower_at_once(own[1], [loops for _, loops in others] if number > 1 else [own[1]]))
                    for own, others in zip(recorded, at_once)]
@@ -132,14 +131,15 @@ def replay_own_threads(name, args):
 
 
 def replay(name, threads, args, costs, layers=0):
-    """Microseconds of a step on one thread, of all tasks of the larger team one by one, and the replay."""
-    turns = 1 if layers else args.turns
-    sides = [Recorded(name, "loops", 1, turns, layers=layers), Recorded(name, "tasks", threads, turns, layers=layers)]
+    """The step of all tasks of so many threads one by one, the replay, and how much longer the former takes than one
+    thread's own step."""
+    sides = [Recorded(name, "loops", 1, args.turns, layers=layers), Recorded(name, "tasks", threads, args.turns, layers=layers)]
     moved = bytes_by_kernel(sides[1].recipe, sides[1].sets)
-    one, recorded = in_turns(sides, turns)
+    one, recorded = in_turns(sides, args.turns)
     replays = [step_on(loops, total, threads, *costs, slower_by_bandwidth(loops, moved, threads, args.bandwidth * 1e3))
                for total, loops in recorded]
-    return median_step(one)[0], median_step(recorded)[0], median_step(replays)
+    cut = statistics.median(total / of_one for (total, _), (of_one, _) in zip(recorded, one))
+    return median_step(recorded)[0], median_step(replays), cut
 
 
 def main():
@@ -157,17 +157,18 @@ def main():
     for name in args.models.split(","):
         layers = LAYERS.get(name)
         costs = MEETING if layers else replay_own_threads(name, args)
-        print(f"{name} in {args.dtype}: more threads share {args.bandwidth:.0f} GB/s."
-              + (f" {layers} layers, of which one and two are recorded." if layers else ""))
+        print(f"{name} in {args.dtype}: more threads share {args.bandwidth:.0f} GB/s." +
+              (f" {layers} layers, of which one and two are recorded. A meeting is taken to cost {MEETING[0]:.0f} +"
+               f" {MEETING[1]:.0f} us." if layers else ""))
         for threads in map(int, args.replay.split(",")):
             if layers:
                 first, second = [replay(name, threads, args, costs, each) for each in (1, 2)]
-                one, all_tasks = [b + (layers - 2) * (b - a) for a, b in zip(first[:2], second[:2])]
-                replayed = of_layers(first[2], second[2], layers)
+                tasks = second[0] + (layers - 2) * (second[0] - first[0])
+                replayed, cut = of_layers(first[1], second[1], layers), second[2]
             else:
-                one, all_tasks, replayed = replay(name, threads, args, costs)
-            print_replay(threads, f"efficiency {all_tasks / replayed[0] / threads:.2f} (its tasks take"
-                                  f" {all_tasks / one:.3f} times one thread's step)", replayed)
+                tasks, replayed, cut = replay(name, threads, args, costs)
+            print_replay(threads, f"efficiency {tasks / replayed[0] / threads / cut:.2f} (its tasks take {cut:.3f} times one"
+                                  " thread's step)", replayed)
 
 
 if __name__ == "__main__":
