@@ -39,12 +39,12 @@ MIXTURES = ["mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "granitemoe", "granite
             "deepseek_v2_groups", "deepseek_v3", "dots1", "gpt_oss", "llama4_text"]
 ADAPTER = "llama2_adapter"
 ALL_HEADS = ["olmoe", "dots1"]
-# Keys that published folders have, and llama.cpp's own constants. It doesn't limit a token to groups of experts, and has no
-# windows in dots.llm1.
+# Keys that published folders have, and llama.cpp's own constants. It chooses DeepSeek-V2's groups of experts by
+# DeepSeek-V3's rule, and has no windows in dots.llm1.
 SIGMOIDS, ONE_GROUP = {"scoring_func": "sigmoid"}, {"n_group": 1, "topk_group": 1}
 FULL = {"layer_types": ["full_attention"] * 2, "sliding_window": None, "max_window_layers": 2}
 FOLDER_CHANGES = {"minimax_m2": SIGMOIDS | {"rotary_dim": 8}, "dots1": SIGMOIDS | FULL, "deepseek_v2_groups": ONE_GROUP,
-                  "deepseek_v3": ONE_GROUP | SIGMOIDS, "llama4_text": {"floor_scale": 8192, "attn_scale": 0.1}}
+                  "deepseek_v3": SIGMOIDS, "llama4_text": {"floor_scale": 8192, "attn_scale": 0.1}}
 # llama.cpp has no windows in StarCoder 2; one as long as the context does nothing. It looks GELU up in a table in f16, which
 # turned a tie of 4e-5 nats of Pythia's: with larger weights there is none. Gemma 3 said nothing but spaces.
 CHANGES = {"starcoder2": {"window": 64}, "pythia": {"init_std": 0.4}, "gemma3": {"tie_embeddings": False}}

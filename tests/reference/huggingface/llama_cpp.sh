@@ -6,8 +6,12 @@ here=$(dirname "$(realpath "${BASH_SOURCE[0]}")")
 build=$(realpath "$here/../../..")/build
 python=$build/gguf-venv/bin/python
 python3 "$here/../install.py" "$build/gguf-venv" "$here/gguf_requirements.txt"
-if [ ! -e "$build/gguf/llama.cpp" ]; then
+sources=$build/gguf/llama_cpp_python-0.3.36
+if [ ! -e "$sources" ]; then
   "$python" -m pip download -q --no-deps --no-binary :all: -d "$build/gguf" llama-cpp-python==0.3.36
-  tar -xzf "$build"/gguf/llama_cpp_python-*.tar.gz -C "$build/gguf" --strip-components 2 --wildcards '*/vendor/llama.cpp'
+  rm -rf "$sources.part"
+  mkdir "$sources.part"
+  tar -xzf "$sources.tar.gz" -C "$sources.part" --strip-components 2 --wildcards '*/vendor/llama.cpp'
+  mv "$sources.part" "$sources"
 fi
-exec "$python" "$here/llama_cpp.py" "$1" "$build/gguf/llama.cpp/convert_hf_to_gguf.py" "${@:2}"
+exec "$python" "$here/llama_cpp.py" "$1" "$sources/llama.cpp/convert_hf_to_gguf.py" "${@:2}"
