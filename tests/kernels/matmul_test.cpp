@@ -293,7 +293,7 @@ TEST(MatmulList, GivesEachMatmulTheBitsThatItHasAlone) {
   const std::vector<MatmulSizes> even = {{30, 64, 96}, {41, 40, 100}, {12, 64, 96}, {25, 96, 64}};
   const std::vector<MatmulSizes> uneven = {{300, 64, 96}, {20, 40, 100}, {7, 64, 96}};
   const std::vector<MatmulSizes> deep = {{30, 64, 900}, {41, 40, 1600}, {29, 64, 900}};
-  const std::vector<MatmulSizes> wide = {{30, 320, 900}, {61, 1100, 800}, {100, 300, 900}};
+  const std::vector<MatmulSizes> wide = {{30, 320, 900}, {100, 1100, 900}, {61, 300, 800}};
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     for (const auto& list : {even, uneven, deep, wide}) {
       std::vector<Factors> factors;
