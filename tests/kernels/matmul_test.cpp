@@ -20,7 +20,7 @@ struct MatmulSizes {
   std::int64_t rows, columns, depth;
 };
 // Parts of a tile, and whole ones; several pieces: of the depth, of the columns; and more rows
-// and columns than a 16-bit output keeps sums of. The last four also divide columns among 16 threads.
+// and columns than a 16-bit output keeps sums of. The last four also divide columns among 48 threads.
 const MatmulSizes kMatmulSizes[] = {
     {1, 1, 1},       {1, 77, 1601},   {1, 200, 40},   {12, 32, 8},     {7, 17, 9},
     {13, 40, 301},   {14, 129, 33},   {25, 33, 1543}, {160, 1563, 12}, {1030, 7, 770},
@@ -176,7 +176,7 @@ TEST_P(MatmulOnEachIsa, HasTheSameBitsOnAnyNumberOfThreadsAndInEitherLayout) {
       const Factors f(GetParam(), s);
       for (const DType c_dtype : types_beside(GetParam())) {
         const OwnedTensor one = product(f, {.c_dtype = c_dtype, .onto = Onto::kBias});
-        for (const int num_threads : {1, 2, 4, 16}) {
+        for (const int num_threads : {1, 2, 4, 48}) {
           const How how{c_dtype, Onto::kBias, num_threads<4, num_threads> 1, num_threads};
           EXPECT_TRUE(test::same_bits(product(f, how), one)) << describe(s, how);
         }

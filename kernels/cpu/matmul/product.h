@@ -17,9 +17,10 @@ inline constexpr std::int64_t kGroupRows = 72;
 inline constexpr std::int64_t kSumRows = 1056, kSumColumns = 1024;
 static_assert(kGroupRows % kTileRowsMultiple == 0 && kSumRows % kMaxTileRows == 0 &&
               kSumRows % kTileRowsMultiple == 0);
-// Where a block has fewer groups of rows than twice the threads, its columns are divided, too. With
-// four tasks for each thread, the next block is packed while enough groups of this one remain.
-inline constexpr std::int64_t kFewGroups = 2, kTasksOfAThread = 4, kLeastColumns = 64;
+// Where a block has fewer groups of rows than there are threads, its columns are divided, too, which
+// packs the rows once for each part. With four tasks for each thread, the next block is packed while
+// enough of this one remain.
+inline constexpr std::int64_t kTasksOfAThread = 4, kLeastColumns = 64;
 // AMX's units take half the room, and its tiles of 32 rows want more of them at a time.
 inline constexpr std::int64_t kGroupRowsOfAmx = 128;
 static_assert(kGroupRowsOfAmx * kMaxDepth / 2 <= kGroupRows * kMaxDepth);
@@ -39,7 +40,7 @@ inline std::int64_t group_rows(const TileKernels& tiles) {
 // The columns of a block that one task multiplies.
 inline std::int64_t columns_of_a_task(std::int64_t block_columns, std::int64_t groups,
                                       std::int64_t threads) {
-  if (threads == 1 || groups == 0 || groups >= kFewGroups * threads) return block_columns;
+  if (threads == 1 || groups == 0 || groups >= threads) return block_columns;
   const std::int64_t parts = std::min(ceil_div(kTasksOfAThread * threads, groups),
                                       std::max<std::int64_t>(1, block_columns / kLeastColumns));
   return round_up(ceil_div(block_columns, parts), kMaxTileColumns);
