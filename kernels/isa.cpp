@@ -71,8 +71,12 @@ std::atomic<Isa>& current() {
 
 std::string_view name_of(Isa isa) {
   switch (isa) {
-    case Isa::kAvx2:
+    case Isa::kAvx2:  // the first form: on aarch64 the same sums, by NEON
+#if defined(__aarch64__)
+      return "neon";
+#else
       return "avx2";
+#endif
     case Isa::kAvx512:
       return "avx512";
     case Isa::kAvx512Bf16:
