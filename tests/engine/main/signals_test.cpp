@@ -26,6 +26,7 @@ TEST_F(SignalsTest, AProgramStartedToOutliveItsTerminalDoes) {
   EXPECT_EQ(column("run", "loss").size(), 400u);
 }
 
+#ifdef SHERD_SIGNAL_HANDLERS
 TEST_F(SignalsTest, HandlersThatALibraryInstallsWhenItIsLoadedChangeNothing) {
   const std::string loaded = "export LD_PRELOAD=" SHERD_SIGNAL_HANDLERS "; ";
   const test::ProgramOutcome outlives = train_after("trap '' HUP; " + loaded, SIGHUP, "outlives");
@@ -33,6 +34,7 @@ TEST_F(SignalsTest, HandlersThatALibraryInstallsWhenItIsLoadedChangeNothing) {
   const test::ProgramOutcome stopped = train_after(loaded, SIGTERM, "stopped");
   EXPECT_EQ(stopped.exit_code, 75) << stopped.err;
 }
+#endif
 
 }  // namespace
 }  // namespace sherd::engine
