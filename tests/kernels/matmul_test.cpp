@@ -20,7 +20,7 @@ struct MatmulSizes {
   std::int64_t rows, columns, depth;
 };
 // Parts of a tile, and whole ones; several pieces: of the depth, of the columns; and more rows
-// and columns than a 16-bit output keeps sums of. The last four also divide columns among 48 threads.
+// and columns than a 16-bit output keeps sums of. 48 threads are more than most have tasks for.
 const MatmulSizes kMatmulSizes[] = {
     {1, 1, 1},       {1, 77, 1601},   {1, 200, 40},   {12, 32, 8},     {7, 17, 9},
     {13, 40, 301},   {14, 129, 33},   {25, 33, 1543}, {160, 1563, 12}, {1030, 7, 770},

@@ -9,7 +9,6 @@
 #include "kernels/cpu/flush_subnormals.h"
 #include "kernels/cpu/interleaved.h"
 #include "kernels/cpu/matmul/pack.h"
-#include "kernels/cpu/matmul/product.h"
 #include "kernels/cpu/matmul/schedule.h"
 #include "kernels/cpu/round_up.h"
 #include "kernels/dispatch_float.h"
@@ -17,13 +16,64 @@
 namespace sherd::kernels::cpu {
 namespace {
 
+// 72 rows by kMaxDepth: 216 KiB of a second cache.
+constexpr std::int64_t kGroupRows = 72;
 constexpr std::int64_t kTaskColumns = 128;  // of b, packed by one task
 constexpr std::int64_t kColumnsOfFewRows = 64;
 constexpr std::int64_t kSlack = 16;  // packing may write a little beyond the last panel
+// The block of a 16-bit output whose sums are kept in f32 from one piece of the depth to the next.
+constexpr std::int64_t kSumRows = 1056, kSumColumns = 1024;
+static_assert(kGroupRows % kTileRowsMultiple == 0 && kSumRows % kMaxTileRows == 0 &&
+              kSumRows % kTileRowsMultiple == 0);
 // What stands side by side doesn't end within a panel, and no task or block begins within it.
 static_assert(interleaved_rows(kMaxTileColumns) == kMaxTileColumns &&
               kTaskColumns % kMaxTileColumns == 0 && kColumnsOfFewRows % kMaxTileColumns == 0 &&
-              kMaxColumns % kMaxTileColumns == 0);
+              kMaxColumns % kMaxTileColumns == 0 && kSumColumns % kMaxTileColumns == 0);
+// AMX's units take half the room, and its tiles of 32 rows want more of them at a time.
+constexpr std::int64_t kGroupRowsOfAmx = 128;
+static_assert(kGroupRowsOfAmx * kMaxDepth / 2 <= kGroupRows * kMaxDepth);
+
+// The size of even pieces of at most `most`, rounded up to a multiple, of which `most` is one.
+std::int64_t even_piece(std::int64_t whole, std::int64_t most, std::int64_t multiple) {
+  return round_up(ceil_div(whole, ceil_div(whole, most)), multiple);
+}
+
+std::int64_t rows_multiple(const TileKernels& tiles) {
+  return tiles.units == Units::kTiles ? kMaxTileRows : kTileRowsMultiple;
+}
+std::int64_t group_rows(const TileKernels& tiles) {
+  return tiles.units == Units::kTiles ? kGroupRowsOfAmx : kGroupRows;
+}
+
+// One of the matmuls of a run, and how it is cut into blocks.
+struct Product : Matmul {
+  Product(const Matmul& matmul, const TileKernels& tiles, std::int64_t first, int threads)
+      : Matmul(matmul),
+        keeps_sums(cpu::keeps_sums(matmul.c.dtype, matmul.depth)),
+        block_depth(matmul_depth_piece(depth)),
+        block_rows(keeps_sums ? even_piece(rows, kSumRows, rows_multiple(tiles)) : rows),
+        block_columns(even_piece(columns, keeps_sums ? kSumColumns : kMaxColumns, kMaxTileColumns)),
+        first_block(first),
+        groups(ceil_div(block_rows, rows_multiple(tiles)), group_rows(tiles) / rows_multiple(tiles),
+               threads) {}
+
+  std::int64_t depth_pieces() const { return ceil_div(depth, block_depth); }
+  std::int64_t num_blocks() const {
+    return ceil_div(rows, block_rows) * ceil_div(columns, block_columns) * depth_pieces();
+  }
+
+  bool keeps_sums;
+  std::int64_t block_depth, block_rows, block_columns;  // of a block, at most
+  std::int64_t first_block;                             // among all of the run
+  RowGroups groups;
+};
+
+// A block of the output and a piece of the depth: what one b is packed for.
+struct Block {
+  const Product* of;
+  std::int64_t row, rows, column, columns, k, depth;
+  bool is_first, is_last;  // piece of the depth
+};
 
 // Matmuls of the same types on one instruction set, one after another in one list of tasks.
 class Run {
@@ -44,13 +94,13 @@ class Run {
   void operator()(ThreadTeam& team) const {
     const Product& last = products_.back();
     const std::int64_t blocks = last.first_block + last.num_blocks();
-    std::int64_t packs = 0, parts = 0, work = 0;
+    std::int64_t packs = 0, groups = 0, work = 0;
     for (const Product& p : products_) {
       packs = std::max(packs, ceil_div(p.block_columns, kTaskColumns));
-      parts = std::max(parts, p.num_parts());
+      groups = std::max(groups, p.groups.count());
       work += p.rows * p.columns * p.depth;
     }
-    const MatmulSchedule schedule(blocks, packs, parts);
+    const MatmulSchedule schedule(blocks, packs, groups);
     const auto needs = [&](std::int64_t i) {
       const MatmulTask task = schedule.task(i);
       return schedule.needs(task, task.packs ? Before::kNothing : before(task.block));
@@ -58,7 +108,11 @@ class Run {
     const auto run_task = [&](const MatmulTask& task) {
       const Block block = block_at(task.block);
       if (task.packs) return pack_b(block, task.block, task.part * kTaskColumns, kTaskColumns);
-      if (task.part < block.of->num_parts()) multiply_part(block, task);
+      if (task.part >= block.of->groups.count()) return;
+      const std::int64_t unit = rows_multiple(tiles_);
+      const std::int64_t first = block.of->groups.begin(task.part) * unit;
+      const std::int64_t end = std::min(block.of->groups.begin(task.part + 1) * unit, block.rows);
+      if (first < end) multiply(block, task.block, first, end - first, 0, block.columns);
     };
     const auto run = [&](std::int64_t i, int) { run_task(schedule.task(i)); };
     if (!one_thread_ && work >= kLeastForThreads) {
@@ -66,7 +120,7 @@ class Run {
     }
     for (std::int64_t b = 0; b < blocks; ++b) {
       for (std::int64_t i = 0; i < packs; ++i) run_task({true, b, i});
-      for (std::int64_t i = 0; i < parts; ++i) run_task({false, b, i});
+      for (std::int64_t i = 0; i < groups; ++i) run_task({false, b, i});
     }
   }
 
@@ -207,17 +261,6 @@ class Run {
       gather(matrix, block.row + first + i, count, block.k, block.depth, gathered);
       pack_a_.along(gathered, block.depth, count, block.depth, panels + i * units(block));
     }
-  }
-
-  // A part has the same rows and columns in every block, as far as they are there.
-  void multiply_part(const Block& block, const MatmulTask& task) const {
-    const Product& p = *block.of;
-    const std::int64_t unit = rows_multiple(tiles_), group = task.part / p.parts_of_columns();
-    const std::int64_t first = p.groups.begin(group) * unit;
-    const std::int64_t end = std::min(p.groups.begin(group + 1) * unit, block.rows);
-    const std::int64_t column = task.part % p.parts_of_columns() * p.task_columns;
-    const std::int64_t last = std::min(column + p.task_columns, block.columns);
-    if (first < end && column < last) multiply(block, task.block, first, end - first, column, last);
   }
 
   // Rows [first, first + rows) and columns [column, end) of block number b.
