@@ -1,4 +1,4 @@
-// Signals that whoever started the program has decided about.
+// The program keeps what its caller decided about signals.
 
 #include <signal.h>
 

@@ -1,4 +1,5 @@
-// A library that installs handlers when it is loaded, as libpsm2 does (engine/main/signals_at_start.h).
+// A library that installs handlers when it is loaded, as libpsm2 does
+// (engine/main/signals_at_start.h).
 #include <unistd.h>
 
 #include <csignal>
