@@ -26,7 +26,8 @@ for file in Containerfile sherd.def; do
   in_root root sh -e /steps.sh '>/dev/null'
   ! chroot "$system" sh -c 'ls /tmp/sherd*' 2>/dev/null || fail "the package stayed in the image"
   in_root root 'sherd --help >/dev/null && sherd --version'
-  in_root root 'sherd init --quickstart && sherd launch -n 2 -- train recipe.yaml --set training.max_steps=3' |
+  in_root root 'sherd init --quickstart && sherd launch -n 2 -- train recipe.yaml --set training.max_steps=3' \
+    '--set lr_scheduler.warmup_steps=1' |
     tee "$folder/said"
   grep -q '^step 3/3 ' "$folder/said" || fail "no third step"
   [ "$file" != Containerfile ] || in_root root 'ssh-keygen -A >/dev/null && /usr/sbin/sshd -t'  # mpijob.yaml starts it
