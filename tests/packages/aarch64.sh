@@ -37,12 +37,12 @@ in_root root 'cd sherd && qemu-aarch64 build/aarch64/sherd info'
 if [ -e /usr/local/cuda/include/cudnn.h ] && [ -e "$source/build/deps/cudnn_frontend/include" ]; then
   say "the host's code of the CUDA path"
   bind "$(realpath /usr/local/cuda/include)" /cuda
-  bind "$source/build/deps/cudnn_frontend/include" /cudnn
+  bind "$source/build/deps/cudnn_frontend" /cudnn
   # shellcheck disable=SC2016
   in_root root 'cd sherd && find core kernels sharding engine checkpoint optim \( -path "*/cuda/*.cpp" -o' \
     '-path "core/cuda*.cpp" -o -name nccl.cpp \) | sort | while read -r file; do echo "$file" &&' \
     'aarch64-linux-gnu-g++ -std=c++20 -O1 -Wall -Wextra -Werror -DFMT_SHARED -DCUDNN_FRONTEND_SKIP_JSON_LIB -I.' \
-    '-isystem /cuda -isystem /cudnn -isystem /usr/include/eigen3 -c -o /dev/null "$file" || exit 1; done'
+    '-isystem /cuda -isystem /cudnn/include -isystem /usr/include/eigen3 -c -o /dev/null "$file" || exit 1; done'
 else
   echo "no headers of CUDA here: the host's code of the CUDA path isn't compiled"
 fi
