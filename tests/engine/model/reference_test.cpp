@@ -66,8 +66,8 @@ TEST_P(Reference, HasTheModelsParametersAndThisTestBuildsItsWeightsAndTokens) {
   }
   const std::vector<std::int32_t> inputs = reference.tokens(0, 1, 1000);
   const std::vector<std::int32_t> targets = reference.tokens(0, 1, 2000);
-  EXPECT_EQ(std::vector(inputs.begin(), inputs.begin() + 8), json.at("tokens"));
-  EXPECT_EQ(std::vector(targets.begin(), targets.begin() + 8), json.at("targets"));
+  EXPECT_EQ(Json(std::vector(inputs.begin(), inputs.begin() + 8)), json.at("tokens"));
+  EXPECT_EQ(Json(std::vector(targets.begin(), targets.begin() + 8)), json.at("targets"));
 }
 
 // A step covers one micro-batch of the file: all rows on one rank, or a row on each of three.
