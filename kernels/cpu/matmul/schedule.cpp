@@ -3,6 +3,13 @@
 #include <algorithm>
 
 namespace sherd::kernels::cpu {
+namespace {
+
+// A block is packed while half of the groups of the block before remain. With fewer groups, threads
+// would wait there for the block before that.
+constexpr std::int64_t kGroupsPerThread = 2;
+
+}  // namespace
 
 MatmulTask MatmulSchedule::task(std::int64_t i) const {
   if (i < packs_) return {true, 0, i};
@@ -40,11 +47,15 @@ std::int64_t MatmulSchedule::end_of_group(std::int64_t block, std::int64_t group
   return begin_of_groups(block) + group + 1 + (group >= half_ ? packs_ : 0);
 }
 
-RowGroups::RowGroups(std::int64_t tiles, std::int64_t most, std::int64_t threads)
-    : small_(std::max<std::int64_t>(1, most / 3)),
-      tail_(threads > 1 ? std::min(tiles / 4, threads * most) : 0),
-      front_(tiles - tail_),
-      num_front_(std::min(front_, ceil_div(ceil_div(front_, most), threads) * threads)) {}
+RowGroups::RowGroups(std::int64_t tiles, std::int64_t most, std::int64_t threads) {
+  if (threads > 1) {
+    most = std::clamp<std::int64_t>(tiles / (kGroupsPerThread * threads), 1, most);
+    tail_ = std::min(tiles / 4, threads * most);
+  }
+  small_ = std::max<std::int64_t>(1, most / 3);
+  front_ = tiles - tail_;
+  num_front_ = std::min(front_, ceil_div(ceil_div(front_, most), threads) * threads);
+}
 
 std::int64_t RowGroups::begin(std::int64_t group) const {
   if (group <= num_front_) return front_ * group / num_front_;

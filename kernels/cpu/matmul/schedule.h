@@ -50,8 +50,9 @@ class MatmulSchedule {
 };
 
 /// Divides the rows of a block into groups, counted in tiles: at most `most` tiles per group,
-/// equally many groups per thread. With several threads the last groups are a third of that size,
-/// so that all threads end at about the same time.
+/// equally many groups per thread. With several threads, groups are smaller where that makes two
+/// of them for each thread, and the last groups are a third of that size, so that all threads end
+/// at about the same time.
 class RowGroups {
  public:
   RowGroups(std::int64_t tiles, std::int64_t most, std::int64_t threads);
@@ -61,7 +62,7 @@ class RowGroups {
   std::int64_t begin(std::int64_t group) const;
 
  private:
-  std::int64_t small_, tail_, front_, num_front_;
+  std::int64_t small_ = 1, tail_ = 0, front_, num_front_;
 };
 
 }  // namespace sherd::kernels::cpu
