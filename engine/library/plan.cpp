@@ -24,7 +24,7 @@ Plan planned(const Recipe& recipe, const PlanOptions& options) {
             .limit_bytes = report.limit.bytes,
             .fits = report.fits(),
             .sent_bytes = report.sent_bytes,
-            .json = engine::plan_json(report),
+            .json = engine::printed_plan_json(largest, report),
             .text = engine::printed_plan(largest, report)};
   for (int r = 0; r < report.plan.world_size(); ++r) {
     plan.ranks.push_back({report.plan.of(r).arena_bytes(), report.plan.host_of(r).arena_bytes(),

@@ -201,7 +201,8 @@ void PlanCommand::run() const {
       recipe, engine::device_limit(recipe.values, device_memory), ranks_per_machine_,
       measure_disk_ ? std::optional(rates_of(recipe.values)) : std::nullopt);
   if (!html_.empty()) write_html(html_, engine::plan_page(report));
-  fmt::print("{}", json_ ? engine::plan_json(report) : engine::printed_plan(largest, report));
+  fmt::print("{}", json_ ? engine::printed_plan_json(largest, report)
+                         : engine::printed_plan(largest, report));
 }
 
 }  // namespace

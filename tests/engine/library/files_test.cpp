@@ -89,7 +89,7 @@ TEST_F(LibraryFiles, APlanHasTheFiguresOfTheProgram) {
   EXPECT_FALSE(v0::plan(recipe(), {.device_memory_bytes = 1000}).fits);
 }
 
-TEST_F(LibraryFiles, APlansTextHasThePredictedStepOnceThisProcessorsRatesAreKnown) {
+TEST_F(LibraryFiles, APlanHasThePredictedStepOnceThisProcessorsRatesAreKnown) {
   const char* const before = std::getenv("SHERD_RATES");
   const std::string kept = before ? before : "";
   ::setenv("SHERD_RATES", folder().file("rates.json").c_str(), 1);
@@ -98,6 +98,8 @@ TEST_F(LibraryFiles, APlansTextHasThePredictedStepOnceThisProcessorsRatesAreKnow
   const v0::Plan plan = v0::plan(recipe(), {.device_memory_bytes = 1 << 30});
   EXPECT_NE(plan.text.find("\npredicted on this processor: "), std::string::npos);
   EXPECT_EQ(plan.text, output_of({"plan", path, "--device-memory", "1GiB"}));
+  EXPECT_GT(nlohmann::json::parse(plan.json).at("predicted_step_s"), 0.0);
+  EXPECT_EQ(plan.json, output_of({"plan", path, "--device-memory", "1GiB", "--json"}));
   before ? ::setenv("SHERD_RATES", kept.c_str(), 1) : ::unsetenv("SHERD_RATES");
 }
 
