@@ -100,7 +100,8 @@ TEST(RowGroups, CoverTheRowsOnceInOrderAndAreSmallAtTheEndWhereThreadsAreSeveral
           EXPECT_LE(groups.begin(g + 1) - groups.begin(g), most);
         }
         if (threads == 1) continue;
-        EXPECT_GE(groups.count(), std::min(tiles, 2 * threads)) << tiles << " tiles, " << threads << " threads";
+        EXPECT_GE(groups.count(), std::min(tiles, 2 * threads))
+            << tiles << " tiles, " << threads << " threads";
         if (tiles < 4 || most < 4) continue;
         EXPECT_LE(tiles - groups.begin(groups.count() - 1), most / 3) << tiles;
       }
