@@ -1,7 +1,8 @@
 /// What mpirun and its processes print on standard error, without mpirun's own words about processes
-/// that ended and signals that it passes on: `sherd launch` says in one line what they say in ten.
+/// that ended, signals that it passes on, and addresses that it doesn't use: `sherd launch` says in
+/// one line what they say in ten.
 ///
-/// Source   Open MPI 4.1 prints a bar of dashes before and after each message.
+/// Source   Open MPI 4.1 and 5.0 print a bar of dashes before and after each message.
 #pragma once
 
 #include <string>

@@ -1,5 +1,5 @@
 // Standard error of mpirun and its processes: what `sherd launch` passes on. The texts are those of
-// Open MPI 4.1.4.
+// Open MPI 4.1.4 and 5.0.7.
 #include "engine/launch/launcher_messages.h"
 
 #include <gtest/gtest.h>
@@ -50,11 +50,42 @@ TEST(MpirunMessages, AboutSignalsThatItPassesOnAreLeftOut) {
   }
 }
 
+// Two processes print at once.
+TEST(MpirunMessages, OfOpenMpi5AreLeftOutToo) {
+  const std::string place =
+      "[vm][[41460,1],2][../../../opal/mca/btl/tcp/btl_tcp_proc.c:266:mca_btl_tcp_proc] ";
+  const std::string unable =
+      "Unable to find reachable pairing between local and remote interfaces\n";
+  const std::string detected =
+      kBar +
+      "prterun detected that one or more processes exited with non-zero status,\nthus causing the "
+      "job to be terminated. The first process to do so was:\n\n   Process name: "
+      "[prterun-vm-6602@1,0]\n   Exit code:    3\n" +
+      kBar;
+  const std::string noticed =
+      kBar +
+      "prterun noticed that process rank 1 with PID 0 on node vm exited on\nsignal 9 (Killed).\n" +
+      kBar;
+  const std::string text = place + unable + "sherd: a\n" + place + place + unable + unable +
+                           detected + noticed +
+                           "prterun: Forwarding signal 10 to job\n[vm] b\n[1/3] c\n";
+  for (std::size_t size = 1; size < text.size(); ++size) {
+    MpirunMessages messages;
+    std::string out;
+    for (std::size_t at = 0; at < text.size(); at += size) {
+      out += messages.pass(text.substr(at, size));
+    }
+    EXPECT_EQ(out + messages.rest(), "sherd: a\n[vm] b\n[1/3] c\n") << size;
+    EXPECT_EQ(messages.ended(), "process 1 on vm") << size;
+  }
+}
+
 TEST(MpirunMessages, OfOthersPassAtOnce) {
   MpirunMessages messages;
   EXPECT_EQ(messages.pass("no end of line"), "no end of line");
   EXPECT_EQ(messages.pass(", yet\n---- 50 %"), ", yet\n---- 50 %");
   EXPECT_EQ(messages.pass("\n"), "\n");
+  EXPECT_EQ(messages.pass("[1/3] read"), "[1/3] read");
 }
 
 // A hook may print tables.
