@@ -96,6 +96,8 @@ class TestTraining(SherdTest):
             trainer.step()
 
     def test_ctrl_c_saves_and_ends_a_training(self):
+        # A shell's background jobs begin with the signal ignored.
+        self.addCleanup(signal.signal, signal.SIGINT, signal.signal(signal.SIGINT, signal.default_int_handler))
         trainer = sherd.Trainer(self.recipe().set("checkpoint.on_interrupt", True))
 
         def interrupt(step):
