@@ -54,6 +54,7 @@ const char* kernel_name = "";
 std::size_t shared_bytes = 0;
 std::vector<std::size_t> block_indices;  // of this launch's blocks, as they came
 std::vector<std::uint64_t> form_of_launch;
+std::vector<Touched> operands_of_launch;
 std::uint32_t launch_number = 0, block_number = 0, first_block = 1;
 std::size_t current_thread = 0;
 std::array<std::uint16_t, kMostThreads> block_epochs, warp_epochs;
@@ -285,6 +286,7 @@ bool begin_watch(Launch& launch, std::vector<Piece> device) {
     allowed = launch.operands;
   }
   form_of_launch = form;
+  operands_of_launch = launch.operands;
   num_accesses = 0;
   touched_pages.clear();
   watching = true;
@@ -303,7 +305,7 @@ std::vector<Touched> end_watch() {
   }
   std::vector<bool>& written = watched_forms[form_of_launch];
   written.clear();
-  for (const Touched& operand : allowed) {
+  for (const Touched& operand : operands_of_launch) {
     const auto is_in = [&](const Touched& piece) {
       return piece.write && piece.begin < operand.end && operand.begin < piece.end;
     };
