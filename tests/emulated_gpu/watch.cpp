@@ -209,7 +209,7 @@ bool is_written_operand(Address begin, Address end) {
             " shared memory beyond the launch's " + std::to_string(shared_bytes) + " bytes");
     }
     // Without operands only watching shows what is touched.
-    if (++num_accesses == kMostAccesses && !allowed.empty() && !watch_all()) {
+    if (++num_accesses == kMostAccesses && !operands_of_launch.empty() && !watch_all()) {
       watching = false;
       return;
     }
@@ -314,7 +314,7 @@ std::vector<Touched> end_watch() {
   if (!allowed.empty()) {
     for (const Touched& piece : all) compare_with_operands(kernel_name, allowed, piece);
   }
-  return whole || allowed.empty() ? all : allowed;
+  return whole || operands_of_launch.empty() ? all : operands_of_launch;
 }
 
 void expect_operands(const char* name, const std::vector<Touched>& touched) {
