@@ -16,6 +16,20 @@ const std::string kNoticed =
     "mpirun noticed that process rank 1 with PID 0 on node vm exited on signal 9 (Killed).\n" +
     kBar;
 
+// What is passed on of `text`, in pieces of any size.
+void expect_of_pieces(const std::string& text, const std::string& passed,
+                      const std::string& ended) {
+  for (std::size_t size = 1; size < text.size(); ++size) {
+    MpirunMessages messages;
+    std::string out;
+    for (std::size_t at = 0; at < text.size(); at += size) {
+      out += messages.pass(text.substr(at, size));
+    }
+    EXPECT_EQ(out + messages.rest(), passed) << size;
+    EXPECT_EQ(messages.ended(), ended) << size;
+  }
+}
+
 TEST(MpirunMessages, AboutAProcessThatEndedAreLeftOutAndItIsNamed) {
   MpirunMessages messages;
   EXPECT_EQ(messages.pass("sherd: a\n" + kAborted + kNoticed + "sherd: b\n"),
@@ -26,28 +40,14 @@ TEST(MpirunMessages, AboutAProcessThatEndedAreLeftOutAndItIsNamed) {
 
 TEST(MpirunMessages, ThatComeInPiecesAreReadAsWhole) {
   const std::string text = "sherd: a\n" + kAborted + "half" + "\n" + kNoticed + "end";
-  for (std::size_t size = 1; size < 80; ++size) {
-    MpirunMessages messages;
-    std::string out;
-    for (std::size_t at = 0; at < text.size(); at += size) {
-      out += messages.pass(text.substr(at, size));
-    }
-    EXPECT_EQ(out + messages.rest(), "sherd: a\nhalf\nend") << size;
-    EXPECT_EQ(messages.ended(), "process 1 on vm") << size;
-  }
+  expect_of_pieces(text, "sherd: a\nhalf\nend", "process 1 on vm");
 }
 
 TEST(MpirunMessages, AboutSignalsThatItPassesOnAreLeftOut) {
   const std::string text =
       "mpirun: Forwarding signal 10 to job\nsherd: a\nmpirun: Forwarding signal 12 to job\nmpirun: "
       "b\n";
-  for (std::size_t size = 1; size < text.size(); ++size) {
-    MpirunMessages messages;
-    std::string out;
-    for (std::size_t at = 0; at < text.size(); at += size)
-      out += messages.pass(text.substr(at, size));
-    EXPECT_EQ(out + messages.rest(), "sherd: a\nmpirun: b\n") << size;
-  }
+  expect_of_pieces(text, "sherd: a\nmpirun: b\n", "");
 }
 
 // Two processes print at once.
@@ -69,15 +69,7 @@ TEST(MpirunMessages, OfOpenMpi5AreLeftOutToo) {
   const std::string text = place + unable + "sherd: a\n" + place + place + unable + unable +
                            detected + noticed +
                            "prterun: Forwarding signal 10 to job\n[vm] b\n[1/3] c\n";
-  for (std::size_t size = 1; size < text.size(); ++size) {
-    MpirunMessages messages;
-    std::string out;
-    for (std::size_t at = 0; at < text.size(); at += size) {
-      out += messages.pass(text.substr(at, size));
-    }
-    EXPECT_EQ(out + messages.rest(), "sherd: a\n[vm] b\n[1/3] c\n") << size;
-    EXPECT_EQ(messages.ended(), "process 1 on vm") << size;
-  }
+  expect_of_pieces(text, "sherd: a\n[vm] b\n[1/3] c\n", "process 1 on vm");
 }
 
 TEST(MpirunMessages, OfOthersPassAtOnce) {
