@@ -67,6 +67,8 @@ void enqueue(cudaStream_t stream, const char* name, std::function<std::vector<To
 std::vector<Touched> run(Launch launch, dim3 grid, dim3 block, const std::function<void()>& thread);
 /// The pieces of the device's memory, ascending; none: all memory is.
 std::vector<Piece> device_memory();
+/// Whether CUDA's headers were there to build it: memory that is known, and libraries' matmuls and attention.
+bool has_fake_machine();
 /// Counts a launch under its kernel's name. kernels/cuda/launch.cuh's check_launch calls it after each.
 void launched(const char* kernel);
 void wait_for_block();

@@ -95,6 +95,9 @@ void enqueue(cudaStream_t, const char*, std::function<std::vector<Touched>()> wo
 std::vector<Piece> device_memory() {
   return {};
 }
+bool has_fake_machine() {
+  return false;
+}
 std::vector<std::string> take_races() {
   return {};
 }

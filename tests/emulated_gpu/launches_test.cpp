@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "engine/schedule/order.h"
+#include "tests/emulated_gpu/cuda_runtime_api.h"
 #include "tests/emulated_gpu/ledger_counts.h"
 #include "tests/fake_cuda/grouped.h"
 #include "tests/kernels/expert_case.h"
@@ -73,6 +74,8 @@ TEST(Launches, OfAStepIn16BitsAreThoseInTheLedger) {
 
 // Sinks join what a library has computed; its own kernels aren't counted.
 TEST(Launches, OfSinksAndLatentsAroundALibrarysAttentionAreThoseInTheLedger) {
+  if (!emulated::has_fake_machine())
+    GTEST_SKIP() << "needs the fake machine, whose attention is a library's";
   model::ModelShape sinks = shape_named(sink_forms(), "sinks_and_biases");
   sinks.head_size = 8;
   sinks.layer_kinds[0].window = 0;
@@ -220,6 +223,8 @@ TEST(GroupedProducts, ChangeNoBitOfARun) {
 
 // Whatever tokens choose, all rows fit into one round.
 TEST(GroupedProducts, OfAStepAreThoseInTheLedger) {
+  if (!emulated::has_fake_machine())
+    GTEST_SKIP() << "needs the fake machine, whose attention is a library's";
   engine::TrainingOptions options = expert_training(true);
   options.model.moe.buffer_rows = options.model.tokens() * options.model.moe.per_token;
   const RunShape setup{.num_micro_steps = 2, .place = RunShape::Place::kGpu};

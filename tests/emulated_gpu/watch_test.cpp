@@ -134,7 +134,7 @@ TEST(Watch, SharedMemoryEndsWithWhatTheLaunchAskedFor) {
 
 TEST(Watch, AKernelTouchesItsOperandsAsTheyAreMeant) {
   const auto piece = sherd::pinned_arena_memory(1024);
-  if (device_memory().empty()) GTEST_SKIP() << "needs the fake machine, which knows its memory";
+  if (!has_fake_machine()) GTEST_SKIP() << "needs the fake machine, which knows its memory";
   const char* begin = piece->data();
   auto* memory = reinterpret_cast<float*>(piece->data());
   const Touched first{begin, begin + 512, true}, second{begin + 512, begin + 1024, false};

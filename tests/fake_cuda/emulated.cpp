@@ -16,6 +16,9 @@ void enqueue(cudaStream_t stream, const char* name, std::function<std::vector<To
   fake_cuda::launch(stream, {.name = name, .run = run, .seen = [] { return std::move(last); }});
 }
 
+bool has_fake_machine() {
+  return true;
+}
 std::vector<Piece> device_memory() {
   std::vector<Piece> pieces;
   for (const auto& [data, bytes] : fake_cuda::memory()) {
