@@ -22,7 +22,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
 OUT = ROOT / "build" / "peers"
 OURS = ROOT / "build" / "cpu" / "tests" / "sherd_peers"
-MODELS = {"quickstart": 8, "llama_25m": 4, "gpt2_124m": 1}  # sequences of one step at world 1
+MODELS = {"quickstart": 8, "llama_25m": 4, "gpt2_124m": 1, "llama_300m": 1}  # sequences of one step at world 1
 # On a GPU: bf16 with FP32 master weights (there: autocast), nothing recomputed, sequences of 1,024.
 GPU_MODELS = {"gpt2_124m": 16, "llama_05b": 16, "llama_15b": 4}  # both sides of 1.5B fit one H100
 GPU = False
