@@ -8,6 +8,7 @@
 #include "engine/offload/host_home.h"
 #include "engine/plan/offload_report.h"
 #include "engine/recipe/uses.h"
+#include "engine/saving/checkpoint_path.h"
 
 namespace sherd::engine {
 namespace {
@@ -86,10 +87,11 @@ TrainerOptions segment_trainer(const PreparedRun& run, std::size_t segment,
 std::int64_t probable_steps(const Recipe& recipe, checkpoint::Disk& disk) {
   const std::string& resume = recipe.checkpoint.resume;
   try {
-    if (resume != "auto" && resume != "never") {
+    const std::string directory = recipe.run.output_dir + "/checkpoints";
+    if (resume != "auto" && resume != "never" && !has_begun_since(resume, directory, disk)) {
       return checkpoint::Checkpoint(disk, resume).manifest().step;
     }
-    const auto found = checkpoint::committed_steps(disk, recipe.run.output_dir + "/checkpoints");
+    const auto found = checkpoint::committed_steps(disk, directory);
     return found.empty() ? 0 : found.front();
   } catch (const Error&) {  // the ranks report it when they load
     return 0;

@@ -69,6 +69,25 @@ void refuse_a_removed_one(const fs::path& folder) {
 
 }  // namespace
 
+bool has_begun_since(const std::string& path, const std::string& directory,
+                     checkpoint::Disk& disk) {
+  const std::vector<std::int64_t> own = checkpoint::committed_steps(disk, directory);
+  if (own.empty()) return false;
+  fs::path folder(path);
+  if (!folder.has_filename()) folder = folder.parent_path();
+  const fs::path parent = folder.has_parent_path() ? folder.parent_path() : ".";
+  std::error_code error;
+  if (!fs::equivalent(parent, directory, error)) return true;
+  const auto step = checkpoint::step_of_directory(folder.filename().string());
+  if (step && *step < own.front()) {
+    throw UsageError(
+        "checkpoint.resume is {}, but {} has later checkpoints, up to {}. Move them away, and "
+        "resume with --set checkpoint.resume=auto; or choose another run.output_dir.",
+        path, directory, checkpoint::step_directory_name(own.front()));
+  }
+  return false;
+}
+
 ChosenCheckpoint choose_checkpoint(const std::string& path) {
   std::error_code error;
   fs::path folder(path);

@@ -29,4 +29,9 @@ struct ChosenCheckpoint {
 ///          a loss; if a named step doesn't exist and others do.
 ChosenCheckpoint choose_checkpoint(const std::string& path);
 
+/// Whether a run whose checkpoint.resume is `path` continues its own newest checkpoint instead: it
+/// began there, and has saved in `directory` since. So the same command, started again, goes on.
+/// Errors   UsageError if `path` is in `directory`, and later checkpoints are, too
+bool has_begun_since(const std::string& path, const std::string& directory, checkpoint::Disk& disk);
+
 }  // namespace sherd::engine

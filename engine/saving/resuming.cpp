@@ -5,6 +5,7 @@
 
 #include "checkpoint/reader.h"
 #include "engine/saving/base_model.h"
+#include "engine/saving/checkpoint_path.h"
 #include "engine/saving/dealt_errors.h"
 #include "engine/saving/initial_adapter.h"
 #include "engine/saving/initial_weights.h"
@@ -58,7 +59,17 @@ Start Resuming::begin() {
   load_base();
   const std::string& resume = checkpoints_.resume;
   const bool exist = !checkpoint::committed_steps(shared_.disk(), checkpoints_.directory).empty();
-  if (resume != "auto" && resume != "never") {
+  const bool is_path = resume != "auto" && resume != "never";
+  const bool is_rewind = !checkpoints_.new_skips.empty();
+  if (is_path && !is_rewind && has_begun_since(resume, checkpoints_.directory, shared_.disk())) {
+    shared_.say(
+        fmt::format("this run has begun: it continues from its own newest checkpoint, not "
+                    "from {} (checkpoint.resume)",
+                    resume));
+    resume_newest();
+    return start_;
+  }
+  if (is_path) {
     std::string problem;
     if (const int refusing = load(resume, false, problem); refusing >= 0) {
       refuse_together(refusing, problem);

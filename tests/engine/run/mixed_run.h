@@ -75,6 +75,10 @@ class MixedRun : public ::testing::Test {
     return steps;
   }
 
+  std::string saved(const std::string& output, int step) const {
+    return folder_.file(fmt::format("{}/checkpoints/step-{:010}", output, step));
+  }
+
   std::vector<std::string> digests(const std::string& output, int step) const {
     return state_after(folder_, output, step);
   }
