@@ -217,6 +217,7 @@ CheckpointOptions loading_options(const PreparedRun& run, checkpoint::Disk& disk
           .init_from = base_of(recipe),
           .adapter = begins_with_adapter(recipe) ? recipe.checkpoint.init_from : "",
           .max_steps = recipe.training.max_steps,
+          .best_by = recipe.training.best_by,
           .fingerprint = run_settings(recipe, fingerprints_of(recipe, run.batches)),
           .recipe = run.resolved.yaml(),
           .folder = current_folder(),

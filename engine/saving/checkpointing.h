@@ -30,6 +30,7 @@ struct CheckpointOptions {
   std::string init_from;  ///< with an adapter: its base model
   std::string adapter;    ///< PEFT folder of the initial adapter; empty: a new one
   std::int64_t max_steps = 0;
+  std::string best_by{};  ///< name of the validation set whose loss is the run's; empty: the first
   /// What every checkpoint records about its run, and a resume compares (resume_check.h).
   std::shared_ptr<const nlohmann::json> fingerprint;
   std::string recipe;  ///< the resolved recipe, YAML

@@ -270,7 +270,8 @@ int Resuming::load(const std::string& path, bool weights_only, std::string& prob
     start_.steps_done = checkpoint.manifest().step;
     start_.from_checkpoint = true;
     start_.evaluated = validation_loss_of(checkpoint.manifest()).has_value();
-    start_.best = best;
+    // Losses of another validation set can't be compared.
+    start_.best = check.has_changed("training.best_by") ? BestEvaluation{} : best;
     start_.skips = checkpoints_.new_skips.empty() ? skips_of(checkpoint) : checkpoints_.new_skips;
   }
   publish();

@@ -12,6 +12,7 @@ namespace {
 using nlohmann::json;
 
 constexpr const char* kBestEvaluation = "best_evaluation";
+constexpr const char* kValidatedOn = "validated_on";
 
 class CounterReader {
  public:
@@ -219,14 +220,30 @@ BestEvaluation best_evaluation_of(const checkpoint::Checkpoint& checkpoint) {
   return best;
 }
 
+json to_json(const ValidatedOn& on) {
+  return {{"best_by", on.best_by}, {"seq_length", on.seq_length}};
+}
+
+std::optional<ValidatedOn> validated_on(const checkpoint::Manifest& manifest) {
+  const auto found = manifest.global->find(kValidatedOn);
+  if (found == manifest.global->end() || !found->is_object()) return std::nullopt;
+  const auto set = found->find("best_by"), length = found->find("seq_length");
+  if (set == found->end() || !set->is_string()) return std::nullopt;
+  if (length == found->end() || !length->is_number_integer()) return std::nullopt;
+  return ValidatedOn{set->get<std::string>(), length->get<std::int64_t>()};
+}
+
 std::string best_checkpoint(checkpoint::Disk& disk, const std::string& directory) {
   std::string path;
   double lowest = 0.0;
+  std::optional<ValidatedOn> on;  // what the newest was
   for (const std::int64_t step : checkpoint::committed_steps(disk, directory)) {
     try {
       const checkpoint::Checkpoint found(disk,
                                          directory + "/" + checkpoint::step_directory_name(step));
-      const auto loss = validation_loss_of(found.manifest());
+      const checkpoint::Manifest& manifest = found.manifest();
+      if (path.empty()) on = validated_on(manifest);
+      const auto loss = on ? validation_loss_of(manifest, *on) : validation_loss_of(manifest);
       if (!loss || (!path.empty() && *loss >= lowest)) continue;
       path = found.path();
       lowest = *loss;
@@ -243,6 +260,11 @@ std::optional<double> validation_loss_of(const checkpoint::Manifest& manifest) {
   const auto found = manifest.global->find("validation_loss");
   if (found == manifest.global->end() || !found->is_number()) return std::nullopt;
   return found->get<double>();
+}
+
+std::optional<double> validation_loss_of(const checkpoint::Manifest& manifest,
+                                         const ValidatedOn& on) {
+  return validated_on(manifest).value_or(on) == on ? validation_loss_of(manifest) : std::nullopt;
 }
 
 }  // namespace sherd::engine

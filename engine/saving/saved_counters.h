@@ -39,12 +39,26 @@ nlohmann::json to_json(const BestEvaluation& best);
 /// Errors   DataError naming the manifest if a value isn't one that a run writes.
 BestEvaluation best_evaluation_of(const checkpoint::Checkpoint& checkpoint);
 
-/// The good checkpoint in `directory` whose validation loss is lowest; of equal ones the newest. It
-/// is a retained checkpoint: checkpoint.keep_best keeps the best of a run.
+/// What a validation loss was measured on. Losses of other sets and lengths can't be compared.
+struct ValidatedOn {
+  std::string best_by;  ///< the recipe's key
+  std::int64_t seq_length = 0;
+  bool operator==(const ValidatedOn&) const = default;
+};
+nlohmann::json to_json(const ValidatedOn& on);
+/// Nothing if the checkpoint doesn't say, as those of older programs.
+std::optional<ValidatedOn> validated_on(const checkpoint::Manifest& manifest);
+
+/// The good checkpoint in `directory` whose validation loss is lowest; of equal ones the newest.
+/// Only losses count that were measured as the newest was. It is a retained checkpoint:
+/// checkpoint.keep_best keeps the best of a run.
 /// Errors   DataError if none records its loss.
 std::string best_checkpoint(checkpoint::Disk& disk, const std::string& directory);
 
 /// The checkpoint's validation loss, if the model was evaluated at that step.
 std::optional<double> validation_loss_of(const checkpoint::Manifest& manifest);
+/// The same, but nothing if it was measured on something else.
+std::optional<double> validation_loss_of(const checkpoint::Manifest& manifest,
+                                         const ValidatedOn& on);
 
 }  // namespace sherd::engine

@@ -21,6 +21,10 @@ namespace {
 using checkpoint::SavePhase;
 using nlohmann::json;
 
+ValidatedOn validated_on(const Checkpointing& shared) {
+  return {shared.checkpoints().best_by, shared.options().model.seq_length};
+}
+
 // The part of a manifest that says what the run is and how far it has come.
 json manifest_of(const Checkpointing& shared, const std::string& base_digest,
                  const StepOutcome& outcome) {
@@ -42,6 +46,7 @@ json manifest_of(const Checkpointing& shared, const std::string& base_digest,
   }
   if (outcome.validation_loss && std::isfinite(*outcome.validation_loss)) {
     global["validation_loss"] = *outcome.validation_loss;
+    global["validated_on"] = to_json(validated_on(shared));
   }
   return global;
 }
@@ -91,7 +96,10 @@ void Saver::clear_leftovers() {
     checkpoint::check_match(checkpoint, state_tensors(shared_.options(), replicas),
                             checkpoint::Match::kEverything);
   };
-  retention_.emplace(shared_.disk(), checkpoints_.directory, checkpoints_.keep, validation_loss_of,
+  const auto loss_of = [on = validated_on(shared_)](const checkpoint::Manifest& manifest) {
+    return validation_loss_of(manifest, on);
+  };
+  retention_.emplace(shared_.disk(), checkpoints_.directory, checkpoints_.keep, loss_of,
                      checkpoint::VerifyDepth::kDeep,
                      checkpoint::RetentionGuards{belongs, checkpoints_.lock, events_.may_remove});
 }

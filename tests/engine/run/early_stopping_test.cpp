@@ -30,17 +30,19 @@ class EarlyStopping : public ::testing::Test {
   }
 
   /// Trains or goes on in `run`; returns what it said.
-  std::string train(int patience, int max_steps = 40, int ranks = 1) const {
+  std::string train(int patience, int max_steps = 40, int ranks = 1,
+                    const std::string& data = "validation_fraction: 0.1",
+                    const std::string& best_by = "''") const {
     const std::string text = fmt::format(
         "run: {{output_dir: {}}}\n"
         "model: {{num_layers: 1, hidden_size: 16, num_attention_heads: 2, "
         "vocab_size: 256}}\n"
-        "data: {{path: {}}}\n"
+        "data: {{path: {}, {}}}\n"
         "training: {{seq_length: 8, global_batch_size: 4, micro_batch_size: 1, "
-        "max_steps: {}, eval_interval: 2, early_stopping_patience: {}}}\n"
+        "max_steps: {}, eval_interval: 2, early_stopping_patience: {}, best_by: {}}}\n"
         "optimizer: {{lr: 0}}\n"
         "checkpoint: {{interval: 4}}\n",
-        folder_.file("run"), folder_.file("text"), max_steps, patience);
+        folder_.file("run"), folder_.file("text"), data, max_steps, patience, best_by);
     return said_by_run(text, ranks);
   }
 
@@ -99,6 +101,18 @@ TEST_F(EarlyStopping, CountsOnAcrossAResumeOnOtherRanks) {
   EXPECT_EQ(steps(), 6u);
 }
 
+TEST_F(EarlyStopping, BeginsACountWhenAnotherValidationSetCounts) {
+  const std::string sets = fmt::format(
+      "validation_fraction: 0.2, validation_sets: [{{name: a, path: {0}.a}}, {{name: b, path: "
+      "{0}.b}}]",
+      folder_.file("text"));
+  folder_.write("text.a", "abcdefghijklmnopqrstuvwxyz, abcdefghijklmnopqrstuvwxyz");
+  folder_.write("text.b", "0123456789, 0123456789, 0123456789, 0123456789");
+  train(2, 4, 1, sets, "a");
+  train(2, 40, 1, sets, "b");
+  EXPECT_EQ(steps(), 10u) << "the first evaluation of b, after step 6, is its best";
+}
+
 TEST_F(EarlyStopping, BeginsACountWhereACheckpointOfAnOlderProgramHasNone) {
   train(2, 4);
   edit_manifest(4, [](ordered_json& global) { EXPECT_EQ(global.erase("best_evaluation"), 1u); });
@@ -133,6 +147,16 @@ TEST_F(EarlyStopping, TheBestCheckpointIsTheOneWithTheLowestLossAndOfEqualOnesTh
   EXPECT_EQ(best(), folder + "/step-0000000006");
   edit_manifest(4, [](ordered_json& global) { global["validation_loss"] = 0.5; });
   EXPECT_EQ(best(), folder + "/step-0000000004");
+  const ordered_json on = {{"best_by", ""}, {"seq_length", 8}};
+  for (const ordered_json& other :
+       {ordered_json{{"best_by", "b"}, {"seq_length", 8}}, {{"best_by", ""}, {"seq_length", 16}}}) {
+    edit_manifest(4, [&](ordered_json& global) {
+      EXPECT_EQ(global["validated_on"], on);
+      global["validated_on"] = other;
+    });
+    EXPECT_EQ(best(), folder + "/step-0000000006") << other;
+    edit_manifest(4, [&](ordered_json& global) { global["validated_on"] = on; });
+  }
   for (const int step : {4, 6}) {
     edit_manifest(step, [](ordered_json& global) { global.erase("validation_loss"); });
   }

@@ -1,5 +1,8 @@
 // Validation sets: each has losses of its own, and no influence on training.
+#include <algorithm>
 #include <cmath>
+#include <filesystem>
+#include <set>
 
 #include "core/error.h"
 #include "tests/engine/run/mixed_run.h"
@@ -43,6 +46,24 @@ TEST_F(ValidationSets, HaveLossesOfTheirOwn) {
   }
   EXPECT_NE(said.find("step 4: validation loss "), std::string::npos);
   EXPECT_NE(said.find("; few "), std::string::npos) << said;
+}
+
+// Shorter sequences have higher losses, since less is known of what comes before.
+TEST_F(ValidationSets, TheBestCheckpointIsOfThoseWithTheNewestSequenceLength) {
+  train(recipe_text(
+      "run",
+      fmt::format("path: {}, stages: [{{steps: 4, seq_length: 16}}, {{seq_length: 4}}]",
+                  folder_.file("english.txt")),
+      "max_steps: 8, eval_interval: 1", "checkpoint: {interval: 1, keep_last: 1, keep_best: 1}\n"));
+  std::vector<double> losses;
+  for (const json& line : lines_of("run", "val_loss")) losses.push_back(line["val_loss"]);
+  ASSERT_EQ(losses.size(), 8u);
+  const auto best = std::min_element(losses.begin() + 4, losses.end()) - losses.begin() + 1;
+  std::set<std::string> kept;
+  for (const auto& entry : std::filesystem::directory_iterator(folder_.file("run/checkpoints"))) {
+    if (entry.is_directory()) kept.insert(entry.path().string());
+  }
+  EXPECT_EQ(kept, (std::set<std::string>{saved("run", static_cast<int>(best)), saved("run", 8)}));
 }
 
 TEST_F(ValidationSets, AndAnEvaluationAtTheStartLeaveTheTrainingAlone) {
