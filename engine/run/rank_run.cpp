@@ -2,6 +2,7 @@
 
 #include "engine/launch/process_age.h"
 #include "engine/launch/stop_signals.h"
+#include "engine/run/rewind.h"
 #include "engine/run/run_reporter.h"
 #include "engine/run/run_rules.h"
 #include "engine/run/run_setup.h"
@@ -36,6 +37,10 @@ class RankRun {
         rules_.evaluates_first(trainer_.steps_done(), trainer_.evaluated());
     if (reporter_) {
       const bool is_start = !context_.totals.has_begun;
+      if (context_.totals.rewind) {  // what it goes back to is loaded
+        remove_later_checkpoints(context_.checkpoints.directory, trainer_.steps_done(),
+                                 context_.output.disk());
+      }
       context_.output.replace("recipe.yaml", context_.checkpoints.recipe);
       reporter_->begin(trainer_.steps_done(), evaluates_first, schedule());
       context_.has_begun = true;

@@ -11,13 +11,11 @@
 namespace sherd::engine {
 namespace {
 
-// Steps done in the newest checkpoint that isn't newer than `limit`; -1: there is none.
+// Steps done in the newest checkpoint that opens and isn't newer than `limit`; -1: there is none.
 std::int64_t newest_until(const std::string& directory, std::int64_t limit, checkpoint::Disk& disk,
                           sharding::Processes* processes) {
-  std::int64_t found = -1;
-  for (const std::int64_t step : checkpoint::committed_steps(disk, directory)) {
-    if (step <= limit) found = std::max(found, step);
-  }
+  const checkpoint::Newest newest = checkpoint::newest_checkpoint(disk, directory, limit + 1);
+  const std::int64_t found = newest.checkpoint ? newest.checkpoint->manifest().step : -1;
   if (!processes) return found;
   return std::stoll(processes->links().all_gather("the rewind", std::to_string(found))[0]);
 }

@@ -257,13 +257,6 @@ std::int64_t go_back(const Rewind& rewind, RunTotals& totals, CheckpointOptions&
   return rewind.step;
 }
 
-void begin_rewind(const Rewind& rewind, Progress& progress, Hooks* hooks,
-                  const std::string& checkpoints, checkpoint::Disk& disk) {
-  progress.message(rewind.text);
-  if (hooks) hooks->wait_for_saves();
-  remove_later_checkpoints(checkpoints, rewind.step, disk);
-}
-
 void train_in(const OutputFolder& output, const PreparedRun& run,
               const std::shared_ptr<const Machine>& machine, const OnStuck& on_stuck,
               std::atomic<bool>& has_begun) {
@@ -326,9 +319,8 @@ void train_in(const OutputFolder& output, const PreparedRun& run,
         if (!next->before_bad_steps) continue;
         const Rewind rewind =
             rewind_of(recipe, *next, first_steps_of(run.segments), output.disk(), processes);
-        if (first) {
-          begin_rewind(rewind, progress, hooks.get(), checkpoints.directory, output.disk());
-        }
+        if (first) progress.message(rewind.text);
+        if (hooks) hooks->wait_for_saves();
         steps_done = go_back(rewind, totals, checkpoints);
       }
     } catch (const Requeue&) {

@@ -155,8 +155,8 @@ std::vector<data::Skip> skips_of(const checkpoint::Checkpoint& checkpoint) {
     }
     const data::Skip skip{pair[0].get<std::int64_t>(), pair[1].get<std::int64_t>(), is_rest};
     const bool is_later = skips.empty() || skip.at_step >= skips.back().at_step;
-    const std::int64_t latest = is_rest ? kMost : checkpoint.manifest().step;
-    if (skip.at_step < 0 || skip.at_step > latest || skip.num_steps < 0 || skip.num_steps > kMost ||
+    // After a rewind, those of later segments are ahead of the checkpoint.
+    if (skip.at_step < 0 || skip.at_step > kMost || skip.num_steps < 0 || skip.num_steps > kMost ||
         !is_later) {
       refuse();
     }

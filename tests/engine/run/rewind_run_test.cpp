@@ -1,5 +1,6 @@
 // Runs that go back to a checkpoint after bad steps, and skip data.
 #include <cmath>
+#include <filesystem>
 
 #include "core/error.h"
 #include "tests/engine/run/mixed_run.h"
@@ -127,6 +128,34 @@ TEST_F(MixedRun, GoesBackOverTheBorderOfTwoShapes) {
   for (int step = 1; step <= 16; ++step) train(text("cut", first, step, bad), 1 + step % 3);
   EXPECT_EQ(steps_of("cut"), whole) << "stopped after every step";
   EXPECT_EQ(digests("cut", 16), digests("whole", 16));
+  // Ended inside the first shape, after it went back there: skips of the second are still to come.
+  for (int step = first; step <= 16; ++step) std::filesystem::remove_all(saved("whole", step));
+  train(text("whole", first, 16, bad), 2);
+  EXPECT_EQ(steps_of("whole"), whole);
+  EXPECT_EQ(digests("whole", 16), digests("cut", 16));
+}
+
+// What is damaged is never chosen by its manifest, and nothing later is removed before it is read.
+TEST_F(MixedRun, GoesBackToACheckpointThatOpensAndKeepsLaterOnesUntilItIsRead) {
+  const auto text = [&](const std::string& output, int max_steps, const std::string& bad) {
+    std::string recipe = recipe_text(
+        output, fmt::format("path: {}, validation_fraction: 0", folder_.file("english.txt")),
+        fmt::format("max_steps: {}", max_steps), "checkpoint: {interval: 1, keep_last: 20}\n");
+    return recipe.replace(recipe.find("sigma: 2, window: 16"), 20, bad);
+  };
+  const std::string bad = "max_grad_norm: 1e-9, rewind_after: 2, rewind_steps: 1, max_rewinds: 1";
+  for (const std::string damaged : {"manifest.json", "shard-00000-of-00001.h5"}) {
+    train(text(damaged, 5, "max_grad_norm: 1000"));
+    const std::string file = damaged + "/checkpoints/step-0000000004/" + damaged;
+    std::string bytes = folder_.read(file);
+    for (std::size_t i = bytes.size() / 4; i < bytes.size(); i += 16) bytes[i] ^= 1;
+    folder_.write(file, bytes);
+    const std::string error = test::error_text<Error>([&] { train(text(damaged, 9, bad)); });
+    const bool opens = damaged != "manifest.json";
+    EXPECT_NE(error.find(opens ? damaged : "bad_steps.max_rewinds"), std::string::npos) << error;
+    EXPECT_EQ(std::filesystem::exists(saved(damaged, 5)), opens);
+    EXPECT_TRUE(std::filesystem::exists(saved(damaged, 3)));
+  }
 }
 
 TEST_F(MixedRun, EndsWhenItWouldGoBackOnceTooOften) {
