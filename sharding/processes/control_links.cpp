@@ -221,6 +221,7 @@ std::vector<std::string> ControlLinks::all_gather(const std::string& name,
   }
   std::vector<std::string> words;
   for (const auto& one : complete_[name]) words.push_back(one.value_or(""));
+  complete_.erase(name);  // nobody can complete the next ones before this process has said its own
   return words;
 }
 

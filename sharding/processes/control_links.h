@@ -70,7 +70,7 @@ class ControlLinks {
   /// Empty if the words aren't complete within this time. An abort doesn't end the wait.
   std::optional<Words> heard(const std::string& name, std::chrono::milliseconds within);
 
-  /// `say` and `heard` at once, with all processes alive.
+  /// `say` and `heard` at once, with all processes alive. A name may be used again.
   /// Errors   PeerError: the world was aborted, or a process didn't say it within the timeout.
   std::vector<std::string> all_gather(const std::string& name, const std::string& word);
 
@@ -99,6 +99,10 @@ class ControlLinks {
   /// most. Not on a thread of this object.
   void catch_up();
 
+  /// The number of a world of ranks, for names of its words and notices: a process may make several,
+  /// one after another, and all processes make theirs in the same order.
+  int next_world() { return ++worlds_; }
+
   /// From now on a connection that ends is no death: this process is about to leave, and knows that
   /// all others are.
   void part();
@@ -125,6 +129,7 @@ class ControlLinks {
   std::string name_of(int process) const;
 
   const int process_, num_processes_;
+  std::atomic<int> worlds_{0};
   std::vector<std::unique_ptr<Link>>
       links_;  // on process 0: to each other process; else to process 0
 

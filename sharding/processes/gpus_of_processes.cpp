@@ -1,5 +1,7 @@
 #include "sharding/processes/gpus_of_processes.h"
 
+#include <fmt/format.h>
+
 #include "sharding/comm/nccl.h"
 
 namespace sherd::sharding {
@@ -7,20 +9,22 @@ namespace {
 
 class Notices final : public NcclProcesses {
  public:
-  explicit Notices(ControlLinks& links) : links_(links) {}
+  explicit Notices(ControlLinks& links)
+      : links_(links), world_(fmt::format("world {}: ", links.next_world())) {}
   void tell(const std::vector<int>& ranks, const std::string& name,
             const std::string& notice) override {
-    links_.tell(ranks, name, notice);
+    links_.tell(ranks, world_ + name, notice);
   }
   std::optional<std::string> told(const std::string& name,
                                   std::chrono::milliseconds within) override {
-    return links_.told(name, within);
+    return links_.told(world_ + name, within);
   }
   void abort(const std::string& reason) override { links_.abort(reason); }
   std::string abort_reason() override { return links_.aborted() ? links_.reason() : ""; }
 
  private:
   ControlLinks& links_;
+  const std::string world_;
 };
 
 struct Gpus {

@@ -16,7 +16,6 @@ using std::chrono::microseconds;
 // kills the others a second later.
 constexpr std::chrono::milliseconds kToFallSilent{2000}, kAfterADeath{200}, kForNewsOfADeath{500};
 constexpr std::int64_t kLongestMessage = std::int64_t{64} << 20;
-constexpr const char* kQuiet = "no buffer is touched any more";
 
 std::chrono::milliseconds patience(const MpiWorld& world) {
   return world.links().by_death() ? kAfterADeath : kToFallSilent;
@@ -59,11 +58,12 @@ MpiWorld::MpiWorld(MPI_Comm comm, ControlLinks& links, int ranks_per_process,
       links_(links),
       ranks_per_process_(ranks_per_process),
       timeout_(timeout),
+      quiet_word_(fmt::format("world {}: no buffer is touched any more", links.next_world())),
       meters_(static_cast<std::size_t>(ranks_per_process)) {}
 
 // If the world is aborted now, processes that are still working would wait for a word from here.
 MpiWorld::~MpiWorld() {
-  if (!quiet_) links_.say(kQuiet, "");
+  if (!quiet_) links_.say(quiet_word_, "");
 }
 
 void MpiWorld::watch_aborts() {
@@ -80,7 +80,7 @@ void MpiWorld::quiet_if_idle() {
   std::lock_guard lock(mutex_);
   if (under_way_ > 0 || quiet_ || !links_.aborted()) return;
   quiet_ = true;
-  links_.say(kQuiet, "");
+  links_.say(quiet_word_, "");
 }
 
 MpiWorld::Collective::Collective(MpiWorld& world) : world_(world) {
@@ -98,7 +98,8 @@ MpiWorld::Collective::~Collective() {
   if (!world_.links_.aborted()) return;
   world_.quiet_if_idle();
   const auto deadline = Clock::now() + patience(world_);
-  while (!world_.links_.heard(kQuiet, std::chrono::milliseconds(1)) && Clock::now() < deadline) {
+  while (!world_.links_.heard(world_.quiet_word_, std::chrono::milliseconds(1)) &&
+         Clock::now() < deadline) {
     int found = 0;
     MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, world_.comm_, &found, MPI_STATUS_IGNORE);
   }

@@ -75,6 +75,7 @@ class MpiWorld : public std::enable_shared_from_this<MpiWorld> {
   ControlLinks& links_;
   const int ranks_per_process_;
   const std::chrono::milliseconds timeout_;
+  const std::string quiet_word_;
   ThreadMessages thread_messages_;
   std::vector<LinkMeter> meters_;
   std::mutex mutex_;
