@@ -132,7 +132,9 @@ std::vector<WeightCheck::Entry> WeightCheck::own_entries() const {
   };
   for (const UnitState& unit : model_.units()) {
     const sharding::UnitPlan& plan = unit.plan();
-    const Tensor& full = unit.resident_parameters();
+    // An owner that publishes late has updated what the others will get after this step.
+    const Tensor late = unit.published();
+    const Tensor full = late.numel > 0 ? late : unit.resident_parameters();
     if (unit.trains() && full.numel == unit.layout().numel()) {
       for (int i = 0; i < std::ssize(plan.spec.parameters); ++i) {
         const ParameterSpec& parameter = plan.spec.parameters[static_cast<std::size_t>(i)];
@@ -150,7 +152,8 @@ std::vector<WeightCheck::Entry> WeightCheck::own_entries() const {
     }
     // f32 slices of full parameters in f32 are the same memory.
     for (const int slice : unit.trains() ? unit.updated_slices() : std::vector<int>()) {
-      const bool is_apart = full.numel == 0 || unit.rounded_slice(slice).numel > 0;
+      const bool is_apart =
+          full.numel == 0 || late.numel > 0 || unit.rounded_slice(slice).numel > 0;
       if (!is_apart) continue;
       add_slice(plan.spec.parameters, Kind::kMaster, unit.layout().pieces(slice),
                 unit.fp32_slice(slice));

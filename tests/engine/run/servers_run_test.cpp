@@ -73,6 +73,22 @@ TEST_F(ServersRun, HasThemWithWhatElseReadsOrChangesTheState) {
   }
 }
 
+// Workers have the weights of the update before.
+TEST_F(ServersRun, ThatPublishesLateHasEqualCopiesOfItsWeights) {
+  for (const std::string& precision : {more_, std::string()}) {
+    more_ = precision;
+    for (const auto& [servers, stage] : {std::pair(1, 1), {2, 2}}) {
+      SCOPED_TRACE(fmt::format("{} servers at stage {}", servers, stage));
+      const std::string output = fmt::format("{}.{}", precision.size(), servers);
+      TrainingRun hashed = with(2, servers, stage, 1);
+      train_in(folder_, "without." + output, hashed);
+      hashed.accumulation += ", weight_hash_interval: 1";
+      train_in(folder_, output, hashed);
+      expect_equal(output, "without." + output);
+    }
+  }
+}
+
 TEST_F(ServersRun, ResumesOnOtherServersAndWorkersAndWithoutServers) {
   train_in(folder_, "whole", with(2, 2, 2));
   int stopped = 1;
