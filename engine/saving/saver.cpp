@@ -1,5 +1,6 @@
 #include "engine/saving/saver.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstring>
@@ -12,6 +13,7 @@
 #include "checkpoint/store/hdf5_index.h"
 #include "checkpoint/store/step_directory.h"
 #include "core/offload_home.h"
+#include "core/thread.h"
 #include "engine/train/units/frozen_weights.h"
 #include "sharding/zero/unit.h"
 
@@ -132,12 +134,47 @@ void Saver::after_step(std::int64_t step, const StepOutcome& outcome) {
 
 void Saver::finish() {
   while (saving_) advance(true);
-  if (!retention_) return;
-  if (events_.before_last_removal) {
-    events_.before_last_removal();
-    retention_->apply();
+  if (!checkpoints_.saves) return;
+  std::atomic<bool> is_over{!retention_};
+  std::exception_ptr error;
+  checkpoint::RetentionReport report;
+  std::thread waiting;
+  if (retention_) {
+    waiting = start_thread("that waits for removals of checkpoints", [&] {
+      try {
+        if (events_.before_last_removal) {
+          events_.before_last_removal();
+          retention_->apply();
+        }
+        report = retention_->finish();
+      } catch (...) {
+        error = std::current_exception();
+      }
+      is_over = true;
+    });
   }
-  report_removals(retention_->finish());
+  try {
+    wait_together(is_over);
+  } catch (...) {
+    if (waiting.joinable()) waiting.join();
+    throw;
+  }
+  if (!retention_) return;
+  waiting.join();
+  if (error) std::rethrow_exception(error);
+  report_removals(report);
+}
+
+// Commands of hooks and removals may take longer than peers wait for a silent rank.
+void Saver::wait_together(const std::atomic<bool>& is_over) {
+  constexpr std::chrono::milliseconds kLongest{50};
+  for (std::chrono::milliseconds between{1};; between = std::min(2 * between, kLongest)) {
+    const CheckpointWord own{.loaded = is_over ? 1.0 : 0.0};
+    const auto words = shared_.exchange("last removals", own);
+    if (std::ranges::all_of(words, [](const CheckpointWord& word) { return word.loaded == 1.0; }))
+      return;
+    std::this_thread::sleep_for(between);
+  }
 }
 
 void Saver::begin_save(std::int64_t step, const StepOutcome& outcome) {

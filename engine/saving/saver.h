@@ -7,6 +7,7 @@
 /// failed in a row, or another run now owns the output folder.
 #pragma once
 
+#include <atomic>
 #include <optional>
 
 #include "checkpoint/writer.h"
@@ -60,6 +61,7 @@ class Saver {
 
  private:
   void begin_save(std::int64_t step, const StepOutcome& outcome);
+  void wait_together(const std::atomic<bool>& is_over);
   void saved(const checkpoint::SaveStatus& status);
   void report_removals(const checkpoint::RetentionReport& report) const;
   void advance(bool wait);

@@ -86,6 +86,17 @@ TEST_F(HooksRun, ACheckpointStaysUntilItHasBeenDelivered) {
   EXPECT_EQ(checkpoints(), (std::set<std::string>{"step-0000000004"})) << "and then they go";
 }
 
+// The others wait for rank 0, which waits for the command.
+TEST_F(HooksRun, ASlowDeliveryAtTheEndDoesntMakeRankZeroLookDead) {
+  const std::string said = train(
+      "run",
+      {"run.peer_timeout=1", "zero_optimization.stage=3", "training.sample_tokens=3",
+       hook("save", "test $SHERD_STEP = 2 || { sleep 3; touch " + folder_.file("done") + "; }")},
+      2);
+  EXPECT_TRUE(fs::exists(folder_.file("done"))) << said;
+  EXPECT_EQ(column("run", "loss").size(), 4u);
+}
+
 TEST_F(HooksRun, AfterItsLastRetryACheckpointMayGoAndTheRunSucceeds) {
   const std::string said =
       train("run", {"checkpoint.interval=2", "checkpoint.keep_last=1", "hooks.retries=1",
