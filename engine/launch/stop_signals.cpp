@@ -14,7 +14,8 @@ namespace {
 std::atomic<StopRequest> request{StopRequest::kNone};
 static_assert(std::atomic<StopRequest>::is_always_lock_free);
 std::atomic<unsigned> deadline_seconds{0};
-std::atomic<int> first_signal{0};  // of those that ask for a requeue
+std::atomic<int> first_signal{0};   // of those that ask for a requeue
+std::atomic<bool> is_saved{false};  // what the signal asked to save
 
 // alarm(), write() and _exit() are among the few calls that a signal handler may make.
 extern "C" void interrupt(int) {
@@ -30,10 +31,16 @@ extern "C" void requeue(int signal) {
 }
 
 extern "C" void end_at_deadline(int) {
-  constexpr char kLine[] =
+  constexpr char kUnsaved[] =
       "sherd: asked to end by a signal, and checkpoint.stop_deadline passed before a "
       "checkpoint was written; the next start continues from the one before.\n";
-  [[maybe_unused]] const auto written = ::write(STDERR_FILENO, kLine, sizeof kLine - 1);
+  constexpr char kSaved[] =
+      "sherd: asked to end by a signal; the last step is saved, and checkpoint.stop_deadline "
+      "passed before older checkpoints were removed.\n";
+  const bool saved = is_saved.load(std::memory_order_relaxed);
+  [[maybe_unused]] const auto written = saved
+                                            ? ::write(STDERR_FILENO, kSaved, sizeof kSaved - 1)
+                                            : ::write(STDERR_FILENO, kUnsaved, sizeof kUnsaved - 1);
   ::_exit(75);
 }
 
@@ -119,6 +126,7 @@ std::string early_stop_text(int signal) {
 
 void install_stop_handlers(std::optional<std::chrono::seconds> requeue_deadline) {
   ::alarm(0);
+  is_saved = false;
   request = StopRequest::kNone;
   first_signal = 0;
   installed = true;
@@ -138,6 +146,10 @@ void install_stop_handlers(std::optional<std::chrono::seconds> requeue_deadline)
 
 void outlive_lost_output() {
   for (const int signal : {SIGPIPE, SIGXFSZ}) install(signal, SIG_IGN, 0);
+}
+
+void note_saved() {
+  is_saved.store(true, std::memory_order_relaxed);
 }
 
 std::chrono::seconds cancel_stop_deadline() {

@@ -49,6 +49,9 @@ bool stop_handlers_installed();
 /// "SIGTERM before the run began; start it again."
 std::string early_stop_text(int signal);
 
+/// The run has saved what the signal asked it to save: what the deadline's line then says.
+void note_saved();
+
 /// Turns the deadline's alarm off, once the run has saved; returns how long it still had, 0: there was
 /// none.
 std::chrono::seconds cancel_stop_deadline();

@@ -171,6 +171,7 @@ class RankRun {
 
   // Rank 0 alone throws: an abort from another could reach it before it has written this step.
   void end_asked(StopRequest stop) {
+    if (trainer_.newest_checkpoint() == trainer_.steps_done()) note_saved();
     trainer_.finish();
     if (!reporter_) return;
     reporter_->end(trainer_.steps_done(), /*continues=*/false);

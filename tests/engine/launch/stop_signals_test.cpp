@@ -133,6 +133,14 @@ TEST(StopRequest, AtTheDeadlineTheProcessEndsWithTheRequeueCodeAndSaysSo) {
         while (true) ::pause();
       },
       testing::ExitedWithCode(75), "stop_deadline passed before a checkpoint was written");
+  EXPECT_EXIT(
+      {
+        install_stop_handlers(std::chrono::seconds(1));
+        note_saved();
+        ::raise(SIGUSR1);
+        while (true) ::pause();
+      },
+      testing::ExitedWithCode(75), "the last step is saved, and checkpoint.stop_deadline passed");
 }
 
 // Nothing is there to be saved yet.
