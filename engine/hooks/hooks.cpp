@@ -171,6 +171,7 @@ void Hooks::wait(std::unique_lock<std::mutex>& lock, const Done& done) {
     num_dropped_ += std::ssize(jobs_);
     jobs_.clear();
   }
+  finishing_ = false;  // after a rewind, training continues
 }
 
 void Hooks::run() {

@@ -157,6 +157,26 @@ TEST_F(HooksTest, AtTheDeadlineWhatRunsIsKilledAndTheRestIsNamed) {
   EXPECT_EQ(said_[1], "warning: hooks: 1 command was not run, since the run has to end");
 }
 
+// A rewind waits for saves, and then training continues.
+TEST_F(HooksTest, AskForTheDeadlineOnlyWhileTheRunWaitsForThem) {
+  HookOptions options = this->options({{"save", "true"}, {"step", "sleep 0.3"}});
+  std::atomic<bool> training{false};
+  std::atomic<int> asked{0};
+  options.deadline = [&]() -> std::optional<HookOptions::Clock::time_point> {
+    asked += training ? 1 : 0;
+    return {};
+  };
+  Hooks hooks(std::move(options));
+  hooks.saved(1);
+  hooks.wait_for_saves();
+  training = true;
+  hooks.step(2, 1.0);
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  EXPECT_EQ(asked, 0);
+  training = false;
+  hooks.end(0, "");
+}
+
 TEST_F(HooksTest, AreKilledByADestructorThatComesBeforeTheirEnd) {
   Hooks hooks(options({{"start", fmt::format("touch {}; sleep 1000", folder_.file("began"))}}));
   hooks.begin(0);
