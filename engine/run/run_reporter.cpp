@@ -212,7 +212,7 @@ void RunReporter::step(std::int64_t step, const StepResult& result, Clock::durat
   busy_seconds_ += seconds;
   ++steps_since_report_;
   time_left_.took({.steps = 1}, took);
-  const bool moved = !result.skipped && result.num_targets > 0;
+  const bool moved = !result.skipped && result.bad_step.empty() && result.num_targets > 0;
   RunTotals& totals = context_.totals;
   const bool is_lost = step - totals.first_step < totals.lost_steps;
   totals.step_seconds += seconds;

@@ -89,6 +89,12 @@ TEST_F(SavesOnDemand, GoodputCountsRepeatedStepsAsWallTimeOnly) {
             std::string::npos);
 }
 
+TEST_F(SavesOnDemand, GoodputDoesntCountBadSteps) {
+  train("bad", {"bad_steps.max_grad_norm=1e-9"});
+  EXPECT_EQ(column("bad", "bad_step").size(), 4u);
+  EXPECT_EQ(column("bad", "moved_s").back(), 0.0);
+}
+
 TEST_F(SavesOnDemand, OneBatchIsThatOfStepZeroInEveryStep) {
   const std::vector<std::string> still = {"optimizer.lr=0", "training.overfit_one_batch=true"};
   train("plain", {"optimizer.lr=0"});
