@@ -189,8 +189,12 @@ class DatasetBuilder {
   // Evenly among all documents, whatever files they are in.
   void hold_out(const std::vector<FilePart>& documents) {
     const std::int64_t num_documents = std::ssize(documents);
-    SHERD_CHECK(num_documents <= std::numeric_limits<std::int32_t>::max(), "{} documents",
-                num_documents);
+    if (num_documents > std::numeric_limits<std::int32_t>::max()) {
+      throw DataError(
+          "{}: has {} documents; separate documents can be at most 2147483647. Use "
+          "data.documents: joined, or fewer texts.",
+          options_.path, num_documents);
+    }
     const bool by_fraction = options_.validation_path.empty();
     // Whole examples.
     const std::int64_t together = documents_of_example(options_.chat.examples);

@@ -19,8 +19,12 @@ DocumentRows::DocumentRows(std::shared_ptr<const Dataset> dataset, Split split, 
                            const Order& order)
     : dataset_(std::move(dataset)), packing_(packing), order_(order) {
   for (const FilePart& document : dataset_->parts(split)) cut(document);
-  SHERD_CHECK(std::ssize(pieces_) < std::numeric_limits<std::int32_t>::max(),
-              "{} pieces of documents", pieces_.size());
+  if (std::ssize(pieces_) >= std::numeric_limits<std::int32_t>::max()) {
+    throw DataError(
+        "the data have {} documents or pieces of documents; separate documents can have at most "
+        "2147483646. Use data.documents: joined, or fewer texts.",
+        pieces_.size());
+  }
   pieces_per_item_ = static_cast<std::int32_t>(documents_of_example(dataset_->examples()));
   SHERD_CHECK(pieces_per_item_ == 1 || std::size(pieces_) == dataset_->parts(split).size(),
               "{} pieces of {} documents", pieces_.size(), dataset_->parts(split).size());
