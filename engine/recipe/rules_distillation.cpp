@@ -36,8 +36,8 @@ void check_distillation(Resolution& recipe) {
   for (const auto& [key, is_used] :
        {std::pair<std::string_view, bool>("preference.loss", values.preference.active()),
         {"training.z_loss_multiplier", values.training.z_loss_multiplier > 0.0},
-        {"bad_steps.skip_data_steps",
-         values.bad_steps.rewind_after > 0 && values.bad_steps.skip_data_steps > 0}}) {
+        // A rewind skips data, and the teacher's file ends with the run's.
+        {"bad_steps.rewind_after", values.bad_steps.rewind_after > 0}}) {
     if (!is_used) continue;
     recipe.refuse({kTeacher, key}, "{} can't be combined with {}. Leave out one of the two.",
                   kTeacher, key);

@@ -1,5 +1,6 @@
 // Rules about mixtures of experts.
 #include <algorithm>
+#include <limits>
 
 #include "engine/model/cut/tensor_cut.h"
 #include "engine/recipe/resolution.h"
@@ -88,6 +89,15 @@ void check_company(Resolution& recipe) {
         "moe.bias and moe.weigh_input are true, which aren't supported together. Use one.");
   }
   check_sparsemixer(recipe);
+  // Checkpoints and kernels keep an expert's tokens of a step in 32 bits.
+  constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
+  if (values.moe.balance_scope == BalanceScope::kPreviousStep &&
+      values.training.global_batch_size > kMost / values.training.seq_length) {
+    recipe.refuse({"moe.balance_scope", "training.global_batch_size"},
+                  "moe.balance_scope is previous_step, which counts at most {} tokens in a step; "
+                  "this one has {} sequences of {}. Use micro_batch.",
+                  kMost, values.training.global_batch_size, values.training.seq_length);
+  }
   if (values.model.mlp_bias) {
     recipe.refuse({"model.mlp_bias", "model.bias", "moe.num_experts"},
                   "model.mlp_bias is true, but experts' biases are moe.bias. Set mlp_bias: false.");

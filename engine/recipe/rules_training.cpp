@@ -164,7 +164,7 @@ void check_rewinds(Resolution& recipe) {
   const Recipe& values = recipe.values();
   const std::int64_t after = values.bad_steps.rewind_after;
   if (after == 0) return;
-  if (after > values.bad_steps.max_in_a_row) {
+  if (after >= values.bad_steps.max_in_a_row) {
     recipe.refuse({kKey, "bad_steps.max_in_a_row"},
                   "{} is {}, but the run ends after bad_steps.max_in_a_row {} bad steps. Lower it.",
                   kKey, after, values.bad_steps.max_in_a_row);

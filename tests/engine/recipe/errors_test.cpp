@@ -251,6 +251,42 @@ TEST(RecipeErrors, Ranks) {
       "no error");
 }
 
+TEST(RecipeErrors, RewindsComeBeforeTheRunEndsAndNotWithATeacher) {
+  const std::vector<std::string> sets = {"bad_steps.max_loss=9", "bad_steps.rewind_after=3",
+                                         "checkpoint.interval=1"};
+  const auto with = [&](const std::string& more) {
+    std::vector<std::string> all = sets;
+    all.push_back(more);
+    return all;
+  };
+  EXPECT_NO_THROW(resolve(kTinyRecipe, with("bad_steps.max_in_a_row=4")));
+  EXPECT_NE(error_of(kTinyRecipe, with("bad_steps.max_in_a_row=3"))
+                .find("bad_steps.rewind_after is 3, but the run ends after bad_steps.max_in_a_row "
+                      "3 bad steps. Lower it."),
+            std::string::npos);
+  EXPECT_NE(error_of(kTinyRecipe, with("distillation.teacher=teacher.safetensors"))
+                .find("distillation.teacher can't be combined with bad_steps.rewind_after."),
+            std::string::npos);
+}
+
+TEST(RecipeErrors, AStepWhoseTokensAreCountedForTheNextHasFewerThanTwoToThe31) {
+  const std::vector<std::string> sets = {"moe.num_experts=2", "moe.experts_per_token=1",
+                                         "moe.balance_loss=0.01", "moe.balance_scope=previous_step",
+                                         "training.micro_batch_size=1"};
+  const auto with = [&](std::int64_t batch) {
+    std::vector<std::string> all = sets;
+    all.push_back(fmt::format("training.global_batch_size={}", batch));
+    return all;
+  };
+  const std::int64_t most =
+      ((std::int64_t{1} << 31) - 1) / resolve(kTinyRecipe, sets).values.training.seq_length;
+  EXPECT_EQ(error_of(kTinyRecipe, with(most)), "no error");
+  EXPECT_NE(error_of(kTinyRecipe, with(most + 1))
+                .find("moe.balance_scope is previous_step, which counts at most 2147483647 tokens "
+                      "in a step"),
+            std::string::npos);
+}
+
 TEST(RecipeErrors, WeightsThatAreHeldOnceHaveNothingToBeComparedWith) {
   const std::string key = "training.weight_hash_interval=9";
   EXPECT_EQ(error_of(kTinyRecipe, {key}),
