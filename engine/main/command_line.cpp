@@ -156,7 +156,8 @@ void add_sampling(CLI::App& command, engine::SamplingOptions& sampling, const st
 }
 
 CLI::Option* add_recipe(CLI::App& command, engine::RecipeRequest& request) {
-  add_ranks(command, request.ranks, "Number of ranks; with replicas, ranks per replica");
+  add_ranks(command, request.ranks,
+            "Data-parallel ranks of a replica; other degrees multiply them");
   // One value per --set: without this, CLI11 would also take the words that follow it.
   command.add_option("--set", request.sets, "Override a key of the recipe; may be repeated")
       ->type_name("KEY=VALUE")
