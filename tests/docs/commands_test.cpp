@@ -76,6 +76,9 @@ const std::vector<Row> kTable = {
      "needs a model"},
     {"./dev train recipes/sft_lora.yaml --set model.from=my_model --set training.seq_length=512",
      How::kShown, "needs a model"},
+    {"./dev train recipes/sft_full.yaml --set model.from=my_model --set "
+     "checkpoint.init_from=my_model",
+     How::kShown, "needs a model"},
     {"./dev sherd report runs/quickstart --html report.html", How::kRun, ""},
     {"./dev sherd sweep recipes/quickstart.yaml --set optimizer.lr=1e-3,3e-4 --set "
      "run.output_dir=runs/rates",

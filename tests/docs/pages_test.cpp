@@ -194,7 +194,10 @@ const std::set<std::string> kLaterPages = {"docs/clusters.md",
                                            "docs/decisions/stages_change_weights.md",
                                            "docs/decisions/time_in_closed_form.md",
                                            "docs/decisions/stages_have_trainers_of_their_own.md",
-                                           "docs/decisions/correction_bias_is_a_parameter.md"};
+                                           "docs/decisions/correction_bias_is_a_parameter.md",
+                                           "docs/benchmarks.md",
+                                           "docs/gpus.md",
+                                           "docs/quickstart.md"};
 
 TEST(PagesText, AreShort) {
   EXPECT_LE(words_of("README.md"), 800);
@@ -208,7 +211,7 @@ TEST(PagesText, AreShort) {
       sum += words_of(page);
     }
   }
-  EXPECT_LE(sum, 29'140);
+  EXPECT_LE(sum, 26'880);
 }
 
 // At most 25 words, as a rule: one sentence in twenty may be longer.
