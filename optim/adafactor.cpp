@@ -149,11 +149,13 @@ class Adafactor final : public Optimizer {
       variances_.push_back(matrices_.back().empty() ? Buffer()
                                                     : rank.acquire(buffers.variances[unit]));
       first_slice_.push_back(places_.size());
-      for (const UpdatedSlice& slice : slices_[unit]) {
+      for (UpdatedSlice& slice : slices_[unit]) {
         std::vector<AdafactorPlace>& places = places_.emplace_back();
-        for (const kernels::UpdateSegment& segment : slice.segments) {
-          places.push_back(place_of(parameter_at(units[unit].spec(), segment.parameter),
-                                    matrix_of(unit, segment.parameter), segment.first_element));
+        for (kernels::UpdateSegment& segment : slice.segments) {
+          const ParameterSpec& parameter = parameter_at(units[unit].spec(), segment.parameter);
+          segment.weight_decay *= options.lr_factor_of(parameter);
+          places.push_back(
+              place_of(parameter, matrix_of(unit, segment.parameter), segment.first_element));
         }
         segment_ratios_.emplace_back(slice.segments.size());
       }

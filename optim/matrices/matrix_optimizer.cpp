@@ -172,10 +172,11 @@ MatrixOptimizer::Slice MatrixOptimizer::split(
   for (const kernels::UpdateSegment& segment : slice.segments) {
     const ParameterSpec& parameter = parameter_at(unit.spec(), segment.parameter);
     if (is_by_matrix(options_, unit.spec(), parameter)) {
+      const float factor = options_.lr_factor_of(parameter);
       result.matrices.slice.segments.push_back(segment);
+      result.matrices.slice.segments.back().weight_decay *= factor;
       result.matrices.ratios.push_back(
-          static_cast<float>(ratio_of(part_with(parameter, segment.first_element))) *
-          options_.lr_factor_of(parameter));
+          static_cast<float>(ratio_of(part_with(parameter, segment.first_element))) * factor);
     } else {
       result.rest_alone.push_back(segment);
       result.rest_alone.back().first = 0;

@@ -21,7 +21,8 @@ constexpr float kLr = 0.05f;
 
 using Values = std::map<std::uint32_t, std::vector<float>>;  // by parameter index
 
-Values trained(const OptimizerOptions& options, const RunShape& shape, int num_steps = kSteps) {
+Values trained(const OptimizerOptions& options, const RunShape& shape, int num_steps = kSteps,
+               float lr = kLr) {
   Values values;
   for (const UnitSpec& unit : straddling_units()) {
     for (const ParameterSpec& parameter : unit.parameters) {
@@ -41,7 +42,7 @@ Values trained(const OptimizerOptions& options, const RunShape& shape, int num_s
             return gradient_value(t, parameter, element);
           });
         }
-        take_step(rank.compute(), *optimizer, units, update_step(kLr, t));
+        take_step(rank.compute(), *optimizer, units, update_step(lr, t));
       }
       if (shape.stage == 0 && rank.rank > 0) return;  // all ranks have all of it
       for (const UnitState& unit : units) {
@@ -113,6 +114,41 @@ TEST_P(Groups, AreUpdatedAsIfTheirRatesWereEverybodys) {
     }
   }
   EXPECT_NE(with_all, without);
+}
+
+// The decay has the rate's factor, too.
+TEST_P(Groups, WithFactor0StayAsTheyAre) {
+  OptimizerOptions options = group_options_of(GetParam());
+  options.decay.no_decay.clear();
+  ParameterGroup still{.patterns = {"*"},
+                       .lr_factor = 0.0f,
+                       .beta1 = options.beta1,
+                       .beta2 = options.beta2,
+                       .eps = options.eps};
+  options.groups = {still};
+  const Values values = trained(options, {});
+  for (const UnitSpec& unit : straddling_units()) {
+    for (const ParameterSpec& parameter : unit.parameters) {
+      for (std::int64_t i = 0; i < parameter.numel(); ++i) {
+        ASSERT_EQ(values.at(parameter.index)[static_cast<std::size_t>(i)],
+                  initial_value(parameter.index, i))
+            << parameter.name;
+      }
+    }
+  }
+}
+
+// Adafactor's rate has a limit of its own, and the rest under Muon and Dion a rate of its own.
+TEST_P(Groups, OfHalfTheRateAreThoseOfARunAtHalfTheRate) {
+  OptimizerOptions options = group_options_of(GetParam());
+  ParameterGroup half{.patterns = {"*"},
+                      .lr_factor = 0.5f,
+                      .beta1 = options.beta1,
+                      .beta2 = options.beta2,
+                      .eps = options.eps};
+  const Values expected = trained(options, {}, kSteps, 0.5f * kLr);
+  options.groups = {half};
+  EXPECT_EQ(trained(options, {}), expected);
 }
 
 // AdamW's first step with a tiny eps moves each element by lr x sign(g), after the decay.
