@@ -12,16 +12,25 @@ bool ends_in_escaped_byte(std::string_view text) {
   return text.size() >= 4 && text[text.size() - 4] == '\\' && text[text.size() - 3] == 'x';
 }
 
-// Without what may be the bytes of a character of which more are to come: three at most.
+// Without what may be the bytes of a character of which more are to come: three at most. But where
+// tokens are bytes, a tokenizer shows each byte of several characters as U+FFFD until the last one
+// is whole.
 std::size_t whole_characters(std::string_view text) {
-  for (int i = 0; i < 3; ++i) {
-    if (text.ends_with(kReplacement)) {
-      text.remove_suffix(kReplacement.size());
-    } else if (ends_in_escaped_byte(text)) {
-      text.remove_suffix(4);
-    }
-  }
+  for (int i = 0; i < 3 && ends_in_escaped_byte(text); ++i) text.remove_suffix(4);
+  while (text.ends_with(kReplacement)) text.remove_suffix(kReplacement.size());
   return text.size();
+}
+
+bool is_inside(std::string_view text, std::size_t position) {
+  return position < text.size() && (static_cast<unsigned char>(text[position]) & 0xc0) == 0x80;
+}
+
+// As much as both have at their beginning, in whole characters.
+std::size_t common_length(std::string_view a, std::string_view b) {
+  const auto [end, other] = std::ranges::mismatch(a, b);
+  auto length = static_cast<std::size_t>(end - a.begin());
+  while (length > 0 && (is_inside(a, length) || is_inside(b, length))) --length;
+  return length;
 }
 
 // The length of the longest end of `text` with which `stop` begins.
@@ -38,7 +47,7 @@ TextStream::TextStream(TextOf text_of, std::vector<std::int32_t> prompt,
                        std::vector<std::string> stops)
     : text_of_(std::move(text_of)),
       ids_(std::move(prompt)),
-      prompt_length_(text_of_(ids_).size()),
+      prompt_(text_of_(ids_)),
       stops_(std::move(stops)) {
   std::erase(stops_, "");
 }
@@ -46,7 +55,8 @@ TextStream::TextStream(TextOf text_of, std::vector<std::int32_t> prompt,
 bool TextStream::add(std::int32_t token) {
   ids_.push_back(token);
   const std::string all = text_of_(ids_);
-  text_ = all.substr(std::min(prompt_length_, all.size()));
+  // The prompt's last bytes may be a character with the first ones of the text.
+  text_ = all.substr(common_length(prompt_, all));
   std::size_t end = std::string::npos;
   for (const std::string& stop : stops_) end = std::min(end, text_.find(stop));
   if (end == std::string::npos) return true;
@@ -65,6 +75,7 @@ std::string TextStream::take(bool is_end) {
     }
     end -= held;
   }
+  while (is_inside(text_, taken_)) ++taken_;
   if (end <= taken_) return "";
   std::string piece = text_.substr(taken_, end - taken_);
   taken_ = end;

@@ -34,7 +34,7 @@ class TextStream {
  private:
   TextOf text_of_;
   std::vector<std::int32_t> ids_;
-  std::size_t prompt_length_;
+  std::string prompt_;
   std::vector<std::string> stops_;
   std::string text_;
   std::size_t taken_ = 0;

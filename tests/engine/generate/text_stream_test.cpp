@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "engine/data/utf8.h"
+
 namespace sherd::engine {
 namespace {
 
@@ -29,6 +31,55 @@ TEST(TextStream, GivesEveryByteOfPlainTextAtOnce) {
 
 TEST(TextStream, KeepsTheFirstBytesOfACharacterBackUntilItIsWhole) {
   EXPECT_EQ(pieces(stream_of({}), "a\xe2\x82\xac!"), "a|||€|!|");
+}
+
+bool is_utf8(std::string_view text) {
+  const std::span bytes(reinterpret_cast<const std::uint8_t*>(text.data()), text.size());
+  for (std::size_t at = 0; at < bytes.size();) {
+    const int length = data::decode_utf8(bytes, at).length;
+    if (length == 0) return false;
+    at += static_cast<std::size_t>(length);
+  }
+  return true;
+}
+
+// As decoders of byte-fallback tokenizers: all bytes of a run are U+FFFD until it is UTF-8.
+std::string by_runs(std::span<const std::int32_t> ids) {
+  std::string text, run;
+  const auto end_run = [&] {
+    const bool is_whole = is_utf8(run);
+    for (std::size_t i = 0; !is_whole && i < run.size(); ++i) text += "\xef\xbf\xbd";
+    text += is_whole ? run : "";
+    run.clear();
+  };
+  for (const std::int32_t id : ids) {
+    if (id >= 0x80) {
+      run += static_cast<char>(id);
+      continue;
+    }
+    end_run();
+    text += static_cast<char>(id);
+  }
+  end_run();
+  return text;
+}
+
+TextStream stream_by_runs(std::string_view prompt) {
+  std::vector<std::int32_t> ids;
+  for (const char byte : prompt) ids.push_back(static_cast<unsigned char>(byte));
+  return {by_runs, std::move(ids), {}};
+}
+
+TEST(TextStream, LosesNothingOfCharactersWhoseBytesAreTokens) {
+  EXPECT_EQ(pieces(stream_by_runs(""), "\xf0\x9f\x98\x80\xf0\x9f\x98\x80 k"),
+            "|||\xf0\x9f\x98\x80||||\xf0\x9f\x98\x80| |k|");
+  EXPECT_EQ(pieces(stream_by_runs("\xf0\x9f\x98\x80"), "\xc3\xa9!"), "|\xc3\xa9|!|");
+  // What never becomes whole is shown in whole characters.
+  EXPECT_TRUE(is_utf8(pieces(stream_by_runs("\xc3\xa9"), "\xc3\xa9\xf0\x9f !")));
+}
+
+TEST(TextStream, BeginsWithTheCharacterThatThePromptHasBegun) {
+  EXPECT_EQ(pieces(stream_by_runs("a\xc3"), "\xa9!"), "\xc3\xa9|!|");
 }
 
 TEST(TextStream, ShowsWhatNeverBecameACharacterAtTheEnd) {
