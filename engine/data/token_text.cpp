@@ -232,6 +232,10 @@ class TokenizerText final : public TokenText {
 
 }  // namespace
 
+std::string terminal_text(std::string_view text) {
+  return safe_text(as_bytes(text));
+}
+
 std::unique_ptr<const TokenText> make_byte_text(std::int64_t vocab_size) {
   return std::make_unique<ByteText>(vocab_size);
 }

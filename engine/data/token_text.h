@@ -45,6 +45,9 @@ class TokenText {
   virtual std::vector<char32_t> characters() const { return {}; }
 };
 
+/// Any text as TokenText::text would show it.
+std::string terminal_text(std::string_view text);
+
 std::unique_ptr<const TokenText> make_byte_text(std::int64_t vocab_size);
 std::unique_ptr<const TokenText> make_character_text(std::vector<char32_t> characters);
 std::unique_ptr<const TokenText> make_id_text(std::int64_t vocab_size);

@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "engine/data/chat/chat_format.h"
+#include "engine/data/token_text.h"
 #include "engine/inference/text_model.h"
 #include "engine/launch/stop_signals.h"
 
@@ -31,6 +32,7 @@ class Chat {
         tokenizer_(tokenizer_of(model)),
         format_(model.tokenizer_folder(), tokenizer_, {}),
         encoder_(tokenizer_) {
+    options_.for_terminal = false;  // the conversation goes on with what the model wrote
     if (const auto end = format_.end_of_answer(encoder_)) options_.end_tokens.push_back(*end);
     if (!request.system.empty()) messages_.push_back(message("system", request.system));
     first_turn_ = messages_.size();
@@ -89,7 +91,9 @@ class Chat {
       const GeneratedText text =
           generate_text(model_, decoder, ids, options_, [&](std::string_view piece) {
             said += piece;
-            if (request_.on_text) request_.on_text(piece);
+            if (!request_.on_text) return;
+            request_.options.for_terminal ? request_.on_text(data::terminal_text(piece))
+                                          : request_.on_text(piece);
           });
       if (request_.on_answer) request_.on_answer(&text);
     } catch (const Interrupted&) {
