@@ -186,7 +186,8 @@ class Answerer {
   Json generation(const Question& question) {
     GenerationOptions options{.for_terminal = false};
     options.sampling = {
-        .num_tokens = number_of<std::int64_t>(question, "max_tokens", kUsualNewTokens, 1, 1 << 30),
+        .num_tokens = number_of<std::int64_t>(
+            question, "max_tokens", std::min(kUsualNewTokens, decoder_.context() / 2), 1, 1 << 30),
         .temperature = number_of<double>(question, "temperature", 0.0, 0.0, 100.0),
         .top_k = number_of<std::int64_t>(question, "top_k", 0, 0, 1 << 30),
         .top_p = number_of<double>(question, "top_p", 1.0, 0.0, 1.0),
@@ -201,8 +202,13 @@ class Answerer {
     Ids prompt =
         listed ? with_beginning(*listed) : model_.prompt_ids(string_of(question, "prompt"));
     // What is generated must fit after it, as harnesses cut it.
-    const std::int64_t room =
-        std::max<std::int64_t>(1, decoder_.context() - options.sampling.num_tokens);
+    const std::int64_t room = decoder_.context() - options.sampling.num_tokens;
+    if (room < 1) {
+      question.fail(fmt::format(
+          "\"max_tokens\" is {}, and the context has {} tokens: nothing of the prompt would be "
+          "left. Ask for fewer, or set a longer --context.",
+          options.sampling.num_tokens, decoder_.context()));
+    }
     if (std::ssize(prompt) > room) prompt.erase(prompt.begin(), prompt.end() - room);
     const GeneratedText result = generate_text(model_, decoder_, prompt, options);
     return {{"text", result.text}, {"tokens", result.num_tokens}, {"end", name_of(result.end)}};

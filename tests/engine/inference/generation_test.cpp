@@ -250,6 +250,15 @@ TEST_F(GenerationTest, AnswersQuestionsOfAllKindsInTheirOrderOnAnyNumberOfRanks)
   for (const std::int64_t ranks : {2, 3}) EXPECT_EQ(answers(questions, ranks), expected);
 }
 
+// Without max_tokens, half of the context is the prompt's.
+TEST_F(GenerationTest, KeepsAPromptThatFits) {
+  const GenerationOptions greedy{.sampling = {.num_tokens = kContext / 2, .temperature = 0.0},
+                                 .for_terminal = false};
+  const std::string prompt = "the 1 cat s";
+  EXPECT_EQ(answers({Json{{"prompt", prompt}}.dump()}).at(0).at("text"),
+            texts(model(), {prompt}, greedy)[0]);
+}
+
 TEST_F(GenerationTest, NamesTheLineOfAQuestionThatIsNone) {
   for (const auto& [line, what] :
        {std::pair("[1]", "a question is a JSON object."), std::pair("{", "a question is a JSON"),
@@ -260,6 +269,8 @@ TEST_F(GenerationTest, NamesTheLineOfAQuestionThatIsNone) {
         std::pair(R"({"context": 3, "continuation": "a"})", "\"context\" isn't a text"),
         std::pair(R"({"text": [1, 15]})", "\"text\" has 15, which isn't a token from 0 to 14"),
         std::pair(R"({"prompt": "t", "max_tokens": 0})", "\"max_tokens\" isn't a number from 1"),
+        std::pair(R"({"prompt": "t", "max_tokens": 24})",
+                  "\"max_tokens\" is 24, and the context has 24 tokens: nothing of the prompt"),
         std::pair(R"({"prompt": "t", "until": [1]})", "\"until\" isn't a list of texts")}) {
     const std::string error = test::error_text<DataError>([&, line = line] {
       answers({"", R"({"text": "t"})", line});
