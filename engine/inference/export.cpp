@@ -1,6 +1,7 @@
 #include "engine/inference/export.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "checkpoint/interchange/safetensors.h"
 #include "checkpoint/reader.h"
@@ -100,12 +101,16 @@ void add_tokenizer(Files& files, const TrainedModel& trained, const std::string&
   huggingface::add_special_tokens(trained.recipe.model.add_special_tokens, files);
 }
 
+// tokenizer_config.json has keys of such names, too, so its template alone counts.
 bool template_mentions(const Files& files, std::string_view name) {
   return std::ranges::any_of(files, [&](const auto& file) {
-    const bool has_template =
-        file.first.starts_with("chat_template") ||
-        (file.first == kTokenizerConfig && file.second.find("chat_template") != std::string::npos);
-    return has_template && file.second.find(name) != std::string::npos;
+    if (file.first.starts_with("chat_template")) return file.second.find(name) != std::string::npos;
+    if (file.first != kTokenizerConfig) return false;
+    const auto config = nlohmann::json::parse(file.second, nullptr, false);
+    if (!config.is_object() || !config.contains("chat_template")) return false;
+    return config.at("chat_template")
+               .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)
+               .find(name) != std::string::npos;
   });
 }
 

@@ -2,11 +2,13 @@
 #include <gtest/gtest.h>
 
 #include <csignal>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "core/error.h"
 #include "engine/inference/chat.h"
+#include "engine/inference/export.h"
 #include "engine/launch/device.h"
 #include "engine/launch/stop_signals.h"
 #include "engine/run/run.h"
@@ -51,7 +53,7 @@ class ChatRun : public ::testing::Test {
                                 const std::string& data) const {
     std::ostringstream text;
     text << "run: {output_dir: " << folder_.file(output) << "}\n"
-         << "model: {num_layers: 2, hidden_size: 16, num_attention_heads: 2, vocab_size: 259, "
+         << "model: {num_layers: 2, hidden_size: 16, num_attention_heads: 2, vocab_size: 260, "
             "dropout: 0.1}\n"
          << "data: {" << data << ", tokenizer: " << folder_.file("tokenizer") << "}\n"
          << "training: {seq_length: 96, global_batch_size: 4, micro_batch_size: 1, max_steps: "
@@ -96,6 +98,29 @@ TEST_F(ChatRun, GoesOnInTheMiddleOfAnEpochOnAnotherNumberOfRanksWithTheSameBits)
   train("cut", 1, 12);
   ASSERT_EQ(steps_of("whole").size(), 12u);
   EXPECT_EQ(steps_of("cut"), steps_of("whole"));
+}
+
+// A program that serves the model reads there where an answer ends.
+TEST_F(ChatRun, IsExportedWithTheEndTokenOfItsAnswers) {
+  write_conversations(60);
+  nlohmann::json tokenizer = test::small_tokenizer();
+  tokenizer["added_tokens"].push_back(
+      {{"id", 259}, {"content", "<|text|>"}, {"special", true}, {"normalized", false}});
+  folder_.write("tokenizer/tokenizer.json", tokenizer.dump());
+  std::string text = folder_.read("tokenizer/chat_template.jinja");
+  std::filesystem::remove(folder_.file("tokenizer/chat_template.jinja"));
+  for (const bool uses_token : {false, true}) {
+    if (uses_token) text = "{# eos_token #}" + text;
+    const nlohmann::json config = {{"eos_token", "<|text|>"}, {"chat_template", text}};
+    folder_.write("tokenizer/tokenizer_config.json", config.dump());
+    const std::string run = uses_token ? "uses" : "plain", to = run + ".exported";
+    train(run, 1, 4);
+    engine::export_checkpoint(
+        {folder_.file(run + "/checkpoints/step-0000000004"), folder_.file(to), DType::kF32});
+    const auto exported = nlohmann::json::parse(folder_.read(to + "/tokenizer_config.json"));
+    EXPECT_EQ(exported.at("eos_token"), uses_token ? "<|text|>" : "<|end|>");
+    EXPECT_EQ(exported.at("chat_template"), text);
+  }
 }
 
 TEST_F(ChatRun, MixesConversationsWithJoinedText) {
