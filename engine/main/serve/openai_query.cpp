@@ -142,6 +142,10 @@ TextQuery read_query(const std::string& body, bool is_chat) {
   for (const auto& [key, value] : json.items()) {
     if (!value.is_null()) read_value(key, value, query);
   }
+  const Json both = json.value("max_completion_tokens", Json());
+  if (is_chat && !both.is_null() && both != json.value("max_tokens", both)) {
+    refuse("max_completion_tokens", "max_tokens is given, too, and is another number.");
+  }
   const char* text = is_chat ? "messages" : "prompt";
   if (!json.contains(text) || json[text].is_null()) refuse(text, "is missing.");
   if (query.includes_usage && !query.streams) refuse("stream_options", "needs stream: true.");

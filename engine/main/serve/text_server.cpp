@@ -269,7 +269,9 @@ void TextServer::work(engine::Decoder& decoder) {
   engine::install_stop_handlers();
   http_.start();
   if (options_.on_begin) {
-    options_.on_begin(fmt::format("http://{}:{}/v1", options_.host, http_.port()));
+    const bool is_ipv6 = options_.host.find(':') != std::string::npos;
+    const std::string host = is_ipv6 ? fmt::format("[{}]", options_.host) : options_.host;
+    options_.on_begin(fmt::format("http://{}:{}/v1", host, http_.port()));
   }
   try {
     while (true) {

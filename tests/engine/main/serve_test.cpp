@@ -192,6 +192,11 @@ TEST_F(ServeTest, RefusesWhatItCantDoInOneSentence) {
     refused(R"({"prompt": [259]})", "prompt", "prompt: token 259; the model has 259.");
     refused(R"({"prompt": "a", "max_tokens": 31})", "max_tokens",
             "max_tokens is 31; this server makes at most 30.");
+    expect_refused(client.post("/v1/chat/completions",
+                               R"({"messages": [{"role": "user", "content": "a"}], "max_tokens": 3,
+                        "max_completion_tokens": 4})"),
+                   400, "max_completion_tokens",
+                   "max_completion_tokens: max_tokens is given, too, and is another number.");
     const std::string full(60, '.');
     refused(Json{{"prompt", full}, {"max_tokens", 5}}.dump(), "prompt",
             "the prompt has 60 tokens, and the text may have 5: together more than the context, "
