@@ -135,10 +135,14 @@ std::shared_ptr<const Machine> process_machine(std::shared_ptr<sharding::Process
     if (world_size == count) {
       return cuda_machine_of_process(std::move(processes), cuda_options(recipe));
     }
+    const std::int64_t others =
+        recipe.parallelism.data_parallel_replicate_degree * recipe.model_ranks();
+    const bool divides = recipe.parallelism.parameter_servers == 0 && count % others == 0;
     throw UsageError(
-        "{} processes were started, of which each has one GPU, and the recipe has {} rank{}. Write "
-        "--ranks {}, or start {} processes.",
-        count, world_size, world_size == 1 ? "" : "s", count, world_size);
+        "{} processes were started, of which each has one GPU, and the recipe has {} rank{}. {} {} "
+        "processes.",
+        count, world_size, world_size == 1 ? "" : "s",
+        divides ? fmt::format("Write --ranks {}, or start", count / others) : "Start", world_size);
   }
   if (!processes->carries_tensors()) {
     throw UsageError(

@@ -11,7 +11,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// A recipe that doesn't set ranks gets one in each process.
+// A recipe that doesn't set ranks gets one in each process, if its other degrees allow that.
 engine::ResolvedRecipe recipe_for(const engine::RecipeRequest& request, int num_processes) {
   engine::ResolvedRecipe recipe = engine::resolve_recipe(request);
   const engine::Origin& degree = recipe.origin("parallelism.data_parallel_shard_degree");
@@ -19,7 +19,7 @@ engine::ResolvedRecipe recipe_for(const engine::RecipeRequest& request, int num_
   engine::RecipeRequest with_ranks = request;
   const std::int64_t replicas = recipe.values.parallelism.data_parallel_replicate_degree;
   const std::int64_t workers = num_processes - recipe.values.parallelism.parameter_servers;
-  with_ranks.ranks = std::max<std::int64_t>(workers / replicas, 1);
+  with_ranks.ranks = std::max<std::int64_t>(workers / (replicas * recipe.values.model_ranks()), 1);
   return engine::resolve_recipe(with_ranks);
 }
 
