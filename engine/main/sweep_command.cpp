@@ -182,11 +182,15 @@ int SweepCommand::run() const {
   const std::string before = checkpoint::exists(disk, file)
                                  ? checkpoint::read_file(disk, file, std::int64_t{1} << 26)
                                  : "";
+  // All of them first: what sweep.json knows must outlive the first run that is written there.
+  for (auto& [run, request, recipe] : planned) {
+    run.was_done = recipe && engine::is_done(before, run.folder, *recipe);
+    if (run.was_done) run.exit_code = 0;
+  }
   listen();
   int stop_code = 0;
   for (std::size_t i = 0; i < planned.size() && stop_signal == 0 && stop_code == 0; ++i) {
     auto& [run, request, recipe] = planned[i];
-    run.was_done = recipe && engine::is_done(before, run.folder, *recipe);
     say(fmt::format("run {} of {}: {}{}", i + 1, planned.size(), run.point.name,
                     run.was_done ? ", done before" : ""));
     const int code = run.was_done ? 0 : train(request);

@@ -73,6 +73,18 @@ TEST_F(SweepCliTest, WhatWasDoneIsSkippedUnlessItsRecipeHasChanged) {
   EXPECT_EQ(column("sweep/seed=1", "loss").size(), 8u) << "it continues";
 }
 
+TEST_F(SweepCliTest, WhatWasDoneStaysDoneIfASweepWithAnotherFirstValueIsStopped) {
+  ASSERT_EQ(sweep({"--set", "run.seed=1,2"}).exit_code, 0);
+  const Strings more = {"--set", "run.seed=3,1,2", "--set", "metrics.log_interval=1"};
+  const test::ProgramOutcome stopped = sweep(more, [](pid_t program, const std::string& line) {
+    if (line.starts_with("step 1/")) ::kill(program, SIGTERM);
+  });
+  EXPECT_EQ(stopped.exit_code, 75) << stopped.err;
+  for (const json& run : runs()) {
+    EXPECT_EQ(run.value("exit_code", 1) == 0, run.at("name") != "seed=3") << run;
+  }
+}
+
 TEST_F(SweepCliTest, AFailedRunIsNamedAndTheSweepContinues) {
   const test::ProgramOutcome outcome =
       sweep({"--set", "optimizer.type=sgd", "--set", "optimizer.lr=1e30,1e-2", "--set",
