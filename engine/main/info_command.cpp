@@ -35,6 +35,9 @@ struct InfoCommand {
         ->type_name("FILE");
   }
   int run() const {
+    if ((links_ || rates_) && (!folder_.empty() || !nccl_log_.empty() || (links_ && rates_))) {
+      throw UsageError("--rates and --links can't be combined with other options.");
+    }
     if (links_) return print_links();
     print_machine();
     return 0;

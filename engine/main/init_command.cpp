@@ -58,6 +58,7 @@ class InitCommand {
 
   std::string texts_, recipe_ = "recipe.yaml", format_ = "bytes";
   bool quickstart_ = false;
+  CLI::Option* format_option_ = nullptr;
 };
 
 InitCommand::InitCommand(CLI::App& command) {
@@ -66,14 +67,18 @@ InitCommand::InitCommand(CLI::App& command) {
                    "Write the quickstart's recipe, on the text that comes with the program");
   command.add_option("--to", recipe_, "Recipe to write (default recipe.yaml); must not exist")
       ->type_name("FILE");
-  command
-      .add_option("--format", format_, "bytes: a token is a byte; chars: a token is a character")
-      ->check(CLI::IsMember({"bytes", "chars"}));
+  format_option_ = command
+                       .add_option("--format", format_,
+                                   "bytes: a token is a byte; chars: a token is a character")
+                       ->check(CLI::IsMember({"bytes", "chars"}));
 }
 
 std::string InitCommand::recipe() const {
   if (quickstart_ && !texts_.empty()) {
     throw UsageError("--quickstart has a text of its own; omit {}.", texts_);
+  }
+  if (quickstart_ && format_option_->count() > 0) {
+    throw UsageError("--quickstart has a format of its own; omit --format.");
   }
   if (quickstart_) return engine::packaged_quickstart(quickstart_folder());
   if (texts_.empty()) throw UsageError("init needs TEXTS: a folder of texts, a file or a glob.");

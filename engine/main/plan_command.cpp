@@ -20,6 +20,8 @@
 #include "engine/plan/time/printed_plan.h"
 #include "engine/plan/time/step_comparison.h"
 #include "engine/recipe/recipe.h"
+#include "engine/recipe/segments.h"
+#include "engine/recipe/use_conditions.h"
 
 namespace sherd::main {
 namespace {
@@ -123,7 +125,8 @@ std::optional<std::int64_t> bytes_of(const std::optional<std::string>& size) {
 }
 
 void PlanCommand::search(const engine::ResolvedRecipe& recipe) const {
-  if (parameters_ || paper_convention_ || ledger_ || ranks_per_machine_ > 0 || measure_disk_) {
+  if (parameters_ || paper_convention_ || ledger_ || exchanges_ || ranks_per_machine_ > 0 ||
+      measure_disk_) {
     throw UsageError(
         "--search can only be combined with --cluster, --top, --keep, --tokens, --device-memory, "
         "--html and --json.");
@@ -162,7 +165,9 @@ void PlanCommand::run() const {
   engine::RecipeRequest request = request_;
   request.reads_data = false;
   if (server_memory_) request.sets.push_back("memory.server_memory=" + *server_memory_);
-  const engine::LargestSegment largest = engine::largest_segment(engine::resolve_recipe(request));
+  const engine::ResolvedRecipe resolved = engine::resolve_recipe(request);
+  if (search_) engine::require_one_shape(resolved.values, "--search");
+  const engine::LargestSegment largest = engine::largest_segment(resolved);
   const engine::ResolvedRecipe& recipe = largest.recipe;
   if (search_) return search(recipe);
   if (!wanted_.keep.empty() || wanted_.tokens > 0.0 || top_->count() > 0) {
@@ -174,7 +179,7 @@ void PlanCommand::run() const {
   if (!cluster_.empty()) return predict(recipe);
   if (ledger_) {
     if (parameters_ || paper_convention_ || !html_.empty() || device_memory_ ||
-        ranks_per_machine_ > 0) {
+        ranks_per_machine_ > 0 || measure_disk_) {
       throw UsageError("--ledger can only be combined with --json.");
     }
     fmt::print("{}",
@@ -182,19 +187,22 @@ void PlanCommand::run() const {
     return;
   }
   if (parameters_) {
-    if (json_ || !html_.empty() || device_memory_ || paper_convention_) {
+    if (json_ || !html_.empty() || device_memory_ || paper_convention_ || ranks_per_machine_ > 0 ||
+        measure_disk_) {
       throw UsageError("--parameters can't be combined with other options.");
     }
     fmt::print("{}", engine::parameter_rows(recipe.values));
     return;
   }
   if (paper_convention_) {
-    if (json_ || !html_.empty() || device_memory_) {
-      throw UsageError(
-          "--paper-convention can't be combined with --json, --html or --device-memory.");
+    if (json_ || !html_.empty() || device_memory_ || ranks_per_machine_ > 0 || measure_disk_) {
+      throw UsageError("--paper-convention can't be combined with other options.");
     }
     fmt::print("{}", engine::paper_table(recipe.values));
     return;
+  }
+  if (measure_disk_ && !engine::use_conditions::offloads(recipe.values)) {
+    throw UsageError("--measure-disk is for recipes with state on disk, which this one hasn't.");
   }
   const std::optional<std::int64_t> device_memory = bytes_of(device_memory_);
   const auto report = engine::plan_report(

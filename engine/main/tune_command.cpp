@@ -7,6 +7,7 @@
 #include "engine/main/command_line.h"
 #include "engine/main/commands.h"
 #include "engine/plan/tune/tune.h"
+#include "engine/recipe/segments.h"
 
 namespace sherd::main {
 namespace {
@@ -38,6 +39,7 @@ class TuneCommand {
     engine::RecipeRequest request = request_;
     request.reads_data = false;
     const engine::ResolvedRecipe recipe = engine::resolve_recipe(request);
+    engine::require_one_shape(recipe.values, "sherd tune");
     const auto rates = engine::rates_for(recipe.values, {});
     engine::TuneRequest wanted = tune_;
     wanted.on_message = [](const std::string& text) { fmt::print(stderr, "{}\n", text); };

@@ -134,6 +134,15 @@ bool has_shapes(const Recipe& recipe) {
   });
 }
 
+void require_one_shape(const Recipe& recipe, std::string_view who) {
+  if (!has_shapes(recipe)) return;
+  throw UsageError(
+      "{} doesn't know stages with sequence lengths or batch sizes of their own (data.stages). "
+      "Make "
+      "a recipe of the longest stage, and give its layout to the whole run.",
+      who);
+}
+
 std::string Segment::text(const Recipe& run) const {
   const Recipe::Training& training = recipe.values.training;
   std::string text = fmt::format("steps {} to {}: {} sequences of {} tokens", first_step + 1,

@@ -32,6 +32,8 @@ std::int64_t longest_sequence(const Recipe& recipe);
 
 /// Whether a stage has a shape of its own.
 bool has_shapes(const Recipe& recipe);
+/// Errors   UsageError if one has: `who` divides batches of one shape alone
+void require_one_shape(const Recipe& recipe, std::string_view who);
 
 struct Segment {
   ResolvedRecipe recipe;

@@ -70,6 +70,24 @@ TEST_F(PlanCliTest, ThePapersConventionIsATableOfItsOwn) {
   expect_plan_refused({"--paper-convention", "--json"}, {"--paper-convention can't be combined"});
 }
 
+TEST_F(PlanCliTest, RefusesOptionsThatItWouldNotUse) {
+  const std::string cluster =
+      folder_.write("cluster.yaml", "machines: 1\nranks_per_machine: 1\ndevice: cpu\n");
+  expect_plan_refused({"--search", "--cluster", cluster, "--exchanges"},
+                      {"--search can only be combined with"});
+  for (const Strings& more : {Strings{"--ranks-per-machine", "1"}, Strings{"--measure-disk"}}) {
+    for (const char* table : {"--parameters", "--paper-convention", "--ledger"}) {
+      Strings both = more;
+      both.emplace_back(table);
+      expect_plan_refused(both, {std::string(table) + " can"});
+    }
+  }
+  expect_plan_refused({"--measure-disk"}, {"--measure-disk is for recipes with state on disk"});
+  expect_plan_refused(
+      {"--search", "--set", "data.stages=[{steps: 2, seq_length: 4}, {seq_length: 8}]"},
+      {"--search doesn't know stages with sequence lengths"});
+}
+
 TEST_F(PlanCliTest, TheLedgerListsWhatAStepLaunchesOnGpus) {
   const auto text = plan({"--ledger"});
   ASSERT_EQ(text.exit_code, 0) << text.err;
