@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <sstream>
 
+#include "checkpoint/format/strict_json.h"
 #include "checkpoint/store/committed.h"
 #include "checkpoint/store/step_directory.h"
 #include "engine/data/dataset.h"
@@ -18,6 +19,7 @@
 #include "engine/run/epochs.h"
 #include "engine/saving/initial_weights.h"
 #include "engine/saving/resume_check.h"
+#include "engine/saving/run_state.h"
 #include "engine/train/data_sources.h"
 #include "engine/train/from_recipe.h"
 #include "engine/train/stage_epochs.h"
@@ -150,6 +152,18 @@ std::size_t PreparedRun::segment_after(std::int64_t steps_done) const {
   return found;
 }
 
+// Known now, not when the first checkpoint has been computed.
+void require_manifest(const Recipe& recipe, const TrainingOptions& options, std::int64_t ranks) {
+  if (!recipe.checkpoint.saves()) return;
+  const std::int64_t values =
+      manifest_values(options, ranks, recipe.parallelism.pipeline_parallel_degree);
+  if (values <= checkpoint::kMaxJsonValues) return;
+  throw UsageError(
+      "a checkpoint of {} ranks would have about {} values in its manifest, and at most {} can be "
+      "read. Use fewer ranks, or more pipeline ranks, which divide the layers.",
+      ranks, values, checkpoint::kMaxJsonValues);
+}
+
 PreparedRun prepare(const ResolvedRecipe& as_written, const Machine& machine,
                     checkpoint::Disk& disk) {
   const DeviceTraits device = machine.traits();
@@ -165,6 +179,7 @@ PreparedRun prepare(const ResolvedRecipe& as_written, const Machine& machine,
     const auto bytes = [&](std::size_t i) { return run.prepared[i].plan.all_arenas_bytes(); };
     if (bytes(run.prepared.size() - 1) > bytes(run.largest)) run.largest = run.prepared.size() - 1;
   }
+  require_manifest(written.values, run.prepared[0].options, run.prepared[0].plan.world_size());
   run.too_large =
       check_memory(run.segments[run.largest].recipe, run.prepared[run.largest].plan, machine);
   require_utf8(written);

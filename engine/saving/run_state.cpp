@@ -183,6 +183,23 @@ bool saves_frozen(const TrainingOptions& options) {
   return !options.model.frozen.empty();
 }
 
+std::int64_t manifest_values(const TrainingOptions& options, std::int64_t num_ranks,
+                             std::int64_t pipeline_ranks) {
+  std::map<std::string, std::int64_t> elements;  // by kind
+  for (const sharding::StateTensor& tensor : state_tensors(options)) {
+    elements[tensor.kind] += tensor.numel();
+  }
+  // An array of four numbers for each piece; a piece for each layer, kind and rank.
+  constexpr std::int64_t kOfAPiece = 5, kOfADataset = 7, kOfAShard = 5;
+  const std::int64_t layers = options.model.num_layers / pipeline_ranks;
+  std::int64_t values = kOfAShard * num_ranks;
+  for (const auto& [kind, numel] : elements) {
+    values += std::min(numel, num_ranks) * kOfADataset;
+    values += std::min(numel, num_ranks * layers) * kOfAPiece;
+  }
+  return values;
+}
+
 std::vector<sharding::StateTensor> state_tensors(const TrainingOptions& options, int replicas) {
   const auto kinds_of = optim::descriptor_of(options.optimizer.type).moment_kinds;
   const bool apart = options.local_updates.active();

@@ -18,6 +18,10 @@ namespace sherd::engine {
 /// under the parameter's name, of replica r under "replica.r.NAME". If sums over replicas are
 /// compressed, errors are named so (optim/compressed_sum.h).
 std::vector<sharding::StateTensor> state_tensors(const TrainingOptions& options, int replicas = 0);
+/// About how many JSON values the manifest of a checkpoint of `num_ranks` ranks has, of which
+/// `pipeline_ranks` divide the layers. Not more than it will have.
+std::int64_t manifest_values(const TrainingOptions& options, std::int64_t num_ranks,
+                             std::int64_t pipeline_ranks);
 /// Whether replicas have state of their own, whose number a checkpoint's reader must know.
 bool replicas_have_state(const TrainingOptions& options);
 /// The number of replicas that have tensors of their own; 1 if none has.

@@ -4,9 +4,13 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <set>
 
+#include "checkpoint/format/strict_json.h"
 #include "engine/launch/device.h"
+#include "engine/saving/run_state.h"
+#include "tests/checkpoint/support/manifest_editor.h"
 #include "tests/support/runs/small_run.h"
 #include "tests/support/values/error_text.h"
 
@@ -39,6 +43,36 @@ std::set<std::string> files_in(const test::TempFolder& folder) {
     files.insert(entry.path().string());
   }
   return files;
+}
+
+std::int64_t values_of(const nlohmann::ordered_json& json) {
+  std::int64_t values = 1;
+  for (const auto& value : json) values += value.is_structured() ? values_of(value) : 1;
+  return json.is_structured() ? values : 1;
+}
+
+TEST(Prepare, CountsAboutAsManyValuesAsAManifestHas) {
+  for (const int ranks : {2, 6}) {
+    const test::TempFolder folder;
+    write_data(folder);
+    said_by_run(text_of(folder), ranks);
+    const std::string name = fmt::format("run/checkpoints/step-{:010}/manifest.json", kSteps);
+    const nlohmann::ordered_json manifest = test::unframed(folder.read(name));
+    const engine::PreparedRun run = prepared(text_of(folder));
+    const std::int64_t counted = engine::manifest_values(run.prepared[0].options, ranks, 1);
+    const std::int64_t found = values_of(manifest.at("shards"));
+    EXPECT_LE(counted, found);
+    EXPECT_GE(counted, found / 3) << "the ends count for much in a model of two layers";
+  }
+}
+
+TEST(Prepare, RefusesMoreRanksThanAManifestCanDescribe) {
+  engine::TrainingOptions options;
+  options.model.num_layers = 80;
+  options.model.width = 1024;
+  EXPECT_LT(engine::manifest_values(options, 13'000, 1), checkpoint::kMaxJsonValues);
+  EXPECT_GT(engine::manifest_values(options, 14'000, 1), checkpoint::kMaxJsonValues);
+  EXPECT_LT(engine::manifest_values(options, 65'536, 8), checkpoint::kMaxJsonValues);
 }
 
 TEST(Prepare, WritesNothingWhetherOrNotTheRunIsRefused) {
