@@ -37,6 +37,7 @@
 #include "engine/data/dataset.h"
 #include "engine/data/mixture.h"
 #include "engine/data/sequences.h"
+#include "engine/data/skips.h"
 
 namespace sherd::data {
 
@@ -162,6 +163,8 @@ class Batcher {
   std::int64_t num_used(int source, std::int64_t num_steps) const;
   /// Tokens of the source in the first `num_steps` steps of the run, and of all sources.
   std::int64_t tokens_of(int source, std::int64_t num_steps) const;
+  /// The same of a run that has done `num_steps` steps and skipped data.
+  std::int64_t tokens_of(int source, std::int64_t num_steps, const std::vector<Skip>& skips) const;
   std::int64_t num_tokens(std::int64_t num_steps) const;
   /// Steps in num_epochs; the last may have fewer samples. 0 without num_epochs.
   std::int64_t num_steps() const;

@@ -62,7 +62,8 @@ class RankRun {
       const auto begin = RunReporter::Clock::now();
       const StepResult result = trainer_.step();
       if (reporter_) {
-        reporter_->step(trainer_.steps_done() - 1, result, RunReporter::Clock::now() - begin);
+        reporter_->step(trainer_.steps_done() - 1, result, RunReporter::Clock::now() - begin,
+                        trainer_.skips());
       }
       StopRequest stop = result.stop;
       if (stop == StopRequest::kNone && evaluation_is_due()) stop = evaluate();

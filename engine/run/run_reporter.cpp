@@ -136,8 +136,8 @@ void RunReporter::say_where_it_begins(bool stops_early, const BestEvaluation& be
                         first_step_, max_steps));
 }
 
-StepMetrics RunReporter::metrics_of(std::int64_t step, const StepResult& result,
-                                    double seconds) const {
+StepMetrics RunReporter::metrics_of(std::int64_t step, const StepResult& result, double seconds,
+                                    const std::vector<data::Skip>& skips) const {
   StepMetrics line;
   line.step = step + 1;
   line.loss = result.loss;
@@ -172,7 +172,7 @@ StepMetrics RunReporter::metrics_of(std::int64_t step, const StepResult& result,
   line.bad_step = result.bad_step;
   const data::Batcher& batches = context_.batches();
   for (int i = 0; batches.num_sources() > 1 && i < batches.num_sources(); ++i) {
-    line.source_tokens.emplace_back(batches.source(i).name, batches.tokens_of(i, step + 1));
+    line.source_tokens.emplace_back(batches.source(i).name, batches.tokens_of(i, step + 1, skips));
   }
   for (const auto& [source, loss] : result.source_losses) {
     line.source_losses.emplace_back(batches.source(source).name, loss);
@@ -187,9 +187,10 @@ StepMetrics RunReporter::metrics_of(std::int64_t step, const StepResult& result,
   return line;
 }
 
-void RunReporter::step(std::int64_t step, const StepResult& result, Clock::duration took) {
+void RunReporter::step(std::int64_t step, const StepResult& result, Clock::duration took,
+                       const std::vector<data::Skip>& skips) {
   const double seconds = std::chrono::duration<double>(took).count();
-  const StepMetrics line = metrics_of(step, result, seconds);
+  const StepMetrics line = metrics_of(step, result, seconds, skips);
   metrics_->write(line);
   if (curves_) curves_->write(line);
   if (result.num_targets == 0) {

@@ -30,7 +30,9 @@ class RunReporter {
   void say_where_it_begins(bool stops_early, const BestEvaluation& best);
 
   /// Reports step `step`, counted from 0, after it has been computed.
-  void step(std::int64_t step, const StepResult& result, Clock::duration took);
+  /// `skips`: of the data, until then.
+  void step(std::int64_t step, const StepResult& result, Clock::duration took,
+            const std::vector<data::Skip>& skips);
   void evaluation(std::int64_t steps_done, const EvaluationResult& result, std::int64_t num_passes,
                   Clock::duration took);
   void saving_because(StopRequest stop, std::int64_t steps_done);
@@ -45,7 +47,8 @@ class RunReporter {
   void end(std::int64_t steps_done, bool continues);
 
  private:
-  StepMetrics metrics_of(std::int64_t step, const StepResult& result, double seconds) const;
+  StepMetrics metrics_of(std::int64_t step, const StepResult& result, double seconds,
+                         const std::vector<data::Skip>& skips) const;
   void show_progress(std::int64_t step, double loss);
   void say(const std::string& text) const { context_.progress.message(text); }
 

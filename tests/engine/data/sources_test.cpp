@@ -137,6 +137,25 @@ TEST_F(SourcesTest, UseEverySequenceOnceBeforeAnyIsRepeatedAcrossStages) {
   EXPECT_EQ(batcher.num_used(1, 2), 0) << "it comes in the second stage";
 }
 
+TEST_F(SourcesTest, CountTheTokensOfARunThatHasSkippedData) {
+  const Batcher batcher(
+      sources({1, 1, 1}, {{.num_steps = 6, .weights = {1, 2, 0}}, {.weights = {0, 1, 1}}}),
+      shape());
+  const std::vector<Skip> skips = {{2, 1, false}, {2, 2, false}, {5, 4, false}, {40, 9, true}};
+  std::vector<std::int64_t> tokens(3);
+  for (std::int64_t step = 0; step < 12; ++step) {
+    for (const std::int32_t id : rows_of(batcher, data_step(step, 0, skips))) {
+      tokens[static_cast<std::size_t>(id / 1000 - 1)] += kSeqLength;
+    }
+    for (int source = 0; source < 3; ++source) {
+      EXPECT_EQ(batcher.tokens_of(source, step + 1, skips),
+                tokens[static_cast<std::size_t>(source)])
+          << step;
+      EXPECT_EQ(batcher.tokens_of(source, step + 1, {}), batcher.tokens_of(source, step + 1));
+    }
+  }
+}
+
 TEST_F(SourcesTest, KeepTheirRowsIfALaterStageChanges) {
   const auto batcher = [&](std::vector<double> last) {
     return Batcher(sources({1, 1, 1}, {{.num_steps = 3, .weights = {1, 1, 0}},
