@@ -94,5 +94,24 @@ TEST_F(NcclAdapterRuns, ReadTheirBaseAsOnTheCpuAndGoOnWithTheirBits) {
   }
 }
 
+// A block's decoded weights are in whatever slot is free, and an evaluation changes which.
+TEST_F(NcclAdapterRuns, OfA4BitBaseHaveTheirBitsWithGraphsAroundEvaluations) {
+  const std::vector<std::string> shape = {"model.num_layers=4"};
+  train("base", 1, 0, engine::cpu_machine(), "", shape);
+  const std::string adapter =
+      "adapter: {type: lora, rank: 3, alpha: 6, base_dtype: nf4, targets: [attention.query, "
+      "mlp.down]}\n";
+  const std::vector<std::string> sets = {
+      "model.num_layers=4", "checkpoint.init_from=" + checkpoint_of("base"),
+      "training.eval_interval=1", "data.validation_fraction=0.2", "training.eval_batches=2"};
+  for (const bool graphs : {false, true}) {
+    on_machine(1, 1, [&] {
+      train(graphs ? "graphs" : "plain", 1, 0,
+            engine::cuda_machine(1, {.stream = {.graphs = graphs}}), adapter, sets);
+    });
+  }
+  EXPECT_EQ(numbers_of(folder_, "graphs"), numbers_of(folder_, "plain"));
+}
+
 }  // namespace
 }  // namespace sherd::testing

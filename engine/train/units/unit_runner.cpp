@@ -68,8 +68,10 @@ void UnitRunner::section(const char* label, int block, const Layer& layer, const
                   shape.seq_length, pass.documents.starts.data, pass.documents.count(),
                   transformer_->residual_TD(block).data, slots_);
   for (const std::vector<Views>* views : {&layer.parameters, &layer.gradients}) {
+    // All of them: a unit's views may lie apart, some resident and others in a slot.
     for (const Views& part : *views) {
-      key += part.empty() ? " -" : fmt::format(" {} {}", part.front().data, part.back().data);
+      key += " -";
+      for (const Tensor& view : part) fmt::format_to(std::back_inserter(key), " {}", view.data);
     }
   }
   rank_.compute().section(key, enqueue);
