@@ -99,9 +99,10 @@ bool run(const ReplacePattern& step, std::string_view text, std::size_t most, st
 
 Normalizer::Normalizer(std::vector<NormalizerStep> steps) : steps_(std::move(steps)) {}
 
-std::string_view Normalizer::apply(std::string_view text, Scratch& scratch) const {
+std::string_view Normalizer::apply(std::string_view text, Scratch& scratch, Place place) const {
   const std::size_t most = kMostGrowth * text.size() + kMostAdded;
   for (const NormalizerStep& step : steps_) {
+    if (place == Place::kJoined && std::holds_alternative<Prepend>(step)) continue;
     std::string& result = scratch.other;
     result.clear();
     if (!std::visit([&](const auto& kind) { return run(kind, text, most, result); }, step))

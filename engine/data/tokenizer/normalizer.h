@@ -31,6 +31,13 @@ struct ReplacePattern {
   SplitPattern from;
   std::string to;
 };
+/// Where a piece of text is. Steps that put something before words do so unless it is joined.
+enum class Place : std::uint8_t {
+  kStart,   ///< at the beginning of the document
+  kInside,  ///< a piece of its own, as after an added token
+  kJoined   ///< it goes on with the text before it, which was encoded apart
+};
+
 using NormalizerStep = std::variant<ToNormalForm, Prepend, ReplaceText, ReplacePattern>;
 
 /// Immutable; any thread may call.
@@ -46,7 +53,8 @@ class Normalizer {
   };
   /// `text` is UTF-8, and so is the result. The result is in `scratch`, or is `text`.
   /// Errors   DataError: a step's output is larger than kMostGrowth and kMostAdded allow
-  std::string_view apply(std::string_view text, Scratch& scratch) const;
+  std::string_view apply(std::string_view text, Scratch& scratch,
+                         Place place = Place::kStart) const;
   std::string apply(std::string_view text) const;
 
  private:

@@ -25,15 +25,15 @@ PreTokenizer::PreTokenizer(std::vector<PreTokenizerStep> steps) : steps_(std::mo
 PreTokenizer::Scratch::Scratch(const PreTokenizer& pre_tokenizer)
     : steps_(pre_tokenizer.steps_.size()) {}
 
-void PreTokenizer::split(std::string_view piece, bool at_start, Scratch& scratch,
+void PreTokenizer::split(std::string_view piece, Place place, Scratch& scratch,
                          const std::function<void(std::string_view)>& on_word) const {
   auto left =
       static_cast<std::int64_t>((steps_.size() + 1) * (kMostGrowth * piece.size() + kMostAdded));
-  run({scratch, on_word, left}, 0, piece, at_start);
+  run({scratch, on_word, left}, 0, piece, place);
 }
 
 void PreTokenizer::run(const Call& call, std::size_t step, std::string_view piece,
-                       bool at_start) const {
+                       Place place) const {
   if (piece.empty()) return;
   call.left -= std::ssize(piece);
   if (call.left < 0) {
@@ -48,14 +48,14 @@ void PreTokenizer::run(const Call& call, std::size_t step, std::string_view piec
     call.on_word(piece);
     return;
   }
-  std::visit([&](const auto& kind) { run(call, step, kind, piece, at_start); }, steps_[step]);
+  std::visit([&](const auto& kind) { run(call, step, kind, piece, place); }, steps_[step]);
 }
 
 void PreTokenizer::run(const Call& call, std::size_t step, const SplitStep& kind,
-                       std::string_view piece, bool at_start) const {
+                       std::string_view piece, Place place) const {
   Scratch::Step& scratch = call.scratch.steps_[step];
   const auto pass_on = [&](std::size_t begin, std::size_t end) {
-    run(call, step + 1, piece.substr(begin, end - begin), at_start && begin == 0);
+    run(call, step + 1, piece.substr(begin, end - begin), begin == 0 ? place : Place::kInside);
   };
   std::size_t done = 0;
   std::size_t begin = 0;
@@ -104,32 +104,33 @@ void PreTokenizer::merge_parts(SplitBehavior behavior, std::vector<Scratch::Part
 }
 
 void PreTokenizer::run(const Call& call, std::size_t step, const PrefixSpaceStep&,
-                       std::string_view piece, bool at_start) const {
-  if (piece.starts_with(' ')) {
-    run(call, step + 1, piece, at_start);
+                       std::string_view piece, Place place) const {
+  if (place == Place::kJoined || piece.starts_with(' ')) {
+    run(call, step + 1, piece, place);
     return;
   }
   std::string& text = call.scratch.steps_[step].text;
   text.assign(1, ' ').append(piece);
-  run(call, step + 1, text, at_start);
+  run(call, step + 1, text, place);
 }
 
 void PreTokenizer::run(const Call& call, std::size_t step, const SpellBytesStep&,
-                       std::string_view piece, bool at_start) const {
+                       std::string_view piece, Place place) const {
   std::string& text = call.scratch.steps_[step].text;
   text.clear();
   for (const std::uint8_t byte : data::as_bytes(piece)) {
     data::append_utf8(text, character_of_byte(byte));
   }
-  run(call, step + 1, text, at_start);
+  run(call, step + 1, text, place);
 }
 
 void PreTokenizer::run(const Call& call, std::size_t step, const MetaspaceStep& kind,
-                       std::string_view piece, bool at_start) const {
+                       std::string_view piece, Place place) const {
   std::string& text = call.scratch.steps_[step].text;
   text.clear();
-  const bool prepends = kind.prepend == MetaspaceStep::Prepend::kAlways ||
-                        (kind.prepend == MetaspaceStep::Prepend::kFirst && at_start);
+  using Prepend = MetaspaceStep::Prepend;
+  const bool prepends = (kind.prepend == Prepend::kAlways && place != Place::kJoined) ||
+                        (kind.prepend == Prepend::kFirst && place == Place::kStart);
   if (prepends && !piece.starts_with(' ') && !piece.starts_with(kind.replacement)) {
     text += kind.replacement;
   }
@@ -141,7 +142,7 @@ void PreTokenizer::run(const Call& call, std::size_t step, const MetaspaceStep& 
     }
   }
   if (!kind.split) {
-    run(call, step + 1, text, at_start);
+    run(call, step + 1, text, place);
     return;
   }
   const std::string_view all = text;
@@ -150,7 +151,7 @@ void PreTokenizer::run(const Call& call, std::size_t step, const MetaspaceStep& 
     const std::size_t from =
         all.substr(begin).starts_with(kind.replacement) ? begin + kind.replacement.size() : begin;
     const std::size_t end = std::min(all.find(kind.replacement, from), all.size());
-    run(call, step + 1, all.substr(begin, end - begin), at_start && begin == 0);
+    run(call, step + 1, all.substr(begin, end - begin), begin == 0 ? place : Place::kInside);
     begin = end;
   }
 }

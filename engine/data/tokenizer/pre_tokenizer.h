@@ -7,6 +7,7 @@
 #include <variant>
 #include <vector>
 
+#include "engine/data/tokenizer/normalizer.h"
 #include "engine/data/tokenizer/pattern/split_pattern.h"
 
 namespace sherd::tokenizer {
@@ -64,22 +65,22 @@ class PreTokenizer {
     std::string word_;
   };
 
-  /// Calls `on_word` for the words in order. `at_start`: `piece` is at the beginning of the
-  /// document.
-  void split(std::string_view piece, bool at_start, Scratch& scratch,
+  /// Calls `on_word` for the words in order. `place`: of `piece`; further
+  /// pieces of it are kInside.
+  void split(std::string_view piece, Place place, Scratch& scratch,
              const std::function<void(std::string_view)>& on_word) const;
 
  private:
   struct Call;
-  void run(const Call& call, std::size_t step, std::string_view piece, bool at_start) const;
+  void run(const Call& call, std::size_t step, std::string_view piece, Place place) const;
   void run(const Call& call, std::size_t step, const SplitStep& kind, std::string_view piece,
-           bool at_start) const;
+           Place place) const;
   void run(const Call& call, std::size_t step, const PrefixSpaceStep& kind, std::string_view piece,
-           bool at_start) const;
+           Place place) const;
   void run(const Call& call, std::size_t step, const MetaspaceStep& kind, std::string_view piece,
-           bool at_start) const;
+           Place place) const;
   void run(const Call& call, std::size_t step, const SpellBytesStep& kind, std::string_view piece,
-           bool at_start) const;
+           Place place) const;
   static void merge_parts(SplitBehavior behavior, std::vector<Scratch::Part>& parts);
 
   std::vector<PreTokenizerStep> steps_;

@@ -211,6 +211,7 @@ struct Encoder::State {
   BpeEncoder bpe;
   PreTokenizer::Scratch pre_tokenizer;
   Normalizer::Scratch normalizer;
+  bool after_token = false;  // what was encoded last is an added token
 };
 
 Encoder::Encoder(std::shared_ptr<const Tokenizer> tokenizer)
@@ -236,27 +237,34 @@ void Encoder::encode(const Part& document, std::vector<std::int32_t>& ids) {
   }
   const Parts& parts = *tokenizer_->parts_;
   const std::function<void(std::string_view)> on_word = [&](std::string_view word) {
+    state_->after_token = false;
     state_->bpe.encode(word, ids);
   };
   const std::function<void(const AddedToken&)> on_token = [&](const AddedToken& token) {
     state_->bpe.finish(ids);
+    state_->after_token = true;
     ids.push_back(token.id);
   };
   const std::size_t size_before = ids.size();
   const bool distrusted = document.trusted.find('\0') != std::string_view::npos;
   const SpecialTokens normalised_policy = distrusted ? SpecialTokens::kAsText : document.policy;
-  bool piece_at_start = false;
+  // As if the parts were one text: a piece after an added token has a beginning of its own.
+  const Place of_first = !document.continues   ? Place::kStart
+                         : state_->after_token ? Place::kInside
+                                               : Place::kJoined;
+  Place of_piece = of_first;
   const std::function<void(std::string_view, bool)> on_normal = [&](std::string_view part,
                                                                     bool at_start) {
-    parts.pre_tokenizer->split(part, at_start && piece_at_start, state_->pre_tokenizer, on_word);
+    parts.pre_tokenizer->split(part, at_start ? of_piece : Place::kInside, state_->pre_tokenizer,
+                               on_word);
   };
   const std::function<void(std::string_view, bool)> on_raw = [&](std::string_view part,
                                                                  bool at_start) {
-    piece_at_start = at_start && !document.continues;
+    of_piece = at_start ? of_first : Place::kInside;
     if (parts.normalizer.changes_nothing()) {
       parts.normalized_tokens->split(part, normalised_policy, on_normal, on_token);
     } else {
-      const std::string_view normal = parts.normalizer.apply(part, state_->normalizer);
+      const std::string_view normal = parts.normalizer.apply(part, state_->normalizer, of_piece);
       parts.normalized_tokens->split(normal, normalised_policy, on_normal, on_token);
     }
   };
