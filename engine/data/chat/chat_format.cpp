@@ -98,9 +98,30 @@ void ChatFormat::mark_answers(const Conversation& conversation, Rendered& render
   rendered.num_renderings += places.num_renderings();
 }
 
+namespace {
+
+std::size_t num_generated(const MarkedText& text) {
+  std::size_t spans = 0;
+  for (std::size_t i = 0; i < text.marks.size(); ++i) {
+    const auto is_generated = [&](std::size_t at) {
+      return (text.marks[at] & templates::kGenerated) != 0;
+    };
+    spans += is_generated(i) && (i == 0 || !is_generated(i - 1)) ? 1 : 0;
+  }
+  return spans;
+}
+
+}  // namespace
+
 // The text of messages without a loss is marked as spoken here.
-void ChatFormat::mark_generated(Rendered& rendered) const {
+void ChatFormat::mark_generated(const Conversation& conversation, Rendered& rendered) const {
   const std::string& marks = rendered.text.marks;
+  std::size_t in_prompt = 0;
+  if (options_.train_on == TrainOn::kCompletion && conversation.num_prompt_messages > 0) {
+    in_prompt =
+        num_generated(renderer_.render(conversation, {.count = conversation.num_prompt_messages}));
+    ++rendered.num_renderings;
+  }
   std::vector<bool> without_loss;
   for (std::size_t i = 0; i < marks.size(); ++i) {
     if ((marks[i] & templates::kGenerated) == 0) continue;
@@ -111,10 +132,10 @@ void ChatFormat::mark_generated(Rendered& rendered) const {
     rendered.trained.back().end = i + 1;
     if (templates::is_spoken(marks[i])) without_loss.back() = true;
   }
-  const bool one = options_.train_on == TrainOn::kLast || options_.train_on == TrainOn::kCompletion;
+  const bool one = options_.train_on == TrainOn::kLast;
   std::vector<Span> trained;
   for (std::size_t i = 0; i < rendered.trained.size(); ++i) {
-    const bool counts = !one || i + 1 == rendered.trained.size();
+    const bool counts = i >= in_prompt && (!one || i + 1 == rendered.trained.size());
     if (counts && !without_loss[i]) trained.push_back(rendered.trained[i]);
   }
   rendered.trained = std::move(trained);
@@ -163,7 +184,7 @@ ChatFormat::Rendered ChatFormat::render(const Conversation& given) const {
   if (options_.train_on == TrainOn::kAll) {
     mark_all(rendered);
   } else if (renderer_.template_of(conversation).parsed->has_generation()) {
-    mark_generated(rendered);
+    mark_generated(conversation, rendered);
   } else {
     mark_answers(conversation, rendered);
   }

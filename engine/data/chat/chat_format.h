@@ -79,7 +79,7 @@ class ChatFormat {
   std::size_t after_stop(const templates::MarkedText& text, std::size_t said,
                          std::size_t end) const;
   void mark_answers(const Conversation& conversation, Rendered& rendered) const;
-  void mark_generated(Rendered& rendered) const;
+  void mark_generated(const Conversation& conversation, Rendered& rendered) const;
   void mark_all(Rendered& rendered) const;
   void note_unshown(const Conversation& conversation, Rendered& rendered) const;
   EncodedConversation encode_plain(const Conversation& conversation,

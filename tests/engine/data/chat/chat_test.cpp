@@ -131,6 +131,18 @@ TEST_F(Chat, TakesWhatTheTemplateItselfSaysIsGenerated) {
             "e»<|end|>");
 }
 
+TEST_F(Chat, OfGeneratedTextACompletionIsAllThatFollowsThePrompt) {
+  use("{% for m in messages %}[{{ m.role }}]{% if m.role == 'assistant' %}{% generation %}"
+      " {{ m.content }}{% endgeneration %}{% else %}{{ m.content }}{% endif %}<|end|>{% endfor %}");
+  EXPECT_EQ(marked(R"({"prompt": [{"role": "user", "content": "a"},)"
+                   R"( {"role": "assistant", "content": "b"}, {"role": "user", "content": "c"}],)"
+                   R"( "completion": [{"role": "assistant", "content": "d"},)"
+                   R"( {"role": "user", "content": "e"}, {"role": "assistant", "content": "f"}]})",
+                   TrainOn::kCompletion),
+            "[user]a<|end|>[assistant] b<|end|>[user]c<|end|>[assistant]« d»<|end|>[user]e<|end|>"
+            "[assistant]« f»<|end|>");
+}
+
 TEST_F(Chat, WhereNothingEndsATurnTheTokenThatBeginsTheNextOneIsTrainedOn) {
   use("{% for m in messages %}<|end|>{{ m.role }}\n{{ m.content | trim }}{% endfor %}"
       "{% if add_generation_prompt %}<|end|>assistant\n{% endif %}");
