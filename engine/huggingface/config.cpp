@@ -100,8 +100,9 @@ std::optional<ConfigValue> balance_loss(const json& config, const ModelConfig& m
   if (!coefficient.is_number()) return {};
   std::erase(mask, '"');
   std::int64_t with_experts = 0;
-  const auto num_layers = static_cast<std::size_t>(std::stoll(layers));
-  for (std::size_t i = 0; i < num_layers; ++i) {
+  constexpr double kMostLayers = 1 << 20;  // more are refused with the recipe's values
+  const double num_layers = std::stod(layers);
+  for (std::size_t i = 0; static_cast<double>(i) < std::min(num_layers, kMostLayers); ++i) {
     with_experts += mask.empty() || mask[i % mask.size()] == '1' ? 1 : 0;
   }
   const double c = coefficient.get<double>();
@@ -146,10 +147,12 @@ ModelConfig parse_config(std::string_view text, const std::string& path) {
   ConfigReader reader(config, result);
   try {
     reader.read_tables(*result.family);
+    result.balance_loss = balance_loss(config, result);
   } catch (const json::exception&) {
     throw DataError("{}: a value in rope_parameters is of an unexpected type", path);
+  } catch (const std::logic_error&) {  // of std::stod
+    throw DataError("{}: a value that must be a number is something else", path);
   }
-  result.balance_loss = balance_loss(config, result);
   const std::vector<std::string> unused = reader.unused();
   result.unused.insert(result.unused.end(), unused.begin(), unused.end());
   if (!part) return result;

@@ -51,7 +51,7 @@ std::vector<Value> split_text(const MarkedText& text, const Value* separator, st
     begin = text.bytes.find_first_not_of(kSpace, begin);
     if (begin == std::string::npos) return parts;
     if (!more()) {
-      parts.emplace_back(stripped(text.part(begin), {}, false, true));
+      parts.emplace_back(text.part(begin));
       return parts;
     }
     const std::size_t end = std::min(text.size(), text.bytes.find_first_of(kSpace, begin));
