@@ -75,9 +75,10 @@ std::string TextStream::take(bool is_end) {
     }
     end -= held;
   }
-  while (is_inside(text_, taken_)) ++taken_;
   if (end <= taken_) return "";
-  std::string piece = text_.substr(taken_, end - taken_);
+  std::size_t begin = taken_;
+  while (begin < end && is_inside(text_, begin)) ++begin;
+  std::string piece = text_.substr(begin, end - begin);
   taken_ = end;
   return piece;
 }
