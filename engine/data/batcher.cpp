@@ -211,21 +211,8 @@ std::int64_t Batcher::tokens_of(int source, std::int64_t num_steps) const {
 
 std::int64_t Batcher::tokens_of(int source, std::int64_t num_steps,
                                 const std::vector<Skip>& skips) const {
-  const std::int64_t first = first_step();
-  std::int64_t tokens = tokens_of(source, first);
-  // Between two skips, data are consecutive.
-  const auto add = [&](std::int64_t begin, std::int64_t end) {
-    if (begin >= end) return;
-    tokens += tokens_of(source, data_step(end - 1, first, skips) + 1) -
-              tokens_of(source, data_step(begin, first, skips));
-  };
-  std::int64_t begin = first;
-  for (const Skip& skip : skips) {
-    if (skip.at_step < begin || skip.at_step >= num_steps) continue;
-    add(std::exchange(begin, skip.at_step), skip.at_step);
-  }
-  add(begin, num_steps);
-  return tokens;
+  return sum_without(first_step(), num_steps, skips,
+                     [&](std::int64_t steps) { return tokens_of(source, steps); });
 }
 
 std::int64_t Batcher::num_tokens(std::int64_t num_steps) const {

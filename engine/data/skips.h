@@ -29,6 +29,26 @@ inline std::int64_t data_step(std::int64_t step, std::int64_t first_step,
   return step + skipped;
 }
 
+/// A sum over the data of steps, of a run that has done `num_steps` steps. `sum_of`: of the first so
+/// many steps of data.
+template <class SumOf>
+std::int64_t sum_without(std::int64_t first_step, std::int64_t num_steps,
+                         const std::vector<Skip>& skips, const SumOf& sum_of) {
+  std::int64_t sum = sum_of(first_step), begin = first_step;
+  const auto add = [&](std::int64_t end) {  // data between two skips are consecutive
+    if (begin < end) {
+      sum += sum_of(data_step(end - 1, first_step, skips) + 1) -
+             sum_of(data_step(begin, first_step, skips));
+    }
+    begin = end;
+  };
+  for (const Skip& skip : skips) {
+    if (skip.at_step >= begin && skip.at_step < num_steps) add(skip.at_step);
+  }
+  add(num_steps);
+  return sum;
+}
+
 inline std::int64_t num_rewinds(const std::vector<Skip>& skips) {
   return std::ranges::count(skips, false, &Skip::is_rest);
 }
