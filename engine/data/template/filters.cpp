@@ -142,17 +142,21 @@ void sort_values(std::vector<Value>& values, const Key& key, bool reverse) {
   for (std::size_t i = 0; i < values.size(); ++i) values[i] = std::move(keyed[i].second);
 }
 
-Value sorted(V value, A arguments) {
-  const Given given("sort", arguments);
-  std::vector<Value> values = elements_of(value);
-  const bool case_sensitive = given.flag(1, "case_sensitive", false);
-  const Value* attribute = given.find(2, "attribute");
-  const auto key = [&](V element) {
+// By the filter's arguments case_sensitive, the one at `place`, and attribute, the one after it.
+Key compared_by(const Given& given, std::size_t place) {
+  const bool case_sensitive = given.flag(place, "case_sensitive", false);
+  const Value* attribute = given.find(place + 1, "attribute");
+  return [attribute, case_sensitive](V element) {
     const bool by_attribute = attribute && attribute->text();
     return sort_key(by_attribute ? attribute_path(element, attribute->text()->bytes) : element,
                     case_sensitive);
   };
-  sort_values(values, key, given.flag(0, "reverse", false));
+}
+
+Value sorted(V value, A arguments) {
+  const Given given("sort", arguments);
+  std::vector<Value> values = elements_of(value);
+  sort_values(values, compared_by(given, 1), given.flag(0, "reverse", false));
   return Value::list(std::move(values));
 }
 
@@ -168,10 +172,12 @@ Value dictsort(V value, A arguments) {
   return Value::list(std::move(items));
 }
 
-Value unique(V value, A) {
+Value unique(V value, A arguments) {
+  const Given given("unique", arguments);
+  const Key key_of = compared_by(given, 0);
   std::vector<Value> kept, keys;
   for (const Value& element : elements_of(value)) {
-    const Value key = sort_key(element, false);
+    const Value key = key_of(element);
     if (std::any_of(keys.begin(), keys.end(), [&](V other) { return equal(other, key); })) continue;
     keys.push_back(key);
     kept.push_back(element);
@@ -179,11 +185,15 @@ Value unique(V value, A) {
   return Value::generator(std::move(kept));
 }
 
-Value extreme(V value, bool most) {
-  std::optional<Value> best;
+Value extreme(V value, A arguments, bool most) {
+  const Given given(most ? "max" : "min", arguments);
+  const Key key_of = compared_by(given, 0);
+  std::optional<Value> best, best_key;
   for (const Value& element : elements_of(value)) {
-    const bool better = !best || (most ? less(*best, element) : less(element, *best));
-    if (better) best = element;
+    const Value key = key_of(element);
+    if (best && !(most ? less(*best_key, key) : less(key, *best_key))) continue;
+    best = element;
+    best_key = key;
   }
   return best ? *best : Value(Undefined{"the least or most of nothing"});
 }
@@ -349,8 +359,8 @@ const std::map<std::string_view, Filter> kFilters = {
     {"sort", sorted},
     {"dictsort", dictsort},
     {"unique", unique},
-    {"min", [](V v, A) { return extreme(v, false); }},
-    {"max", [](V v, A) { return extreme(v, true); }},
+    {"min", [](V v, A a) { return extreme(v, a, false); }},
+    {"max", [](V v, A a) { return extreme(v, a, true); }},
     {"sum", summed},
     {"indent", indented},
     {"escape", escaped},
