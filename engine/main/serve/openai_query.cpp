@@ -142,8 +142,9 @@ TextQuery read_query(const std::string& body, bool is_chat) {
   for (const auto& [key, value] : json.items()) {
     if (!value.is_null()) read_value(key, value, query);
   }
-  const Json both = json.value("max_completion_tokens", Json());
-  if (is_chat && !both.is_null() && both != json.value("max_tokens", both)) {
+  const Json length = json.value("max_completion_tokens", Json());
+  const Json other = json.value("max_tokens", Json());
+  if (is_chat && !length.is_null() && !other.is_null() && length != other) {
     refuse("max_completion_tokens", "max_tokens is given, too, and is another number.");
   }
   const char* text = is_chat ? "messages" : "prompt";

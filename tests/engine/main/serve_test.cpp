@@ -197,6 +197,12 @@ TEST_F(ServeTest, RefusesWhatItCantDoInOneSentence) {
                         "max_completion_tokens": 4})"),
                    400, "max_completion_tokens",
                    "max_completion_tokens: max_tokens is given, too, and is another number.");
+    EXPECT_EQ(client
+                  .post("/v1/chat/completions",
+                        R"({"messages": [{"role": "user", "content": "a"}], "max_tokens": null,
+                            "max_completion_tokens": 4})")
+                  .status,
+              200);
     const std::string full(60, '.');
     refused(Json{{"prompt", full}, {"max_tokens", 5}}.dump(), "prompt",
             "the prompt has 60 tokens, and the text may have 5: together more than the context, "

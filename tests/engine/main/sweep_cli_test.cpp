@@ -74,11 +74,15 @@ TEST_F(SweepCliTest, WhatWasDoneIsSkippedUnlessItsRecipeHasChanged) {
 }
 
 TEST_F(SweepCliTest, WhatWasDoneStaysDoneIfASweepWithAnotherFirstValueIsStopped) {
-  ASSERT_EQ(sweep({"--set", "run.seed=1,2"}).exit_code, 0);
-  const Strings more = {"--set", "run.seed=3,1,2", "--set", "metrics.log_interval=1"};
-  const test::ProgramOutcome stopped = sweep(more, [](pid_t program, const std::string& line) {
-    if (line.starts_with("step 1/")) ::kill(program, SIGTERM);
-  });
+  const auto of_seeds = [](const std::string& seeds) {
+    return Strings{"--set", "run.seed=" + seeds,        "--set", "training.max_steps=400",
+                   "--set", "training.eval_interval=0", "--set", "metrics.log_interval=1"};
+  };
+  ASSERT_EQ(sweep(of_seeds("1,2")).exit_code, 0);
+  const test::ProgramOutcome stopped =
+      sweep(of_seeds("3,1,2"), [](pid_t program, const std::string& line) {
+        if (line.starts_with("step 3/")) ::kill(program, SIGTERM);
+      });
   EXPECT_EQ(stopped.exit_code, 75) << stopped.err;
   for (const json& run : runs()) {
     EXPECT_EQ(run.value("exit_code", 1) == 0, run.at("name") != "seed=3") << run;
