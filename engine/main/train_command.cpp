@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <chrono>
+#include <numeric>
 
 #include "engine/main/command_line.h"
 #include "engine/main/commands.h"
@@ -11,7 +12,8 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// A recipe that doesn't set ranks gets one in each process, if its other degrees allow that.
+// A recipe that doesn't set ranks gets as few in each process as its other degrees allow: one, or
+// several where they don't divide the number of processes.
 engine::ResolvedRecipe recipe_for(const engine::RecipeRequest& request, int num_processes) {
   engine::ResolvedRecipe recipe = engine::resolve_recipe(request);
   const engine::Origin& degree = recipe.origin("parallelism.data_parallel_shard_degree");
@@ -19,7 +21,9 @@ engine::ResolvedRecipe recipe_for(const engine::RecipeRequest& request, int num_
   engine::RecipeRequest with_ranks = request;
   const std::int64_t replicas = recipe.values.parallelism.data_parallel_replicate_degree;
   const std::int64_t workers = num_processes - recipe.values.parallelism.parameter_servers;
-  with_ranks.ranks = std::max<std::int64_t>(workers / (replicas * recipe.values.model_ranks()), 1);
+  const std::int64_t others = replicas * recipe.values.model_ranks();
+  with_ranks.ranks =
+      std::max<std::int64_t>(workers, 1) / std::gcd(std::max<std::int64_t>(workers, 1), others);
   return engine::resolve_recipe(with_ranks);
 }
 

@@ -86,17 +86,20 @@ TEST_F(Failures, RanksThatCannotBeSharedEvenlyAreAnErrorOfOneLine) {
       "ranks as the others. Write --ranks 2, or another multiple of 2.\n");
 }
 
-TEST_F(Failures, ByDefaultARankIsInEachProcessWhateverDividesTheModel) {
-  std::vector<std::string> words = launch_words(folder_, "run", endless(), {4, 1});
-  std::string recipe = folder_.read("run.yaml");
-  constexpr std::string_view kDegree = "data_parallel_shard_degree: 4";
-  const std::size_t at = recipe.find(kDegree);
-  ASSERT_NE(at, std::string::npos) << recipe;
-  folder_.write("run.yaml", recipe.replace(at, kDegree.size(), "tensor_parallel_degree: 2"));
-  words.insert(words.end(), {"--set", "training.max_steps=1"});
-  const auto outcome = test::run_program(SHERD_PROGRAM, words);
-  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-  expect_line(outcome.out, "4 ranks in 4 processes");
+TEST_F(Failures, ByDefaultProcessesHaveAsFewRanksAsTheOtherDegreesAllow) {
+  for (const auto& [processes, ranks] : {std::pair(4, 4), {3, 6}}) {
+    std::vector<std::string> words = launch_words(folder_, "run", endless(), {processes, 1});
+    std::string recipe = folder_.read("run.yaml");
+    const std::string degree = fmt::format("data_parallel_shard_degree: {}", processes);
+    const std::size_t at = recipe.find(degree);
+    ASSERT_NE(at, std::string::npos) << recipe;
+    folder_.write("run.yaml", recipe.replace(at, degree.size(), "tensor_parallel_degree: 2"));
+    words.insert(words.end(), {"--set", "training.max_steps=1", "--set", "checkpoint.resume=auto"});
+    const auto outcome = test::run_program(SHERD_PROGRAM, words);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    expect_line(outcome.out, fmt::format("{} ranks in {} processes", ranks, processes));
+    std::filesystem::remove_all(folder_.file("run"));
+  }
 }
 
 TEST_F(Failures, ARecipeThatIsntThereIsSaidOnce) {
