@@ -81,8 +81,9 @@ bool has_begun_since(const std::string& path, const std::string& directory,
   const auto step = checkpoint::step_of_directory(folder.filename().string());
   if (step && *step < own.front()) {
     throw UsageError(
-        "checkpoint.resume is {}, but {} has later checkpoints, up to {}. Move them away, and "
-        "resume with --set checkpoint.resume=auto; or choose another run.output_dir.",
+        "checkpoint.resume is {}, but {} has later checkpoints. To continue from the newest, {}, "
+        "use --set checkpoint.resume=auto. To go back, move the later ones away first, or choose "
+        "another run.output_dir.",
         path, directory, checkpoint::step_directory_name(own.front()));
   }
   return false;

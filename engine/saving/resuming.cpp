@@ -72,6 +72,9 @@ Start Resuming::begin() {
   if (is_path) {
     std::string problem;
     if (const int refusing = load(resume, false, problem); refusing >= 0) {
+      if (is_rewind && !problem.empty()) {
+        problem += " The run was going back to it; without it, it goes back further.";
+      }
       refuse_together(refusing, problem);
     }
     shared_.say(fmt::format("resumed from {}: {} steps done", resume, start_.steps_done));

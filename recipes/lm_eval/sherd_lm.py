@@ -71,8 +71,9 @@ class SherdLM(LM):
     def generate_until(self, requests, disable_tqdm=False):
         questions = []
         for prompt, options in (request.args for request in requests):
-            question = {"prompt": prompt, "until": options.get("until", []),
-                        "max_tokens": options.get("max_gen_toks", 256)}
+            question = {"prompt": prompt, "until": options.get("until", [])}
+            if "max_gen_toks" in options:
+                question["max_tokens"] = options["max_gen_toks"]
             if options.get("do_sample", False):
                 question |= {key: options[key] for key in ("temperature", "top_k", "top_p") if key in options}
             questions.append(question)

@@ -42,8 +42,9 @@ TEST_F(ResumePath, OfItsOwnRunIsRefusedWhileThereAreLaterCheckpoints) {
       test::error_text<UsageError>([&] { train(text("run", 8, saved("run", 4))); });
   EXPECT_EQ(error, "checkpoint.resume is " + saved("run", 4) + ", but " +
                        folder_.file("run/checkpoints") +
-                       " has later checkpoints, up to step-0000000006. Move them away, and resume "
-                       "with --set checkpoint.resume=auto; or choose another run.output_dir.");
+                       " has later checkpoints. To continue from the newest, step-0000000006, use "
+                       "--set checkpoint.resume=auto. To go back, move the later ones away first, "
+                       "or choose another run.output_dir.");
   EXPECT_EQ(digests("run", 6), before);
   fs::rename(saved("run", 6), folder_.file("away"));
   train(text("run", 6, saved("run", 4)));
