@@ -36,7 +36,7 @@ extern "C" void end_at_deadline(int) {
       "checkpoint was written; the next start continues from the one before.\n";
   constexpr char kSaved[] =
       "sherd: asked to end by a signal; the last step is saved, and checkpoint.stop_deadline "
-      "passed before older checkpoints were removed.\n";
+      "passed before hooks and removals of older checkpoints had ended.\n";
   const bool saved = is_saved.load(std::memory_order_relaxed);
   [[maybe_unused]] const auto written = saved
                                             ? ::write(STDERR_FILENO, kSaved, sizeof kSaved - 1)

@@ -75,6 +75,7 @@ class RankRun {
     }
     const bool continues = !context_.is_last() && !stops_early();
     if (continues) trainer_.save();
+    note_what_is_saved();
     trainer_.finish();
     if (reporter_) reporter_->end(trainer_.steps_done(), continues);
     if (continues) return Continuation{trainer_.steps_done(), /*is_saved=*/true};
@@ -170,9 +171,13 @@ class RankRun {
     }
   }
 
+  void note_what_is_saved() const {
+    if (trainer_.newest_checkpoint() == trainer_.steps_done()) note_saved();
+  }
+
   // Rank 0 alone throws: an abort from another could reach it before it has written this step.
   void end_asked(StopRequest stop) {
-    if (trainer_.newest_checkpoint() == trainer_.steps_done()) note_saved();
+    note_what_is_saved();
     trainer_.finish();
     if (!reporter_) return;
     reporter_->end(trainer_.steps_done(), /*continues=*/false);

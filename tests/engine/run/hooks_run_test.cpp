@@ -90,8 +90,8 @@ TEST_F(HooksRun, ACheckpointStaysUntilItHasBeenDelivered) {
 TEST_F(HooksRun, ASlowDeliveryAtTheEndDoesntMakeRankZeroLookDead) {
   const std::string said = train(
       "run",
-      {"run.peer_timeout=1", "zero_optimization.stage=3", "training.sample_tokens=3",
-       hook("save", "test $SHERD_STEP = 2 || { sleep 3; touch " + folder_.file("done") + "; }")},
+      {"run.peer_timeout=4", "zero_optimization.stage=3", "training.sample_tokens=3",
+       hook("save", "test $SHERD_STEP = 2 || { sleep 8; touch " + folder_.file("done") + "; }")},
       2);
   EXPECT_TRUE(fs::exists(folder_.file("done"))) << said;
   EXPECT_EQ(column("run", "loss").size(), 4u);
