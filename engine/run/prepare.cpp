@@ -4,7 +4,6 @@
 #include <filesystem>
 #include <sstream>
 
-#include "checkpoint/format/strict_json.h"
 #include "checkpoint/store/committed.h"
 #include "checkpoint/store/step_directory.h"
 #include "engine/data/dataset.h"
@@ -157,11 +156,11 @@ void require_manifest(const Recipe& recipe, const TrainingOptions& options, std:
   if (!recipe.checkpoint.saves()) return;
   const std::int64_t values =
       manifest_values(options, ranks, recipe.parallelism.pipeline_parallel_degree);
-  if (values <= checkpoint::kMaxJsonValues) return;
+  if (values <= kMostManifestValues) return;
   throw UsageError(
       "a checkpoint of {} ranks would have about {} values in its manifest, and at most {} can be "
       "read. Use fewer ranks, or more pipeline ranks, which divide the layers.",
-      ranks, values, checkpoint::kMaxJsonValues);
+      ranks, values, kMostManifestValues);
 }
 
 PreparedRun prepare(const ResolvedRecipe& as_written, const Machine& machine,
@@ -179,7 +178,9 @@ PreparedRun prepare(const ResolvedRecipe& as_written, const Machine& machine,
     const auto bytes = [&](std::size_t i) { return run.prepared[i].plan.all_arenas_bytes(); };
     if (bytes(run.prepared.size() - 1) > bytes(run.largest)) run.largest = run.prepared.size() - 1;
   }
-  require_manifest(written.values, run.prepared[0].options, run.prepared[0].plan.world_size());
+  const std::int64_t servers = written.values.parallelism.parameter_servers;
+  require_manifest(written.values, run.prepared[0].options,
+                   servers > 0 ? servers : run.prepared[0].plan.world_size());
   run.too_large =
       check_memory(run.segments[run.largest].recipe, run.prepared[run.largest].plan, machine);
   require_utf8(written);

@@ -187,7 +187,7 @@ std::int64_t manifest_values(const TrainingOptions& options, std::int64_t num_ra
                              std::int64_t pipeline_ranks) {
   std::map<std::string, std::int64_t> elements;  // by kind
   for (const sharding::StateTensor& tensor : state_tensors(options)) {
-    elements[tensor.kind] += tensor.numel();
+    if (!optim::is_factor(tensor.kind)) elements[tensor.kind] += tensor.numel();
   }
   // An array of four numbers for each piece; a piece for each layer, kind and rank.
   constexpr std::int64_t kOfAPiece = 5, kOfADataset = 7, kOfAShard = 5;

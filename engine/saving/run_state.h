@@ -18,6 +18,8 @@ namespace sherd::engine {
 /// under the parameter's name, of replica r under "replica.r.NAME". If sums over replicas are
 /// compressed, errors are named so (optim/compressed_sum.h).
 std::vector<sharding::StateTensor> state_tensors(const TrainingOptions& options, int replicas = 0);
+/// A checkpoint with more JSON values in its manifest isn't read (checkpoint/format/strict_json.h).
+inline constexpr std::int64_t kMostManifestValues = 1 << 24;
 /// About how many JSON values the manifest of a checkpoint of `num_ranks` ranks has, of which
 /// `pipeline_ranks` divide the layers. Not more than it will have.
 std::int64_t manifest_values(const TrainingOptions& options, std::int64_t num_ranks,

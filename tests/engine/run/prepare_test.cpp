@@ -70,6 +70,7 @@ TEST(Prepare, RefusesMoreRanksThanAManifestCanDescribe) {
   engine::TrainingOptions options;
   options.model.num_layers = 80;
   options.model.width = 1024;
+  EXPECT_EQ(engine::kMostManifestValues, checkpoint::kMaxJsonValues);
   EXPECT_LT(engine::manifest_values(options, 13'000, 1), checkpoint::kMaxJsonValues);
   EXPECT_GT(engine::manifest_values(options, 14'000, 1), checkpoint::kMaxJsonValues);
   EXPECT_LT(engine::manifest_values(options, 65'536, 8), checkpoint::kMaxJsonValues);
