@@ -101,13 +101,17 @@ std::optional<ConfigValue> balance_loss(const json& config, const ModelConfig& m
   std::erase(mask, '"');
   std::int64_t with_experts = 0;
   constexpr double kMostLayers = 1 << 20;  // more are refused with the recipe's values
-  const double num_layers = std::stod(layers);
+  const json count = json::parse(layers, nullptr, false),
+             chosen = json::parse(per_token, nullptr, false);
+  if (!count.is_number() || !chosen.is_number())
+    return {};  // which is refused with the recipe's values
+  const auto num_layers = count.get<double>();
   for (std::size_t i = 0; static_cast<double>(i) < std::min(num_layers, kMostLayers); ++i) {
     with_experts += mask.empty() || mask[i % mask.size()] == '1' ? 1 : 0;
   }
   const double c = coefficient.get<double>();
   const double value =
-      c * std::stod(per_token) / static_cast<double>(std::max<std::int64_t>(1, with_experts));
+      c * chosen.get<double>() / static_cast<double>(std::max<std::int64_t>(1, with_experts));
   return ConfigValue{"moe.balance_loss", fmt::format("{}", value),
                      fmt::format("{} {:g}", kCoefficient, c)};
 }
@@ -147,12 +151,12 @@ ModelConfig parse_config(std::string_view text, const std::string& path) {
   ConfigReader reader(config, result);
   try {
     reader.read_tables(*result.family);
-    result.balance_loss = balance_loss(config, result);
   } catch (const json::exception&) {
     throw DataError("{}: a value in rope_parameters is of an unexpected type", path);
   } catch (const std::logic_error&) {  // of std::stod
     throw DataError("{}: a value that must be a number is something else", path);
   }
+  result.balance_loss = balance_loss(config, result);
   const std::vector<std::string> unused = reader.unused();
   result.unused.insert(result.unused.end(), unused.begin(), unused.end());
   if (!part) return result;
