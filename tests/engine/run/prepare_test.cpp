@@ -67,9 +67,12 @@ TEST(Prepare, CountsAboutAsManyValuesAsAManifestHas) {
 }
 
 TEST(Prepare, RefusesMoreRanksThanAManifestCanDescribe) {
-  engine::TrainingOptions options;
-  options.model.num_layers = 80;
-  options.model.width = 1024;
+  const test::TempFolder folder;
+  write_data(folder);
+  const engine::TrainingOptions options =
+      prepared(text_of(folder), {"model.num_layers=80", "model.hidden_size=256"})
+          .prepared[0]
+          .options;
   EXPECT_EQ(engine::kMostManifestValues, checkpoint::kMaxJsonValues);
   EXPECT_LT(engine::manifest_values(options, 13'000, 1), checkpoint::kMaxJsonValues);
   EXPECT_GT(engine::manifest_values(options, 14'000, 1), checkpoint::kMaxJsonValues);
