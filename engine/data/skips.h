@@ -29,8 +29,8 @@ inline std::int64_t data_step(std::int64_t step, std::int64_t first_step,
   return step + skipped;
 }
 
-/// A sum over the data of steps, of a run that has done `num_steps` steps. `sum_of`: of the first so
-/// many steps of data.
+/// A sum over the data that a run has used in its first `num_steps` steps. `sum_of(n)`: the sum over
+/// the first n steps of data.
 template <class SumOf>
 std::int64_t sum_without(std::int64_t first_step, std::int64_t num_steps,
                          const std::vector<Skip>& skips, const SumOf& sum_of) {

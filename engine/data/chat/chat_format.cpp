@@ -100,13 +100,12 @@ void ChatFormat::mark_answers(const Conversation& conversation, Rendered& render
 
 namespace {
 
-std::size_t num_generated(const MarkedText& text) {
-  std::size_t spans = 0;
+std::vector<Span> generated_spans(const MarkedText& text) {
+  std::vector<Span> spans;
   for (std::size_t i = 0; i < text.marks.size(); ++i) {
-    const auto is_generated = [&](std::size_t at) {
-      return (text.marks[at] & templates::kGenerated) != 0;
-    };
-    spans += is_generated(i) && (i == 0 || !is_generated(i - 1)) ? 1 : 0;
+    if ((text.marks[i] & templates::kGenerated) == 0) continue;
+    if (spans.empty() || spans.back().end < i) spans.push_back({i, i});
+    spans.back().end = i + 1;
   }
   return spans;
 }
@@ -115,30 +114,21 @@ std::size_t num_generated(const MarkedText& text) {
 
 // The text of messages without a loss is marked as spoken here.
 void ChatFormat::mark_generated(const Conversation& conversation, Rendered& rendered) const {
-  const std::string& marks = rendered.text.marks;
   std::size_t in_prompt = 0;
   if (options_.train_on == TrainOn::kCompletion && conversation.num_prompt_messages > 0) {
-    in_prompt =
-        num_generated(renderer_.render(conversation, {.count = conversation.num_prompt_messages}));
+    const MarkedText prompt =
+        renderer_.render(conversation, {.count = conversation.num_prompt_messages});
+    in_prompt = generated_spans(prompt).size();
     ++rendered.num_renderings;
   }
-  std::vector<bool> without_loss;
-  for (std::size_t i = 0; i < marks.size(); ++i) {
-    if ((marks[i] & templates::kGenerated) == 0) continue;
-    if (i == 0 || (marks[i - 1] & templates::kGenerated) == 0) {
-      rendered.trained.push_back({i, i});
-      without_loss.push_back(false);
-    }
-    rendered.trained.back().end = i + 1;
-    if (templates::is_spoken(marks[i])) without_loss.back() = true;
-  }
+  const std::vector<Span> spans = generated_spans(rendered.text);
   const bool one = options_.train_on == TrainOn::kLast;
-  std::vector<Span> trained;
-  for (std::size_t i = 0; i < rendered.trained.size(); ++i) {
-    const bool counts = i >= in_prompt && (!one || i + 1 == rendered.trained.size());
-    if (counts && !without_loss[i]) trained.push_back(rendered.trained[i]);
+  for (std::size_t i = one && !spans.empty() ? spans.size() - 1 : in_prompt; i < spans.size();
+       ++i) {
+    const std::string_view marks =
+        std::string_view(rendered.text.marks).substr(spans[i].begin, spans[i].end - spans[i].begin);
+    if (std::ranges::none_of(marks, templates::is_spoken)) rendered.trained.push_back(spans[i]);
   }
-  rendered.trained = std::move(trained);
 }
 
 void ChatFormat::mark_all(Rendered& rendered) const {
