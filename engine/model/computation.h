@@ -61,6 +61,11 @@ struct Computation {
   Tensor input_TD(std::int64_t block) const { return at(input_place(block)); }
   Tensor output_of(std::int64_t block) const { return at(input_place(block) + 1); }
   int input_slot(std::int64_t block) const { return residuals[input_place(block)]; }
+  /// Which of Activations::routing: a mixture's choices stay, also where the inputs of blocks take
+  /// turns in few slots (ModelShape::residual_slots).
+  int routing_slot(std::int64_t block) const {
+    return shape.residual_slots > 0 ? static_cast<int>(block) : input_slot(block);
+  }
   Tensor residual_slot(int slot) const {
     return activations.residual_TD[static_cast<std::size_t>(slot)].tensor();
   }

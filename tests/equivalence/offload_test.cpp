@@ -21,6 +21,7 @@
 #include "tests/checkpoint/support/hooked_disk.h"
 #include "tests/equivalence/mesh_case.h"
 #include "tests/equivalence/offload_case.h"
+#include "tests/support/models/model_forms.h"
 #include "tests/support/random/pairwise.h"
 #include "tests/support/runs/small_run.h"
 
@@ -156,6 +157,19 @@ TEST(Offload, OfActivationsKeepsTheBitsOnTensorRanksAndReplicas) {
     engine::TrainingOptions own = options;
     own.model.residual_slots = engine::KeptInputs::slots(6);
     EXPECT_EQ(difference(run(own, each), run(options, each)), "") << name_of(each);
+  }
+}
+
+// More layers than places for their inputs: what experts were chosen stays with each layer.
+TEST(Offload, OfActivationsKeepsTheChoicesOfEveryMixture) {
+  for (const ModelForm& form : all_expert_forms()) {
+    engine::TrainingOptions options = tiny_training(form.shape, 0.5f);
+    options.model.num_layers = 7;
+    options.model.recompute = model::Recompute::kFull;
+    engine::TrainingOptions own = options;
+    own.model.residual_slots = engine::KeptInputs::slots(7);
+    const RunShape shape{.world_size = 2, .num_micro_steps = 2, .stage = 2};
+    EXPECT_EQ(difference(train(own, shape, 2), train(options, shape, 2)), "") << form.name;
   }
 }
 

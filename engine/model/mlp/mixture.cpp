@@ -20,13 +20,13 @@ Mixture::Mixture(Computation& computation)
 
 std::span<std::int32_t> Mixture::rows_of_experts(std::int64_t block) {
   if (rows_of_experts_.empty()) return {};
-  const auto slot = static_cast<std::size_t>(c_.input_slot(block));
+  const auto slot = static_cast<std::size_t>(c_.routing_slot(block));
   const std::size_t of_a_slot = rows_of_experts_.size() / activations_.routing.size();
   return std::span(rows_of_experts_).subspan(slot * of_a_slot, of_a_slot);
 }
 
 Routing Mixture::routing(std::int64_t block) const {
-  return activations_.routing_of(c_.input_slot(block), shape_);
+  return activations_.routing_of(c_.routing_slot(block), shape_);
 }
 
 Tensor Mixture::normed_TD(std::int64_t block) const {
