@@ -7,12 +7,20 @@
 namespace sherd::templates {
 namespace {
 
-// Numbers, texts and None; anything else counts as another one.
+bool is_from_data(const MarkedText& text) {
+  return std::ranges::any_of(text.marks, [](char mark) { return (mark & kFromData) != 0; });
+}
+
+// Whether nothing shows that a value was set again: the same text, or an equal one of the
+// template's own; the same number; None. An equal text of another message isn't the same, since
+// that message may be the one that is searched for.
 bool is_same(const Value& a, const Value& b) {
-  const auto is_plain = [](const Value& value) {
-    return value.is_none() || value.is_number() || value.text();
-  };
-  return is_plain(a) && is_plain(b) && equal(a, b);
+  if (const MarkedText* x = a.text(), *y = b.text(); x && y) {
+    return x == y ||
+           (equal(a, b) && x->is_safe == y->is_safe && !is_from_data(*x) && !is_from_data(*y));
+  }
+  const bool is_plain = (a.is_none() && b.is_none()) || (a.is_number() && b.is_number());
+  return is_plain && to_text(a).bytes == to_text(b).bytes;
 }
 
 // How a template uses `loop`.
