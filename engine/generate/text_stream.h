@@ -15,6 +15,10 @@ namespace sherd::engine {
 /// How ids become text: TokenText::text for a terminal, TokenText::exact_text for a file.
 using TextOf = std::function<std::string(std::span<const std::int32_t> ids)>;
 
+/// The part of `all` after `prompt`. If the prompt's last bytes begin a character, the part has the
+/// whole character.
+std::string text_after(std::string_view prompt, std::string_view all);
+
 class TextStream {
  public:
   /// `prompt`: ids before the text, which its beginning depends on (a tokenizer may drop a text's

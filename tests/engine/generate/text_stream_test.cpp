@@ -78,6 +78,18 @@ TEST(TextStream, LosesNothingOfCharactersWhoseBytesAreTokens) {
   EXPECT_TRUE(is_utf8(pieces(stream_by_runs("\xc3\xa9"), "\xc3\xa9\xf0\x9f !")));
 }
 
+// The text for files holds the bytes themselves.
+TEST(TextStream, LosesNothingOfExactTextWhoseTokensAreBytes) {
+  const std::shared_ptr<const data::TokenText> text = data::make_byte_text(256);
+  const auto exact = [text](const std::string& prompt) {
+    return TextStream([text](std::span<const std::int32_t> ids) { return text->exact_text(ids); },
+                      text->ids(prompt), {});
+  };
+  EXPECT_EQ(pieces(exact(""), "a\xc3\xa9!"), "a||\xc3\xa9|!|");
+  EXPECT_EQ(pieces(exact("\xe2\x82"), "\xac!"), "\xe2\x82\xac|!|");
+  EXPECT_EQ(pieces(exact(""), "a\xa9\xc3x\xe2"), "a|\xa9||\xc3x||\xe2");
+}
+
 TEST(TextStream, BeginsWithTheCharacterThatThePromptHasBegun) {
   EXPECT_EQ(pieces(stream_by_runs("a\xc3"), "\xa9!"), "\xc3\xa9|!|");
 }
