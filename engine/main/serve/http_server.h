@@ -38,7 +38,8 @@ class HttpServer {
     int num_threads = 0;  ///< requests at a time
   };
   /// Called on several threads at a time; must not throw. A request that isn't HTTP, or has a body
-  /// that is too large, never gets there: `refuse` makes its reply.
+  /// that is too large, compressed or without Content-Length, never gets there: `refuse` makes its
+  /// reply.
   using Handler = std::function<HttpReply(const HttpRequest&)>;
   using Refuse = std::function<HttpReply(int status)>;
 

@@ -1,5 +1,6 @@
 #include <httplib.h>
 
+#include <charconv>
 #include <thread>
 #include <utility>
 
@@ -23,6 +24,15 @@ class HttpServer::Library {
     server_.set_keep_alive_max_count(1);
     server_.set_tcp_nodelay(true);
     server_.set_payload_max_length(options.most_body_bytes);
+    // Called before a body is read.
+    server_.set_pre_routing_handler(
+        [this, most = options.most_body_bytes](const httplib::Request& request,
+                                               httplib::Response& response) {
+          const int status = refusal_of_body(request, most);
+          if (status == 0) return httplib::Server::HandlerResponse::Unhandled;
+          send(refuse_(status), response);
+          return httplib::Server::HandlerResponse::Handled;
+        });
     const auto answer = [this](const httplib::Request& request, httplib::Response& response) {
       send(handler_({request.method, request.path, request.body,
                      request.get_header_value("Content-Type"), request.get_header_value("Host")}),
@@ -56,6 +66,20 @@ class HttpServer::Library {
   }
 
  private:
+  // The status for a body that isn't read; 0: none. httplib knows a body's size only from its
+  // Content-Length, and reads what is too large to the end, so that the client sees the reply.
+  static int refusal_of_body(const httplib::Request& request, std::size_t most) {
+    constexpr std::size_t kMostThatIsSkipped = 16;  // times `most`
+    if (request.has_header("Transfer-Encoding")) return 411;
+    if (request.has_header("Content-Encoding")) return 415;
+    if (!request.has_header("Content-Length")) return request.method == "POST" ? 411 : 0;
+    const std::string length = request.get_header_value("Content-Length");
+    std::size_t bytes = 0;
+    const auto [end, error] = std::from_chars(length.data(), length.data() + length.size(), bytes);
+    if (error != std::errc() || end != length.data() + length.size()) return 400;
+    return bytes > kMostThatIsSkipped * most ? 413 : 0;
+  }
+
   static void send(HttpReply reply, httplib::Response& response) {
     response.status = reply.status;
     if (!reply.stream) {

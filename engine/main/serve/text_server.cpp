@@ -19,6 +19,20 @@ constexpr int kThreadsForShortReplies = 4;
 constexpr std::int64_t kTokensOfACompletion = 16;  // OpenAI's default
 constexpr const char* kEnding = "while serving";
 
+// Of a request that HttpServer refuses.
+const char* why_refused(int status) {
+  switch (status) {
+    case 411:
+      return "the request needs a Content-Length; chunked bodies aren't read.";
+    case 413:
+      return "the request is larger than 4 MiB.";
+    case 415:
+      return "compressed bodies aren't read.";
+    default:
+      return "not a request.";
+  }
+}
+
 // The chat template, or why there is none.
 class ChatPrompts {
  public:
@@ -88,15 +102,7 @@ TextServer::TextServer(const TextServerOptions& options)
            .most_body_bytes = kMostBodyBytes,
            .num_threads = static_cast<int>(options.max_waiting) + 1 + kThreadsForShortReplies},
           [this](const HttpRequest& request) { return handle(request); },
-          [](int status) {
-            return error_reply(ApiError(
-                status, status == 413 ? "the request is larger than 4 MiB." : "not a request."));
-          }) {
-  if (context_ > model_.longest_context()) {
-    throw UsageError("--context {}: the model reads {} tokens.", context_,
-                     model_.longest_context());
-  }
-}
+          [](int status) { return error_reply(ApiError(status, why_refused(status))); }) {}
 
 // A page in a browser may send requests to this machine under a name of its own.
 void TextServer::check_host(const std::string& host) const {

@@ -74,8 +74,11 @@ class HttpClient {
   static std::string request(const std::string& method, const std::string& path,
                              const std::string& headers, const std::string& body) {
     const bool names_host = headers.find("Host:") != headers.npos;
+    const bool says_how_long = headers.find("Transfer-Encoding:") != headers.npos ||
+                               headers.find("Content-Length:") != headers.npos;
+    const std::string length = "Content-Length: " + std::to_string(body.size()) + "\r\n";
     return method + " " + path + " HTTP/1.1\r\n" + (names_host ? "" : "Host: localhost\r\n") +
-           headers + "Content-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body;
+           headers + (says_how_long ? "" : length) + "\r\n" + body;
   }
 
   static HttpResponse response(const std::string& text) {

@@ -219,6 +219,21 @@ TEST_F(ServeTest, RefusesWhatItCantDoInOneSentence) {
   });
 }
 
+// A body whose size isn't known before it is read could fill the memory.
+TEST_F(ServeTest, ReadsNoBodyOfUnknownSize) {
+  serve({}, [&](const HttpClient& client) {
+    const auto refused = [&](const std::string& headers, int status, const std::string& message) {
+      expect_refused(client.send("POST", "/v1/completions",
+                                 "Content-Type: application/json\r\n" + headers, ""),
+                     status, "", message);
+    };
+    refused("Transfer-Encoding: chunked\r\n", 411,
+            "the request needs a Content-Length; chunked bodies aren't read.");
+    refused("Content-Encoding: gzip\r\n", 415, "compressed bodies aren't read.");
+    refused("Content-Length: 99999999999\r\n", 413, "the request is larger than 4 MiB.");
+  });
+}
+
 // The first text is long enough to be in work when the second request comes.
 TEST_F(ServeTest, RefusesMoreWaitingRequestsThanAllowedAndForgetsClientsThatLeave) {
   serve({"--waiting", "0", "--set", "model.max_seq_length=100000", "--context", "100000"},
