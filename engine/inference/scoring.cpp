@@ -137,7 +137,11 @@ class Answerer {
     Ids context, continuation;
     if (const auto listed = listed_ids(question, "continuation")) {
       continuation = *listed;
-      context = listed_ids(question, "context").value_or(Ids());
+      if (question.has("context")) {
+        const auto before = listed_ids(question, "context");
+        if (!before) question.fail("\"continuation\" is a list of ids, and \"context\" isn't.");
+        context = *before;
+      }
     } else {
       std::string before = question.has("context") ? string_of(question, "context") : "";
       std::string after = string_of(question, "continuation");
