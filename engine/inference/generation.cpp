@@ -30,7 +30,9 @@ GeneratedText generate_text(const TextModel& model, Decoder& decoder,
   const TextOf text_of = [&](std::span<const std::int32_t> ids) {
     return options.for_terminal ? model.text().text(ids) : model.text().exact_text(ids);
   };
-  TextStream stream(text_of, prompt, options.stops);
+  std::vector<std::string> stops = options.stops;
+  if (options.for_terminal) std::ranges::transform(stops, stops.begin(), data::terminal_text);
+  TextStream stream(text_of, prompt, std::move(stops));
   GeneratedText result{.prompt_tokens = std::ssize(prompt)};
   using Clock = std::chrono::steady_clock;
   const auto begin = Clock::now();
