@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "checkpoint/store/step_directory.h"
+#include "engine/generate/text_stream.h"
 #include "engine/huggingface/model_files.h"
 #include "engine/launch/device.h"
 #include "engine/library/recipe_request.h"
@@ -263,7 +264,8 @@ std::string TrainerParts::sample(const std::string& prompt, const SampleOptions&
     std::vector<std::int32_t> own = trainer.sample(ids, sampling);
     if (rank.rank == 0) tokens = std::move(own);
   });
-  return text.exact_text(std::span(tokens).subspan(ids.size()));
+  // A tokenizer may drop the first space of a text, so the tokens are decoded with the prompt.
+  return engine::text_after(text.exact_text(ids), text.exact_text(tokens));
 }
 
 }  // namespace sherd::v0
