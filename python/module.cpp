@@ -14,6 +14,7 @@
 
 #include <filesystem>
 #include <map>
+#include <utility>
 
 #include "bindings.h"
 #include "sherd/sherd.h"
@@ -23,16 +24,52 @@ using namespace nb::literals;
 
 namespace {
 
+// A text in quotes, so that YAML takes every character as it is.
+std::string quoted(const std::string& text) {
+  std::string quotes = "\"";
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (c == '"' || c == '\\') {
+      quotes += {'\\', c};
+    } else if (byte < 0x20 || byte == 0x7f) {
+      constexpr const char* kDigits = "0123456789abcdef";
+      quotes += {'\\', 'x', kDigits[byte >> 4], kDigits[byte & 15]};
+    } else {
+      quotes += c;
+    }
+  }
+  return quotes + "\"";
+}
+
+std::string text_of_item(const nb::handle& value);
+
 // A value of Python as --set writes it.
 std::string text_of_value(const nb::handle& value) {
   if (value.is_none()) return "";
   if (nb::isinstance<nb::bool_>(value)) return nb::cast<bool>(value) ? "true" : "false";
   if (nb::isinstance<nb::list>(value) || nb::isinstance<nb::tuple>(value)) {
     std::string text;
-    for (const nb::handle item : value) text += (text.empty() ? "" : ", ") + text_of_value(item);
+    const char* between = "";
+    for (const nb::handle item : value) {
+      text += std::exchange(between, ", ") + text_of_item(item);
+    }
     return "[" + text + "]";
   }
+  if (nb::isinstance<nb::dict>(value)) {
+    std::string text;
+    const char* between = "";
+    for (const auto& [key, item] : nb::cast<nb::dict>(value)) {
+      text += std::exchange(between, ", ") + text_of_item(key) + ": " + text_of_item(item);
+    }
+    return "{" + text + "}";
+  }
   return nb::cast<std::string>(nb::str(value));
+}
+
+std::string text_of_item(const nb::handle& value) {
+  if (value.is_none()) return "null";
+  return nb::isinstance<nb::str>(value) ? quoted(nb::cast<std::string>(value))
+                                        : text_of_value(value);
 }
 
 void bind_errors(nb::module_& m) {
@@ -192,7 +229,7 @@ void bind_models(nb::module_& m) {
       "shard_bytes"_a = 0, "ranks"_a = 0, Released(),
       "Writes a checkpoint as a Hugging Face folder, which must not exist.");
   nb::class_<sherd::GeneratedText>(m, "GeneratedText", "The text after a prompt.")
-      .def_ro("text", &sherd::GeneratedText::text)
+      .def_prop_ro("text", [](const sherd::GeneratedText& text) { return readable(text.text); })
       .def_ro("num_tokens", &sherd::GeneratedText::num_tokens)
       .def_ro("end", &sherd::GeneratedText::end)
       .def("__repr__", [](const sherd::GeneratedText& text) {

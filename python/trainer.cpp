@@ -59,10 +59,11 @@ using OnEvaluation = std::function<void(const sherd::Evaluation&)>;
 
 namespace {
 
-// Whether Ctrl-C has come, in Python's code of `on_step` or elsewhere.
-bool is_interrupted_after(const OnStep& on_step, const sherd::StepMetrics& step) {
+// Whether Ctrl-C has come, in Python's code of a callback or elsewhere.
+template <class Call>
+bool is_interrupted_after(const Call& call) {
   try {
-    if (on_step) on_step(step);
+    call();
     if (PyErr_CheckSignals() != 0) throw nb::python_error();
   } catch (const nb::python_error& error) {
     if (!error.matches(PyExc_KeyboardInterrupt)) throw;
@@ -77,12 +78,16 @@ void train(sherd::Trainer& trainer, const OnStep& on_step, const OnEvaluation& o
   sherd::TrainCallbacks callbacks;
   callbacks.on_step = [&](const sherd::StepMetrics& step) {
     const nb::gil_scoped_acquire locked;
-    is_interrupted = is_interrupted_after(on_step, step);
+    is_interrupted |= is_interrupted_after([&] {
+      if (on_step) on_step(step);
+    });
     return !is_interrupted;
   };
   callbacks.on_evaluation = [&](const sherd::Evaluation& evaluation) {
     const nb::gil_scoped_acquire locked;
-    if (on_evaluation) on_evaluation(evaluation);
+    is_interrupted |= is_interrupted_after([&] {
+      if (on_evaluation) on_evaluation(evaluation);
+    });
   };
   {
     const nb::gil_scoped_release released;
@@ -108,7 +113,7 @@ void bind_trainer(nb::module_& m) {
             if (on_message) {
               options.on_message = [on_message](const std::string& text) {
                 const nb::gil_scoped_acquire locked;
-                on_message(text);
+                if (is_interrupted_after([&] { on_message(text); })) PyErr_SetInterrupt();
               };
             }
             const nb::gil_scoped_release released;
@@ -148,8 +153,13 @@ void bind_trainer(nb::module_& m) {
           "sample",
           [](sherd::Trainer& trainer, const std::string& prompt, std::int64_t num_tokens,
              double temperature, std::int64_t top_k, double top_p, std::uint64_t seed) {
-            return trainer.sample(prompt, {num_tokens, temperature, top_k, top_p, seed});
+            std::string text;
+            {
+              const nb::gil_scoped_release released;
+              text = trainer.sample(prompt, {num_tokens, temperature, top_k, top_p, seed});
+            }
+            return readable(text);
           },
           "prompt"_a, "num_tokens"_a = 200, "temperature"_a = 1.0, "top_k"_a = 0, "top_p"_a = 1.0,
-          "seed"_a = 0, Released(), "Text that the model writes after `prompt`.");
+          "seed"_a = 0, "Text that the model writes after `prompt`.");
 }

@@ -112,6 +112,14 @@ class TestTraining(SherdTest):
         self.train_with_program("program")
         self.assertEqual(self.digests("run"), self.digests("program"))
 
+    def test_ctrl_c_during_an_evaluation_saves_too(self):
+        self.addCleanup(signal.signal, signal.SIGINT, signal.signal(signal.SIGINT, signal.default_int_handler))
+        trainer = sherd.Trainer(self.recipe().set("checkpoint.on_interrupt", True))
+        with self.assertRaises(KeyboardInterrupt):
+            trainer.train(on_evaluation=lambda evaluation: os.kill(os.getpid(), signal.SIGINT))
+        self.assertLess(trainer.steps_done, trainer.max_steps)
+        self.assertIsNotNone(trainer.newest_checkpoint)
+
     def test_what_a_callback_raises_is_passed_on(self):
         trainer = sherd.Trainer(self.recipe())
         with self.assertRaises(ZeroDivisionError):
@@ -163,6 +171,10 @@ class TestFiles(SherdTest):
         self.assertEqual(recipe.get("training.max_steps"), "5")
         self.assertEqual(recipe.get("optimizer.betas"), "[0.8, 0.9]")
         self.assertEqual(recipe.get("checkpoint.async"), "false")
+        recipe.set("optimizer.no_decay", ["*.bias", 'a "b", c'])
+        self.assertEqual(recipe.get("optimizer.no_decay"), '["*.bias", "a \\"b\\", c"]')
+        recipe.set("optimizer.groups", [{"parameters": ["*.bias"], "frozen": True}, {"parameters": ["*"]}])
+        self.assertIn("frozen: true", recipe.get("optimizer.groups"))
         self.assertEqual(recipe.copy().set_ranks(4).get("parallelism.data_parallel_shard_degree"), "4")
         self.assertEqual(recipe.get("parallelism.data_parallel_shard_degree"), "2")
 
@@ -203,6 +215,14 @@ class TestFiles(SherdTest):
         lines = run_program("sample", str(run), "--prompts", str(self.folder / "prompts.jsonl"), "--tokens", "4",
                             "--seed", "2").splitlines()
         self.assertEqual([t.text for t in texts], [json.loads(line)["text"] for line in lines])
+
+    def test_a_text_that_ends_inside_a_character_is_readable(self):
+        (self.folder / "text.txt").write_text("é" * 400)
+        recipe = self.recipe().set("model.vocab_size", 256)
+        trainer = sherd.Trainer(recipe)
+        trainer.train()
+        self.assertTrue(trainer.sample("é", num_tokens=5, temperature=0.0))
+        self.assertTrue(sherd.generate(self.folder / "run", ["é"], num_tokens=5, temperature=0.0)[0].text)
 
     def test_a_model_folder_is_written_and_read(self):
         sherd.Trainer(self.recipe()).train()
