@@ -118,8 +118,8 @@ void chat(const ChatRequest& request) {
   TextModel model(request.model);
   Chat chat(request, model);
   model.run(
-      model.usual_context(), [&](const sharding::Rank&, Decoder& decoder) { chat.run(decoder); },
-      request.on_note);
+      model.context_of(request.context),
+      [&](const sharding::Rank&, Decoder& decoder) { chat.run(decoder); }, request.on_note);
 }
 
 }  // namespace sherd::engine

@@ -15,6 +15,7 @@ struct ChatRequest {
   TrainedModelRequest model;    ///< used on one rank
   GenerationOptions options{};  ///< sampling.num_tokens: maximum per answer
   std::string system{};         ///< the conversation's first message, unless empty
+  std::int64_t context = 0;     ///< tokens that the model reads; 0: TextModel::usual_context
 
   /// The user's next message; nothing ends the conversation.
   std::function<std::optional<std::string>()> next_message;
@@ -31,7 +32,7 @@ struct ChatRequest {
 /// oldest turns are dropped, and on_note is called. Ctrl-C (install_stop_handlers) stops an answer,
 /// not the conversation.
 /// Errors   as generate; DataError: the model has no tokenizer or no chat template; UsageError: a
-///          message and an answer that don't fit into the context
+///          message and an answer that don't fit into the context; a context that is too long
 void chat(const ChatRequest& request);
 
 }  // namespace sherd::engine

@@ -25,6 +25,10 @@ struct TrainedModelRequest {
   bool handles_signals = true;
   /// All that share the work, each with equally many ranks; null: this process alone.
   std::shared_ptr<sharding::Processes> processes{};
+  /// What to do if the model doesn't fit, as a sentence.
+  std::string if_too_large =
+      "Use another number of --ranks (at stage 3 each rank holds less), or a machine with more "
+      "memory.";
 };
 
 /// The loss in units that are comparable across tokenizers.

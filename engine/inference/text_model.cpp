@@ -66,6 +66,13 @@ std::int64_t TextModel::usual_context() const {
   return trained_.folder ? longest_context() : trained_.recipe.training.seq_length;
 }
 
+std::int64_t TextModel::context_of(std::int64_t asked) const {
+  if (asked > longest_context()) {
+    throw UsageError("--context {}: the model reads {} tokens.", asked, longest_context());
+  }
+  return asked > 0 ? asked : usual_context();
+}
+
 void TextModel::run(std::int64_t positions, const Use& use,
                     const std::function<void(const std::string&)>& on_note) {
   fit_shape(std::min(positions, longest_context()));

@@ -52,6 +52,9 @@ class TextModel {
   std::int64_t longest_context() const;
   /// Context length for a conversation: a checkpoint's training length, or a folder's maximum.
   std::int64_t usual_context() const;
+  /// The value of --context; 0: the usual one.
+  /// Errors   UsageError if it is longer than the longest
+  std::int64_t context_of(std::int64_t asked) const;
 
   using Use = std::function<void(const sharding::Rank& rank, Decoder& decoder)>;
   /// Plans memory for texts of at most `positions` tokens, loads the weights and runs `use` on

@@ -279,6 +279,7 @@ TrainedModel trained_model(const TrainedModelRequest& request) {
                                    : model_of_checkpoint(*checkpoint, request);
   model.path = request.checkpoint;
   model.handles_signals = request.handles_signals;
+  model.if_too_large = request.if_too_large;
   model.checkpoint = checkpoint;
   if (!is_adapter) model.options = training_options(model.recipe);
   model.options.compression = nullptr;  // of gradients

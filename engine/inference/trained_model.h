@@ -22,6 +22,7 @@ struct TrainedModel {
   std::int64_t batch_size = 0;  ///< sequences of one of its training steps, over all ranks
   TrainingOptions options;      ///< without gradients
   bool handles_signals = true;  ///< TrainedModelRequest::handles_signals
+  std::string if_too_large;     ///< TrainedModelRequest::if_too_large
   std::vector<char32_t> vocabulary;
   /// Exactly one of the two is set.
   std::shared_ptr<const checkpoint::Checkpoint> checkpoint;

@@ -55,11 +55,10 @@ void with_weights(const TrainedModel& trained, std::shared_ptr<const Machine> ma
   const MemoryRequest request = request_of(launch, trained);
   const Need need = need_of(trained, request, *launch.machine);
   if (!need.fits() && trained.recipe.memory.on_exceed != OnExceed::kWarn) {
-    throw UsageError(
-        "{}: using it on {} rank{} needs {} per rank; {} has {}. Use another number of --ranks (at "
-        "stage 3 each rank holds less), or a machine with more memory.",
-        trained.path, need.num_ranks, need.num_ranks == 1 ? "" : "s", human_bytes(need.of_rank),
-        need.limit.shared ? "this machine" : "the device", human_bytes(need.limit.bytes));
+    throw UsageError("{}: using it on {} rank{} needs {} per rank; {} has {}. {}", trained.path,
+                     need.num_ranks, need.num_ranks == 1 ? "" : "s", human_bytes(need.of_rank),
+                     need.limit.shared ? "this machine" : "the device",
+                     human_bytes(need.limit.bytes), trained.if_too_large);
   }
   const auto of_rank = [&request](int r) {
     MemoryRequest of_rank = request;

@@ -24,6 +24,7 @@ class ChatCommand {
   std::string path_;
   std::vector<std::string> sets_;
   std::string system_;
+  std::int64_t context_ = 0;
   bool average_ = false;
   engine::SamplingOptions sampling_{.num_tokens = 256, .temperature = 0.8};
 };
@@ -31,6 +32,7 @@ class ChatCommand {
 ChatCommand::ChatCommand(CLI::App& command) {
   add_trained_model(command, path_, sets_);
   command.add_option("--system", system_, "The conversation's first message");
+  add_context(command, context_);
   add_average(command, average_);
   add_sampling(command, sampling_, "Maximum tokens of an answer (default 256)");
 }
@@ -41,6 +43,7 @@ void ChatCommand::run() const {
   engine::ChatRequest request{.model = {chosen.path, sets_, 1, {}, average_},
                               .options = {.sampling = sampling_},
                               .system = system_,
+                              .context = context_,
                               .next_message = [&]() -> std::optional<std::string> {
                                 for (std::string line;;) {
                                   if (asks) fmt::print("> ");
@@ -51,6 +54,7 @@ void ChatCommand::run() const {
                                 if (asks) fmt::print("\n");
                                 return std::nullopt;
                               }};
+  request.model.if_too_large = kSmallerContext;
   request.on_note = [](const std::string& note) { print_error("note: " + note); };
   request.on_text = [](std::string_view text) {
     fmt::print("{}", text);

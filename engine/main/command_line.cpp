@@ -120,6 +120,14 @@ void add_average(CLI::App& command, bool& average) {
                    "Use the average of the weights (averages.type of the recipe)");
 }
 
+void add_context(CLI::App& command, std::int64_t& context) {
+  command
+      .add_option("--context", context,
+                  "Maximum tokens that the model reads, the text included (default: a run's "
+                  "seq_length, all that a folder's model can)")
+      ->check(CLI::Range(2, 1 << 24));
+}
+
 void add_trained_model(CLI::App& command, std::string& path, std::vector<std::string>& sets) {
   command
       .add_option("checkpoint", path,

@@ -29,6 +29,12 @@ void add_trained_model(CLI::App& command, std::string& path, std::vector<std::st
 /// is the help of --tokens.
 void add_sampling(CLI::App& command, engine::SamplingOptions& sampling, const std::string& tokens);
 
+/// --context of the commands that keep a conversation or a text in the model's context.
+void add_context(CLI::App& command, std::int64_t& context);
+/// TrainedModelRequest::if_too_large of these.
+inline constexpr const char* kSmallerContext =
+    "Use a smaller --context, or a machine with more memory.";
+
 /// Errors   UsageError if `path`, the value of `option`, is a folder instead of a file.
 void require_no_folder(const std::string& path, const std::string& option);
 

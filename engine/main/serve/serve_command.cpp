@@ -24,10 +24,7 @@ class ServeCommand {
         ->check(CLI::Range(0, 65535));
     command.add_option("--name", options_.name,
                        "The model's name for clients (default: its folder's)");
-    command
-        .add_option("--context", options_.context,
-                    "Maximum tokens of prompt and text together (default: as sherd chat)")
-        ->check(CLI::Range(2, 1 << 24));
+    add_context(command, options_.context);
     command
         .add_option("--tokens", options_.max_tokens,
                     "Maximum tokens of a text (default: as many as the context has room for)")
@@ -44,8 +41,9 @@ class ServeCommand {
   }
 
   void run() {
-    const engine::ChosenCheckpoint chosen = engine::choose_checkpoint(path_);
+    const engine::ChosenCheckpoint chosen = chosen_checkpoint(path_);
     options_.model = {chosen.path, sets_, 1, {}, average_};
+    options_.model.if_too_large = kSmallerContext;
     options_.time_limit = std::chrono::seconds(seconds_);
     if (options_.name.empty()) {
       const std::filesystem::path folder =

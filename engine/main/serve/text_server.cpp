@@ -94,7 +94,7 @@ TextServer::TextServer(const TextServerOptions& options)
     : options_(options),
       model_(options.model),
       chat_(model_),
-      context_(options.context > 0 ? options.context : model_.usual_context()),
+      context_(model_.context_of(options.context)),
       jobs_(options.max_waiting),
       http_(
           {.host = options.host,
