@@ -324,11 +324,17 @@ Manifest parse_manifest(std::string_view text, const std::string& file) {
   const json parsed = parse_strict(text, file);
   const JsonNode root(parsed, file);
   const std::int64_t version = root.member("version").integer(0);
-  if (version < 1 || version > kFormatVersion) {
-    throw DataError("{}: is of format version {}; this program reads versions 1 to {}. {}", file,
-                    version, kFormatVersion,
-                    version > kFormatVersion ? "Use the newer program that wrote it."
-                                             : "Nothing older was ever released.");
+  if (version > kFormatVersion) {
+    throw NewerFormat(
+        "{}: is of format version {}; this program reads versions 1 to {}. Use the newer program "
+        "that wrote it.",
+        file, version, kFormatVersion);
+  }
+  if (version < 1) {
+    throw DataError(
+        "{}: is of format version {}; this program reads versions 1 to {}. Nothing older was ever "
+        "released.",
+        file, version, kFormatVersion);
   }
   Manifest manifest = read_manifest(root, static_cast<int>(version));
   check_consistent(manifest, file);

@@ -18,9 +18,16 @@
 #include <string_view>
 #include <vector>
 
+#include "core/error.h"
 #include "sharding/state/state.h"
 
 namespace sherd::checkpoint {
+
+/// A checkpoint of a newer format, which isn't damaged.
+class NewerFormat : public DataError {
+ public:
+  using DataError::DataError;
+};
 
 /// The newest version that is read. Version 1 is written unless a piece belongs to a band of
 /// columns, which needs version 2, or a tensor is of u8, which needs version 3. Version 1 will always

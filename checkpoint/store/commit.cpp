@@ -105,6 +105,8 @@ void Commit::make_way() {
     const Checkpoint there(disk_, final_);
     is_ours = there.manifest().tensors == *plan_.tensors;
     if (is_ours) report = verify(there, VerifyDepth::kDeep);
+  } catch (const NewerFormat&) {  // not damaged
+    throw;
   } catch (const DataError& error) {
     report.problems.emplace_back(error.what());
   }

@@ -159,6 +159,8 @@ bool find_newest(Disk& disk, const std::string& directory, std::int64_t before, 
     try {
       newest.checkpoint.emplace(disk, path);
       return true;
+    } catch (const NewerFormat&) {  // nothing older takes its place
+      throw;
     } catch (const DataError& error) {
       if (exists(disk, path)) {
         newest.refused.push_back({path, error.what()});

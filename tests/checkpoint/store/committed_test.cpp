@@ -68,6 +68,19 @@ TEST_F(Committed, TheNewestGoodOneIsOpenedAndNewerOnesSayWhyNot) {
             std::string::npos);
 }
 
+// Nothing older may take its place, and nothing may set it aside.
+TEST_F(Committed, ANewerFormatIsntTakenForDamage) {
+  build(1);
+  const std::string newer = build(2).path;
+  nlohmann::ordered_json manifest = test::unframed(test::read_text(newer + "/manifest.json"));
+  manifest["version"] = kFormatVersion + 1;
+  test::write_text(newer + "/manifest.json", test::framed(manifest));
+  EXPECT_NE(test::error_text<NewerFormat>([&] {
+              newest_checkpoint(posix_disk(), folder());
+            }).find("Use the newer program that wrote it"),
+            std::string::npos);
+}
+
 TEST_F(Committed, AResumeThatFindsABadBlockGoesBackToTheStepBefore) {
   build(1);
   const test::Built bad = build(2);
