@@ -7,9 +7,9 @@
 #include <iostream>
 
 #include "engine/inference/chat.h"
+#include "engine/main/chosen_checkpoint.h"
 #include "engine/main/command_line.h"
 #include "engine/main/standard_streams.h"
-#include "engine/saving/checkpoint_path.h"
 
 namespace sherd::main {
 namespace {
@@ -39,7 +39,7 @@ ChatCommand::ChatCommand(CLI::App& command) {
 
 void ChatCommand::run() const {
   const bool asks = ::isatty(STDIN_FILENO) != 0;
-  const engine::ChosenCheckpoint chosen = engine::choose_checkpoint(path_);
+  const engine::ChosenCheckpoint chosen = chosen_checkpoint(path_);
   engine::ChatRequest request{.model = {chosen.path, sets_, 1, {}, average_},
                               .options = {.sampling = sampling_},
                               .system = system_,

@@ -7,12 +7,12 @@
 #include "core/byte_size.h"
 #include "engine/inference/evaluate.h"
 #include "engine/inference/export.h"
+#include "engine/main/chosen_checkpoint.h"
 #include "engine/main/command_line.h"
 #include "engine/main/commands.h"
 #include "engine/main/standard_streams.h"
 #include "engine/main/world.h"
 #include "engine/report/metrics.h"
-#include "engine/saving/checkpoint_path.h"
 
 namespace sherd::main {
 namespace {
@@ -105,7 +105,7 @@ class InspectCommand {
     command.add_flag("--digests", digests_, "With --json: a checksum of every tensor");
   }
   void run() const {
-    const engine::ChosenCheckpoint chosen = engine::choose_checkpoint(path_);
+    const engine::ChosenCheckpoint chosen = chosen_checkpoint(path_);
     const checkpoint::Checkpoint checkpoint(checkpoint::posix_disk(), chosen.path);
     fmt::print("{}", json_ ? checkpoint::inspect_json(checkpoint, digests_) + "\n"
                            : checkpoint::inspect_table(checkpoint));
@@ -123,8 +123,12 @@ class VerifyCommand {
     command.add_flag("--deep", deep_, "Read every byte and compare it with its checksum");
   }
   void run() const {
-    const engine::ChosenCheckpoint chosen = engine::choose_checkpoint(path_);
+    const engine::ChosenCheckpoint chosen = chosen_checkpoint(path_);
     verify(chosen.path, deep_);
+    if (!chosen.refused.empty()) {
+      throw DataError("{}: {} of its checkpoints {} refused.", path_, chosen.refused.size(),
+                      chosen.refused.size() == 1 ? "is" : "are");
+    }
   }
 
  private:
@@ -142,7 +146,7 @@ class EvalCommand {
   }
   int run() const {
     return in_world([this](const std::shared_ptr<sharding::Processes>& processes) {
-      const engine::ChosenCheckpoint chosen = engine::choose_checkpoint(path_);
+      const engine::ChosenCheckpoint chosen = chosen_checkpoint(path_, processes);
       evaluate({.checkpoint = chosen.path,
                 .sets = sets_,
                 .ranks = ranks_or_processes(ranks_, processes),
@@ -197,7 +201,7 @@ ExportCommand::ExportCommand(CLI::App& command) {
 }
 
 void ExportCommand::run() const {
-  const engine::ChosenCheckpoint chosen = engine::choose_checkpoint(path_);
+  const engine::ChosenCheckpoint chosen = chosen_checkpoint(path_);
   const std::string& path = chosen.path;
   std::optional<DType> dtype;
   for (const DType known : {DType::kF32, DType::kBF16, DType::kF16}) {

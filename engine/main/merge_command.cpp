@@ -4,9 +4,9 @@
 
 #include "core/byte_size.h"
 #include "engine/inference/merge.h"
+#include "engine/main/chosen_checkpoint.h"
 #include "engine/main/command_line.h"
 #include "engine/main/commands.h"
-#include "engine/saving/checkpoint_path.h"
 
 namespace sherd::main {
 namespace {
@@ -69,7 +69,7 @@ void MergeCommand::run() const {
   std::vector<engine::ChosenCheckpoint> chosen;
   engine::MergeRequest request;
   for (const std::string& input : inputs_) {
-    chosen.push_back(engine::choose_checkpoint(input));
+    chosen.push_back(chosen_checkpoint(input));
     request.inputs.push_back(chosen.back().path);
   }
   for (const DType known : {DType::kF32, DType::kBF16, DType::kF16}) {

@@ -11,10 +11,10 @@
 #include "core/json_bounds.h"
 #include "core/small_file.h"
 #include "engine/inference/generation.h"
+#include "engine/main/chosen_checkpoint.h"
 #include "engine/main/command_line.h"
 #include "engine/main/standard_streams.h"
 #include "engine/main/world.h"
-#include "engine/saving/checkpoint_path.h"
 
 namespace sherd::main {
 namespace {
@@ -108,7 +108,7 @@ void SampleCommand::sample(const std::shared_ptr<sharding::Processes>& processes
   require_file_of_all(processes, prompts_file_, "--prompts");
   const std::vector<std::string> prompts =
       as_json ? read_prompts(prompts_file_) : std::vector{prompt_};
-  const engine::ChosenCheckpoint chosen = engine::choose_checkpoint(path_);
+  const engine::ChosenCheckpoint chosen = chosen_checkpoint(path_, processes);
   engine::GenerationRequest request{
       .model = {.checkpoint = chosen.path,
                 .sets = sets_,

@@ -15,10 +15,10 @@
 #include "engine/data/texts.h"
 #include "engine/inference/scoring.h"
 #include "engine/inference/teacher_scoring.h"
+#include "engine/main/chosen_checkpoint.h"
 #include "engine/main/command_line.h"
 #include "engine/main/standard_streams.h"
 #include "engine/main/world.h"
-#include "engine/saving/checkpoint_path.h"
 
 namespace sherd::main {
 namespace {
@@ -119,12 +119,13 @@ ScoreCommand::ScoreCommand(CLI::App& command) {
 int ScoreCommand::run() const {
   if (save_top_ > 0) {
     if (num_processes() > 1) throw UsageError("--save-top works in one process.");
-    save_teacher(engine::choose_checkpoint(path_).path);
+    const engine::ChosenCheckpoint chosen = chosen_checkpoint(path_);
+    save_teacher(chosen.path);
     return 0;
   }
   return in_world([this](const std::shared_ptr<sharding::Processes>& processes) {
-    engine::ScoringRequest request =
-        this->request(engine::choose_checkpoint(path_).path, processes);
+    const engine::ChosenCheckpoint chosen = chosen_checkpoint(path_, processes);
+    engine::ScoringRequest request = this->request(chosen.path, processes);
     texts_.empty() ? answer_questions(request) : score_texts(request);
   });
 }

@@ -20,7 +20,7 @@ ChosenCheckpoint newest_in(const std::string& folder) {
     if (newest.checkpoint) {
       if (!newest.checkpoint->hold()) continue;
       std::string path = newest.checkpoint->path();
-      return {std::move(path), std::move(newest.checkpoint)};
+      return {std::move(path), std::move(newest.checkpoint), std::move(newest.refused)};
     }
     std::string problems;
     for (const checkpoint::Refusal& refusal : newest.refused) {

@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "checkpoint/store/committed.h"
 
@@ -12,6 +13,8 @@ struct ChosenCheckpoint {
   std::string path;
   /// A run that continues doesn't remove it while this object exists.
   std::optional<checkpoint::Checkpoint> held{};
+  /// Newer ones in the same folder that don't open, and why.
+  std::vector<checkpoint::Refusal> refused{};
 };
 
 /// The folder of one checkpoint, for any of these:

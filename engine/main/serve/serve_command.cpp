@@ -5,10 +5,10 @@
 #include <cstdio>
 #include <filesystem>
 
+#include "engine/main/chosen_checkpoint.h"
 #include "engine/main/command_line.h"
 #include "engine/main/serve/text_server.h"
 #include "engine/main/standard_streams.h"
-#include "engine/saving/checkpoint_path.h"
 
 namespace sherd::main {
 namespace {

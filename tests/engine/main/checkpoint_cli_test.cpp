@@ -210,6 +210,19 @@ TEST_F(CheckpointCliTest, ARefusedResumeLeavesTheRecipeThatWasThere) {
   EXPECT_EQ(folder_.read("run/metrics.jsonl"), metrics);
 }
 
+TEST_F(CheckpointCliTest, VerifyOfARunNamesANewestThatDoesntOpen) {
+  ASSERT_EQ(train("run", {"--set", "checkpoint.interval=3"}).exit_code, 0);
+  std::filesystem::resize_file(checkpoint("run", kSteps) + "/manifest.json", 100);
+  const test::ProgramOutcome verified = sherd({"verify", folder_.file("run")});
+  EXPECT_EQ(verified.exit_code, 3);
+  EXPECT_NE(verified.err.find("1 of its checkpoints is refused"), std::string::npos)
+      << verified.err;
+  const test::ProgramOutcome inspected = sherd({"inspect", folder_.file("run")});
+  EXPECT_EQ(inspected.exit_code, 0);
+  EXPECT_TRUE(inspected.err.starts_with("note: " + checkpoint("run", kSteps) + " is refused: "))
+      << inspected.err;
+}
+
 TEST_F(CheckpointCliTest, EvalPrintsTheLossThatTheRunEndedWith) {
   for (const int stage : {0, 3}) {
     for (const std::string type : {"f32", "bf16"}) {
