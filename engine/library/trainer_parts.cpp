@@ -70,6 +70,7 @@ TrainerParts::TrainerParts(const Recipe& recipe, const TrainerOptions& options)
     checkpoints_ = engine::checkpoint_options(*run_, *folder_);
     engine::prepare_output(*run_, *folder_);
     open();
+    engine::keep_model_files(this->recipe(), *folder_);
     folder_->replace("recipe.yaml", checkpoints_.recipe);
   } catch (...) {
     std::vector<std::string> own = huggingface::kept_names();

@@ -41,6 +41,7 @@ class RankRun {
         remove_later_checkpoints(context_.checkpoints.directory, trainer_.steps_done(),
                                  context_.output.disk());
       }
+      keep_model_files(context_.run.resolved.values, context_.output);
       context_.output.replace("recipe.yaml", context_.checkpoints.recipe);
       reporter_->begin(trainer_.steps_done(), evaluates_first, schedule());
       context_.has_begun = true;

@@ -18,21 +18,21 @@ std::string offload_folder(const Recipe& recipe) {
   return path.empty() ? recipe.run.output_dir : path;
 }
 
-// A tokenizer that the texts weren't encoded with isn't the model's.
-void keep_model_files(checkpoint::Disk& disk, const std::string& output, const Recipe& recipe) {
-  std::string tokenizer = recipe.data.tokenizer;
-  const bool is_used = use_of("data.tokenizer")->holds(recipe);
-  if (!is_used || !checkpoint::exists(disk, tokenizer + "/tokenizer.json")) tokenizer.clear();
-  if (recipe.model.from.empty() && tokenizer.empty()) return;
-  huggingface::keep_files(disk, output, {recipe.model.from, tokenizer});
-}
-
 }  // namespace
 
 void prepare_output(const PreparedRun& run, const OutputFolder& output) {
   const Recipe& recipe = run.resolved.values;
   if (recipe.checkpoint.saves()) checkpoint::prepare_checkpoints(output.disk(), output.path());
-  keep_model_files(output.disk(), output.path(), recipe);
+}
+
+// A tokenizer that the texts weren't encoded with isn't the model's.
+void keep_model_files(const Recipe& recipe, const OutputFolder& output) {
+  std::string tokenizer = recipe.data.tokenizer;
+  const bool is_used = use_of("data.tokenizer")->holds(recipe);
+  if (!is_used || !checkpoint::exists(output.disk(), tokenizer + "/tokenizer.json"))
+    tokenizer.clear();
+  if (recipe.model.from.empty() && tokenizer.empty()) return;
+  huggingface::keep_files(output.disk(), output.path(), {recipe.model.from, tokenizer});
 }
 
 void prepare_offload(const PreparedRun& run, checkpoint::Disk& disk,

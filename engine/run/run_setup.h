@@ -13,9 +13,12 @@
 
 namespace sherd::engine {
 
-/// Makes the folder of checkpoints if the run saves, and copies what the run needs from the folders
-/// of its model and tokenizer, in case they are removed. For the process that writes.
+/// Makes the folder of checkpoints if the run saves. For the process that writes.
 void prepare_output(const PreparedRun& run, const OutputFolder& output);
+
+/// Copies what the run needs from the folders of its model and tokenizer, in case they are removed.
+/// For the process that writes, when the run has loaded: a refused resume changes nothing.
+void keep_model_files(const Recipe& recipe, const OutputFolder& output);
 
 /// Makes the folder for state on disk, and says what a user should know about it. Does nothing if
 /// no state is there.
