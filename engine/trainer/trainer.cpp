@@ -59,7 +59,9 @@ Trainer::Trainer(const TrainerOptions& options, const sharding::Rank& rank)
       model_(options_.training, rank),
       training_step_(options_.training, model_),
       evaluation_(options_.training, model_, *options_.batches,
-                  options_.batches->shape().global_batch_size()),
+                  options_.evaluation_batch_size > 0
+                      ? options_.evaluation_batch_size
+                      : options_.batches->shape().global_batch_size()),
       checkpointing_(options_.training, options_.checkpoints, model_, training_step_,
                      options_.on_message),
       saver_(checkpointing_, options_.on_save) {

@@ -53,9 +53,11 @@ namespace sherd::engine {
 
 struct TrainerOptions {
   TrainingOptions training;
-  /// The tokens that every rank sees. Its shape defines the number of sequences of a step, and of
-  /// the batches that evaluations count. Ranks may share it.
+  /// The tokens that every rank sees. Its shape defines the number of sequences of a step. Ranks may
+  /// share it.
   std::shared_ptr<const data::Batcher> batches;
+  /// Sequences of the batches that evaluations count; 0: as many as a step has.
+  std::int64_t evaluation_batch_size = 0;
   /// Where training begins, and when and where it saves. Without `saves` it only loads.
   CheckpointOptions checkpoints{};
 

@@ -48,6 +48,19 @@ TEST_F(ValidationSets, HaveLossesOfTheirOwn) {
   EXPECT_NE(said.find("; few "), std::string::npos) << said;
 }
 
+// Losses over other texts couldn't be compared.
+TEST_F(ValidationSets, AreReadAsFarWhateverTheBatchSizeOfAStage) {
+  train(recipe_text(
+      "run",
+      fmt::format("path: {}, stages: [{{steps: 2, global_batch_size: 8}}, {{global_batch_size: "
+                  "16}}]",
+                  folder_.file("english.txt")),
+      "max_steps: 4, eval_interval: 1, eval_batches: 1"));
+  const std::vector<json> lines = lines_of("run", "val_loss");
+  ASSERT_EQ(lines.size(), 4u);
+  for (const json& line : lines) EXPECT_EQ(line["num_tokens"], lines[0]["num_tokens"]);
+}
+
 // Shorter sequences have higher losses, since less is known of what comes before.
 TEST_F(ValidationSets, TheBestCheckpointIsOfThoseWithTheNewestSequenceLength) {
   train(recipe_text(
