@@ -216,7 +216,9 @@ BestEvaluation best_evaluation_of(const checkpoint::Checkpoint& checkpoint) {
     best.loss = reader.number("loss");
     best.step = reader.whole("step", manifest.step);
   }
-  best.evaluations_since = reader.whole("evaluations_since", manifest.step);
+  // A caller of the library may evaluate more often than it takes steps.
+  constexpr std::int64_t kMost = std::int64_t{1} << 53;
+  best.evaluations_since = reader.whole("evaluations_since", kMost);
   return best;
 }
 

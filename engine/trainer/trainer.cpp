@@ -218,9 +218,11 @@ EvaluationResult Trainer::evaluate(std::int64_t num_batches) {
   EvaluationResult result = evaluate_weights(num_batches);
   training_step_.exchange_global_weights();
   if (result.stop != StopRequest::kNone) return result;
+  // Once for each step; before the first one, nothing could be saved.
+  const bool counts = steps_done_ > 0 && !(evaluated_ && best_.loss);
   evaluated_ = true;
   validation_loss_ = result.loss;
-  if (steps_done_ > 0) best_.add(steps_done_, result.loss);  // before that, nothing could be saved
+  if (counts) best_.add(steps_done_, result.loss);
   return result;
 }
 

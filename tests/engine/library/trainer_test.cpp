@@ -63,6 +63,19 @@ v0::TrainCallbacks noting(Losses& losses) {
               }};
 }
 
+TEST(LibraryTrainer, SeveralEvaluationsOfAStepAreOne) {
+  const test::TempFolder folder;
+  write_data(folder);
+  {
+    v0::Trainer trainer(recipe_of(folder, "run", kSharded));
+    trainer.step();
+    for (int i = 0; i < 4; ++i) trainer.evaluate();
+    trainer.save();
+  }
+  v0::Trainer again(recipe_of(folder, "run", kSharded));
+  EXPECT_EQ(again.steps_done(), 1);
+}
+
 TEST(LibraryTrainer, HasTheBitsOfTheProgram) {
   for (const TrainingRun& run : {kSharded, kReplicated}) {
     const test::TempFolder folder;

@@ -139,6 +139,14 @@ TEST_F(EarlyStopping, ACountThatNoRunHasIsRefusedByName) {
   }
 }
 
+// A caller may have evaluated more often than it took steps.
+TEST_F(EarlyStopping, ACountAboveTheStepsIsRead) {
+  train(2, 4);
+  edit_manifest(4,
+                [](ordered_json& global) { global["best_evaluation"]["evaluations_since"] = 9; });
+  EXPECT_NE(train(2).find("this run ended early"), std::string::npos);
+}
+
 TEST_F(EarlyStopping, TheBestCheckpointIsTheOneWithTheLowestLossAndOfEqualOnesTheNewest) {
   train(2);
   auto& disk = checkpoint::posix_disk();
