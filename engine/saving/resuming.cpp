@@ -256,7 +256,8 @@ int Resuming::load(const std::string& path, bool weights_only, std::string& prob
     best = best_evaluation_of(checkpoint);
   }
   try {
-    if (weights_only) require_held(checkpoint);
+    // Another run may remove its own.
+    if (weights_only || !path.starts_with(checkpoints_.directory)) require_held(checkpoint);
     checkpoint::load(checkpoint, wanted, match, shared_.reading(), shared_.copy());
     if (!weights_only && options_.compression && own_replicas() != saved_replicas) {
       deal_out_errors(checkpoint, options_, model_, saved_replicas, shared_.reading());
