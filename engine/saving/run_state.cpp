@@ -251,7 +251,12 @@ int replicas_of(const std::vector<sharding::StateTensor>& tensors) {
   for (const sharding::StateTensor& tensor : tensors) {
     if (!tensor.name.starts_with(kReplicaPrefix)) continue;
     const std::string number = tensor.name.substr(std::string_view(kReplicaPrefix).size());
-    replicas = std::max(replicas, std::atoi(number.c_str()) + 1);
+    const std::int64_t replica = std::strtoll(number.c_str(), nullptr, 10);
+    if (replica < 0 || replica >= std::ssize(tensors)) {
+      throw DataError("a tensor is of replica {}; there are {} tensors", replica,
+                      std::ssize(tensors));
+    }
+    replicas = std::max(replicas, static_cast<int>(replica) + 1);
   }
   return replicas;
 }
