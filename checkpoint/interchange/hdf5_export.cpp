@@ -2,12 +2,12 @@
 
 #include <fcntl.h>
 #include <hdf5.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
 #include <map>
 #include <memory>
+#include <random>
 #include <string_view>
 
 #include "checkpoint/format/hdf5_handle.h"
@@ -193,7 +193,7 @@ ExportResult export_file(Disk& disk, const Checkpoint& checkpoint, const ExportO
     data_bytes.push_back(tensor.numel() *
                          static_cast<std::int64_t>(size_of(type_in_file(tensor, options.dtype))));
   }
-  const std::string temporary = fmt::format("{}.tmp-{}", options.to, ::getpid());
+  const std::string temporary = fmt::format("{}.tmp-{:08x}", options.to, std::random_device()());
   File file(disk, temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW);
   try {
     write_metadata(file, layout, data_bytes);
