@@ -63,12 +63,11 @@ class Enumeration {
       const bool dense_divide = model.mixtures == model.layers || model.ffn_width % t == 0;
       const bool divides = model.query_heads % t == 0 && dense_divide && experts_divide &&
                            (model.kv_heads % t == 0 || t % model.kv_heads == 0);
-      if (t > 1 && (!divides || (model.experts > 0 && !space_.cuts_experts))) continue;
+      if (t > 1 && !divides) continue;
       layout_.tensor = t;
       for (const std::int64_t c :
            degrees(SearchKey::kContext, own_.context, space_.ranks / t, kMostContextRanks)) {
-        const bool uncut = model.experts > 0 && !space_.cuts_experts;
-        if (c > 1 && (space_.own.seq_length % (2 * c) != 0 || uncut)) continue;
+        if (c > 1 && space_.own.seq_length % (2 * c) != 0) continue;
         if (c > 1 && layout_.context_method == model::ContextMethod::kUlysses &&
             model.query_heads / t % c != 0) {
           continue;
@@ -245,7 +244,7 @@ void for_each_layout(const SearchSpace& space, const std::function<void(const La
   Enumeration(space, visit).run();
 }
 
-double least_bytes(const StepShape& step, bool state_on_disk) {
+double least_bytes(const StepShape& step, bool state_on_disk, bool shares_memory) {
   const Layout& layout = step.layout;
   const ModelSize& model = step.model;
   const auto element = static_cast<double>(size_of(step.dtype));
@@ -260,13 +259,18 @@ double least_bytes(const StepShape& step, bool state_on_disk) {
   const double in_slices = weights / spread * static_cast<double>(layout.expert);
   const double slice = layout.expert > 1 ? std::min(weights, in_slices) : weights / spread;
   const bool half = element < 4.0;
-  const double state = state_on_disk ? 0.0 : (half ? 12.0 : 8.0);
+  const double replicas =
+      step.divides_over_replicas && layout.stage >= 1 ? static_cast<double>(layout.replicate) : 1.0;
+  const double state = state_on_disk ? 0.0 : step.state_bytes / replicas;
   const double gradients = layout.stage >= 2 && layout.reduces_every_micro_step ? slice : weights;
   const double bytes =
       (layout.stage == 3 ? slice : weights) * (half && layout.stage == 3 ? 0.0 : element) +
-      (layout.stage >= 1 ? slice : weights) * state + 4.0 * gradients;
-  const double in_flight = static_cast<double>(
-      layout.pipeline > 1 ? std::min(layout.micro_batches, layout.pipeline) : 1);
+      (layout.stage >= 1 ? slice : weights) * state + step.gradient_bytes * gradients;
+  double in_flight = 0.0;  // of the first rank of a pipeline, or of all in the mean
+  for (std::int64_t rank = 0; rank < (shares_memory ? layout.pipeline : 1); ++rank) {
+    in_flight += static_cast<double>(std::min(layout.micro_batches, layout.pipeline - rank));
+  }
+  if (shares_memory) in_flight /= static_cast<double>(layout.pipeline);
   const double tokens =
       static_cast<double>(layout.sequences * step.seq_length) / static_cast<double>(layout.context);
   return bytes + in_flight * tokens * kept_elements(step) * element *

@@ -41,7 +41,6 @@ struct SearchSpace {
   std::int64_t per_machine = 1;
   std::int64_t global_batch = 1;
   std::set<SearchKey> kept{};  ///< keep the recipe's values
-  bool cuts_experts = true;    ///< tensor and context ranks may share them
   bool offload = false;  ///< candidates with the optimizer's state on disk, instead of without
 
   bool keeps(SearchKey key) const { return kept.contains(key); }
@@ -52,6 +51,7 @@ void for_each_layout(const SearchSpace& space, const std::function<void(const La
 
 /// Bytes that each rank of a layout needs at least: weights, gradients and optimizer states, and
 /// the activations that no recompute avoids. The exact plan (engine/plan/world_plan.h) is larger.
-double least_bytes(const StepShape& step, bool state_on_disk);
+/// `shares_memory`: the mean of all ranks, which share one machine's memory.
+double least_bytes(const StepShape& step, bool state_on_disk, bool shares_memory);
 
 }  // namespace sherd::engine

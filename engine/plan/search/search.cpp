@@ -145,7 +145,6 @@ Search::Search(const ResolvedRecipe& recipe, const SearchRequest& request, const
   space_.ranks = result_.ranks;
   space_.per_machine = result_.ranks_per_machine;
   space_.global_batch = recipe.values.training.global_batch_size;
-  space_.cuts_experts = recipe_.values.run.device == DeviceChoice::kCpu;
   space_.kept = kept_keys(request.keep);
   result_.limit = limit_of(recipe_, request);
   result_.rates = rates.name;
@@ -209,7 +208,7 @@ std::vector<Timed> Search::fastest(bool offload) {
   for_each_layout(space_, [&](const Layout& layout) {
     ++result_.layouts;
     step.layout = layout;
-    const double bytes = least_bytes(step, on_disk);
+    const double bytes = least_bytes(step, on_disk, result_.limit.shared);
     if (bytes > limit) {
       ++result_.too_large;
       return;

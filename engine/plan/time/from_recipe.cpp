@@ -185,6 +185,9 @@ StepShape step_shape(const Recipe& recipe) {
   step.replica_bytes = (in_blocks(sent.replica_blocks, sent.accumulate) + returned) / 2.0;
   step.outer_bytes = bytes(recipe.diloco.quantize == optim::Quantize::kInt8,
                            recipe.diloco.quantize == optim::Quantize::kInt4, 4.0);
+  step.state_bytes = moment_bytes(recipe) + (step.dtype == DType::kF32 ? 0.0 : 4.0);
+  step.gradient_bytes = static_cast<double>(size_of(sent.accumulate));
+  step.divides_over_replicas = divides;
   step.update_bytes = update_bytes(recipe);
   step.disk_bytes = disk_bytes(recipe);
   const sharding::OffloadOptions offload = offload_of(recipe);

@@ -79,11 +79,14 @@ struct StepShape {
   /// Compressed sums over replicas: bytes of a weight's gradient on their links, and passes of its
   /// FP32 gradient through memory; 0: they aren't compressed.
   double compressed_bytes = 0.0, compression_passes = 0.0;
-  double outer_bytes = 4.0;    ///< of what a weight has changed, if replicas train apart
-  double update_bytes = 30.0;  ///< of memory for each owned weight: state read and written
-  double disk_bytes = 0.0;     ///< of each owned weight and step, read and written together
-  double host_bytes = 0.0;     ///< the same of a GPU's host's memory
-  bool host_updates = false;   ///< by the host's cores, unit by unit
+  double outer_bytes = 4.0;  ///< of what a weight has changed, if replicas train apart
+  /// Held for each owned weight and gradient: FP32 weights apart from the computed ones, and moments.
+  double state_bytes = 12.0, gradient_bytes = 4.0;
+  bool divides_over_replicas = false;  ///< the optimizer's state
+  double update_bytes = 30.0;          ///< of memory for each owned weight: state read and written
+  double disk_bytes = 0.0;             ///< of each owned weight and step, read and written together
+  double host_bytes = 0.0;             ///< the same of a GPU's host's memory
+  bool host_updates = false;           ///< by the host's cores, unit by unit
   /// Rows of the fullest expert rank / mean. Published runs are mostly balanced by force.
   double imbalance = 1.0;
   bool cuda_graphs = false, deterministic = false;
