@@ -101,7 +101,7 @@ StepTimes::UnitExchanges StepTimes::unit_exchanges(const StepShape& step) const 
            (experts > 0.0 ? exchange(collective, bytes * experts, n / layout.expert, t) : 0.0);
   };
   const bool whole = layout.stage == 0;
-  const double slices = whole ? 1.0 : static_cast<double>(n);
+  const auto parts = [&](std::int64_t ranks) { return whole ? 1.0 : static_cast<double>(ranks); };
   UnitExchanges unit{
       .gather = over_shards("all_gather", step.gather_bytes),
       .reduce = over_shards(whole ? "all_reduce" : "reduce_scatter", step.reduce_bytes)};
@@ -119,8 +119,8 @@ StepTimes::UnitExchanges StepTimes::unit_exchanges(const StepShape& step) const 
                : 0.0) +
         rates_.seconds(Launch{.kernel = "add", .read = static_cast<std::int64_t>(passes)});
   } else if (layout.sync_every == 0) {
-    unit.replicas = exchange("all_reduce", step.replica_bytes * (dense + experts) / slices,
-                             layout.replicate, t * n);
+    const double of_a_rank = dense / parts(n) + experts / parts(n / layout.expert);
+    unit.replicas = exchange("all_reduce", step.replica_bytes * of_a_rank, layout.replicate, t * n);
   }
   return unit;
 }
