@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
@@ -12,6 +13,8 @@ namespace sherd::engine {
 
 std::string_view key_without_times(const Recipe& recipe) {
   if (recipe.adapter.type != AdapterChoice::kNone) return "adapter.type";
+  const bool freezes = std::ranges::any_of(recipe.optimizer.groups, &ParameterGroup::frozen);
+  if (freezes) return "optimizer.groups.frozen";
   if (recipe.preference.active()) return "preference.loss";
   return recipe.distillation.active() ? "distillation.teacher" : std::string_view();
 }
