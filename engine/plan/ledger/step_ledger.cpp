@@ -7,6 +7,7 @@
 #include "engine/launch/ledger_machine.h"
 #include "engine/offload/host_home.h"
 #include "engine/plan/world_plan.h"
+#include "engine/recipe/device_rules.h"
 #include "engine/train/batch_buffers.h"
 #include "engine/train/from_recipe.h"
 #include "engine/train/training_step.h"
@@ -147,6 +148,7 @@ StepLedger step_ledger(const LedgerRequest& request, const GpuRates& rates) {
 StepLedger step_ledger(const Recipe& of, const GpuRates& rates) {
   Recipe recipe = of;
   recipe.run.device = DeviceChoice::kCuda;
+  require_possible_on(DeviceKind::kCuda, recipe);
   return step_ledger({options_on_device(recipe), mesh_of(recipe), cuda_options(recipe).stream, 0},
                      rates);
 }

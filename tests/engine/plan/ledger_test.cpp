@@ -45,6 +45,14 @@ double flops_of(const StepLedger& step, LedgerRow::Class of) {
   return flops;
 }
 
+TEST(Ledger, WhatGpusRefuseIsRefused) {
+  for (const char* set :
+       {"optimizer.type=adafactor", "powersgd.rank=2", "dgc.compress_ratio=0.01"}) {
+    EXPECT_THROW(ledger_of({set, "parallelism.data_parallel_replicate_degree=2"}), UsageError)
+        << set;
+  }
+}
+
 TEST(Ledger, MatmulsTakeSixFlopsForEveryWeightAndToken) {
   const double of_a_layer = 4.0 * 512 * 512 + 3.0 * 512 * 1024, head = 1024.0 * 512;
   EXPECT_EQ(flops_of(ledger_of({}), LedgerRow::Class::kMatmul),
