@@ -164,6 +164,12 @@ void PlanCommand::predict(const engine::ResolvedRecipe& resolved) const {
 void PlanCommand::run() const {
   engine::RecipeRequest request = request_;
   request.reads_data = false;
+  if (server_memory_ &&
+      (search_ || !cluster_.empty() || ledger_ || parameters_ || paper_convention_)) {
+    throw UsageError(
+        "--server-memory can't be combined with --search, --cluster, --ledger, "
+        "--parameters or --paper-convention.");
+  }
   if (server_memory_) request.sets.push_back("memory.server_memory=" + *server_memory_);
   const engine::ResolvedRecipe resolved = engine::resolve_recipe(request);
   if (search_) engine::require_one_shape(resolved.values, "--search");
@@ -176,6 +182,8 @@ void PlanCommand::run() const {
   if (exchanges_ && cluster_.empty()) {
     throw UsageError("--exchanges needs --cluster FILE, which says how fast links are.");
   }
+  const bool predicts = !cluster_.empty() || ledger_;
+  if (predicts && !json_ && !largest.text.empty()) fmt::print("{}\n", largest.text);
   if (!cluster_.empty()) return predict(recipe);
   if (ledger_) {
     if (parameters_ || paper_convention_ || !html_.empty() || device_memory_ ||

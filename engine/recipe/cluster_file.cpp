@@ -135,6 +135,10 @@ Cluster cluster_from(const std::string& yaml, const std::string& where) {
     throw UsageError("{}: {} machines of {} ranks are {} ranks; at most {} are supported.", where,
                      made.machines, made.ranks_per_machine, made.ranks(), kMostClusterRanks);
   }
+  if (made.on_cpus() && made.within.latency > 0.0 && made.within.bytes == 0.0) {
+    throw UsageError("{}: within.latency_us needs within.bandwidth where the device is cpu.",
+                     where);
+  }
   if (const RawValue* const memory = cluster.find("memory")) {
     made.memory_bytes = bytes_of(*memory, where + ": memory");
   }
