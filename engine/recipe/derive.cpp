@@ -134,6 +134,18 @@ std::optional<std::int64_t> batch_quotient(Resolution& recipe, std::string_view 
   return std::nullopt;
 }
 
+/// Errors   a problem of the recipe, if its degrees make more than kMostRanks ranks
+bool has_ranks(Resolution& recipe) {
+  const std::int64_t ranks = recipe.values().world_size();
+  if (ranks <= kMostRanks) return true;
+  recipe.refuse({kShardDegree, kReplicateDegree, "parallelism.tensor_parallel_degree",
+                 "parallelism.context_parallel_degree", "parallelism.pipeline_parallel_degree",
+                 "parallelism.parameter_servers"},
+                "the degrees of parallelism make {} ranks; at most {} are supported.", ranks,
+                kMostRanks);
+  return false;
+}
+
 /// global = micro * accumulation * ranks: two give the third.
 void derive_batch(Resolution& recipe) {
   auto& training = recipe.values().training;
@@ -211,7 +223,7 @@ void derive_values(Resolution& recipe) {
   derive_training(recipe);
   derive_precision(recipe);
   derive_optimizer(recipe);
-  derive_batch(recipe);
+  if (has_ranks(recipe)) derive_batch(recipe);
   derive_steps(recipe);
 }
 

@@ -313,6 +313,9 @@ struct Recipe {
   }
 };
 
+/// At most this many ranks: Recipe::world_size.
+inline constexpr std::int64_t kMostRanks = 65'536;
+
 /// Of a source or validation set without a name: the path's last part, without its ending.
 std::string name_of_path(const std::string& path);
 
