@@ -121,10 +121,10 @@ void check_weight_hashes(Resolution& recipe) {
   // Replicas that train apart hold other values.
   const std::int64_t replicas = degrees.data_parallel_replicate_degree;
   const std::int64_t alike = values.diloco.active() ? 1 : replicas;
+  const std::int64_t of_units = values.num_workers() / replicas / degrees.pipeline_parallel_degree;
   const bool has_copies = values.zero_optimization.stage < 3
-                              ? values.num_workers() / replicas * alike > 1
-                              : alike > 1 || has_tied_ends || degrees.tensor_parallel_degree > 1 ||
-                                    degrees.expert_parallel_degree > 1;
+                              ? of_units * alike > 1 || has_tied_ends
+                              : alike > 1 || has_tied_ends || degrees.tensor_parallel_degree > 1;
   if (has_copies) return;
   recipe.refuse(
       {"training.weight_hash_interval", "zero_optimization.stage"},

@@ -302,6 +302,27 @@ TEST(RecipeErrors, WeightsThatAreHeldOnceHaveNothingToBeComparedWith) {
                                         "zero_optimization.stage=3"}));
 }
 
+TEST(RecipeErrors, PipelineRanksHoldDifferentWeightsAndExpertRanksTheirSlices) {
+  const std::string key = "training.weight_hash_interval=9";
+  const std::string pipeline = "parallelism.pipeline_parallel_degree=2";
+  EXPECT_NE(error_of(kTinyRecipe, {key, pipeline}).find("each weight is held once"),
+            std::string::npos);
+  EXPECT_NO_THROW(resolve(kTinyRecipe, {key, pipeline, "model.tie_embeddings=true"}));
+  EXPECT_NE(
+      error_of(kTinyRecipe, {key, "moe.num_experts=4", "moe.experts_per_token=2",
+                             "parallelism.data_parallel_shard_degree=2",
+                             "parallelism.expert_parallel_degree=2", "zero_optimization.stage=3"})
+          .find("each weight is held once"),
+      std::string::npos);
+}
+
+TEST(RecipeErrors, ThereIsAMostNumberOfRanks) {
+  EXPECT_EQ(error_of(kTinyRecipe, {"parallelism.data_parallel_replicate_degree=65536",
+                                   "parallelism.data_parallel_shard_degree=65536"}),
+            "--set parallelism.data_parallel_shard_degree=65536: the degrees of parallelism make "
+            "4294967296 ranks; at most 65536 are supported.");
+}
+
 TEST(RecipeErrors, BatchGroups) {
   EXPECT_EQ(
       error_of(kTinyRecipe,
