@@ -84,6 +84,7 @@ model::ModelShape shape_of(const Recipe& recipe) {
   const Recipe::Model& m = recipe.model;
   model::ModelShape shape;
   shape.num_layers = m.num_layers;
+  shape.mtp_layers = recipe.mtp.num_layers;
   shape.width = m.hidden_size;
   shape.query_heads = m.num_attention_heads;
   shape.kv_heads = m.num_kv_heads;
@@ -277,7 +278,9 @@ void check_qk_clip(Resolution& recipe) {
   const model::ModelShape shape = shape_of(values);
   for (std::int64_t layer = 0; layer < shape.num_layers; ++layer) {
     const std::string name = fmt::format("block.{}.attention.qkv.weight", layer);
-    if (model::is_trained(shape, name)) continue;
+    const bool is_trained =
+        model::is_trained(shape, name) && !is_frozen(values.optimizer.groups, name);
+    if (is_trained) continue;
     return recipe.refuse({kKey}, "{} is {}, but {} is frozen, and QK-clip scales it. Use {}: 0.",
                          kKey, values.optimizer.qk_clip_threshold, name, kKey);
   }

@@ -40,6 +40,10 @@ TEST(RecipeStability, QkClipIsRefusedWhereScoresDontFollowTheWeights) {
                 .find("but block.0.attention.qkv.weight is frozen, and QK-clip scales it"),
             std::string::npos)
       << error_of(kTinyRecipe, {clip, "adapter.type=lora", "checkpoint.init_from=x"});
+  EXPECT_NE(
+      error_of(kTinyRecipe, {clip, "optimizer.groups=[{parameters: [block.0.*], frozen: true}]"})
+          .find("but block.0.attention.qkv.weight is frozen, and QK-clip scales it"),
+      std::string::npos);
   EXPECT_NE(error_of(kTinyRecipe, {clip, "optimizer.qk_clip_alpha=1.5"}), "no error");
 }
 
