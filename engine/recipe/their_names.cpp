@@ -4,10 +4,9 @@
 
 #include <algorithm>
 
-#include "checkpoint/store/disk.h"
-#include "engine/huggingface/config.h"
 #include "engine/huggingface/weight_map.h"
 #include "engine/model/parameters.h"
+#include "engine/recipe/model_from.h"
 #include "engine/recipe/mup.h"
 #include "engine/recipe/suggest.h"
 #include "engine/recipe/written_family.h"
@@ -61,10 +60,8 @@ Names names_of(const Recipe& recipe) {
 }
 
 // That of the folder, or of the folder that an export would write. Null if there is none.
-const huggingface::Family* family_of(const Recipe& recipe) {
-  if (!recipe.model.from.empty()) {
-    return huggingface::read_config(checkpoint::posix_disk(), recipe.model.from).family;
-  }
+const huggingface::Family* family_of_names(const Recipe& recipe) {
+  if (!recipe.model.from.empty()) return family_of(recipe);
   const WrittenFamily written = written_family(recipe, DType::kF32);
   if (!written.exists()) return nullptr;
   for (const huggingface::Family* family : huggingface::all_families()) {
@@ -112,7 +109,7 @@ void take_their_names(Resolution& recipe) {
   if (values.optimizer.groups.empty()) return;
   const Names names = names_of(values);
   if (!has_others(values.optimizer.groups, names)) return;
-  const huggingface::Family* const family = family_of(values);
+  const huggingface::Family* const family = family_of_names(values);
   if (!family) return;
   const std::vector<Translation> all = translations(*family, names);
   for (ParameterGroup& group : values.optimizer.groups) {
