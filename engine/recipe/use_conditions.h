@@ -70,6 +70,31 @@ inline bool is_chat(R r) {
   return r.data.format == DataFormat::kChat || std::ranges::any_of(r.data.sources, is_own) ||
          std::ranges::any_of(r.data.validation_sets, is_own);
 }
+/// Whether `test(format, documents)` holds for any of the run's data. A text is empty where the
+/// block's key counts.
+template <class Test>
+bool any_data(R r, const Test& test) {
+  const auto passes = [&](const auto& item) { return test(item.format, item.documents); };
+  return (r.data.sources.empty() && test(std::string(), std::string())) ||
+         std::ranges::any_of(r.data.sources, passes) ||
+         std::ranges::any_of(r.data.validation_sets, passes);
+}
+inline bool any_not_chat(R r) {
+  return any_data(r, [&](const std::string& format, const std::string&) {
+    return format.empty() ? r.data.format != DataFormat::kChat : format != "chat";
+  });
+}
+inline bool any_bin(R r) {
+  return any_data(r, [&](const std::string& format, const std::string&) {
+    return format.empty() ? r.data.format == DataFormat::kBin : format == "bin";
+  });
+}
+inline bool any_separate(R r) {
+  return any_data(r, [&](const std::string& format, const std::string& documents) {
+    return format == "chat" || (documents.empty() ? r.data.documents == DocumentChoice::kSeparate
+                                                  : documents == "separate");
+  });
+}
 inline bool samples(R r) {
   return r.training.sample_tokens > 0;
 }

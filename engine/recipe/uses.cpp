@@ -118,10 +118,9 @@ const Use kUses[] = {
 
     {"data.tokenizer", "with format: text, chat or bin",
      [](R r) { return r.data.format >= DataFormat::kBin; }},
-    {"data.field", "with every format but chat", [](R r) { return !is_chat(r); }},
-    {"data.token_bytes", "with format: bin", [](R r) { return r.data.format == DataFormat::kBin; }},
-    {"data.packing", "with documents: separate",
-     [](R r) { return r.data.documents == DocumentChoice::kSeparate; }},
+    {"data.field", "with every format but chat", any_not_chat},
+    {"data.token_bytes", "with format: bin", any_bin},
+    {"data.packing", "with documents: separate", any_separate},
     {"data.unfit", kWithChat, is_chat},
     {"data.rewritten_history", kWithChat, is_chat},
 

@@ -48,6 +48,25 @@ TEST(Uses, AKeyThatDoesNothingIsNamedWithWhatItNeeds) {
   EXPECT_EQ(resolve(file, {"training.sample_tokens=9"}).notes, Lines{});
 }
 
+// A key of the block counts where any source or validation set uses it.
+TEST(Uses, AKeyThatASourceUsesIsNotNamed) {
+  const auto with = [](const std::string& sources, const std::vector<std::string>& sets) {
+    std::string text = kTinyRecipe;
+    const std::string path = "  path: text.txt\n";
+    text.replace(text.find(path), path.size(), "  sources: [" + sources + "]\n");
+    return resolve(text, sets).notes;
+  };
+  EXPECT_EQ(
+      with("{path: a}, {path: b, format: chat}", {"data.format=text", "data.tokenizer=t",
+                                                  "data.documents=separate", "data.field=content"}),
+      Lines{});
+  EXPECT_EQ(with("{path: a, documents: separate}", {"data.packing=none"}), Lines{});
+  EXPECT_EQ(with("{path: a}, {path: b, format: bin}",
+                 {"data.format=text", "data.tokenizer=t", "data.token_bytes=4"}),
+            Lines{});
+  EXPECT_EQ(with("{path: a}", {"data.packing=none"}).size(), 1u);
+}
+
 // What a run has written sets every key.
 TEST(Uses, AKeyWithTheValueThatItHasAnywayIsNotNamed) {
   for (const std::vector<std::string>& sets :
