@@ -2,12 +2,14 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <sstream>
 
 #include "checkpoint/writer.h"
 #include "core/error.h"
 #include "engine/data/fingerprint.h"
 #include "engine/data/mapped_file.h"
+#include "engine/data/utf8.h"
 #include "engine/launch/system_info.h"
 #include "engine/recipe/fields.h"
 #include "engine/recipe/values.h"
@@ -59,17 +61,23 @@ std::vector<Fact> facts_of_run(const Recipe& recipe,
 void require_same(sharding::Processes& processes, const std::vector<Fact>& facts) {
   std::string text;
   for (const Fact& fact : facts) text += fmt::format("{}\t{}\n", fact.name, fact.value);
-  const auto texts = processes.links().all_gather("what ranks must have in common", text);
-  const std::vector<Fact> first = parsed(texts[0]);
-  for (std::size_t process = 1; process < texts.size(); ++process) {
-    const std::vector<Fact> other = parsed(texts[process]);
-    for (std::size_t i = 0; i < first.size(); ++i) {
-      const std::string value = i < other.size() ? other[i].value : "missing";
-      if (value == first[i].value) continue;
-      throw UsageError("ranks don't agree before step 0: {} is {} on {}, and {} on {}.",
-                       first[i].name, first[i].value, host_of(processes, 0), value,
-                       host_of(processes, process));
-    }
+  // Fingerprints, since thousands of processes may exchange them.
+  sharding::ControlLinks& links = processes.links();
+  const auto prints =
+      links.all_gather("what ranks must have in common",
+                       fmt::format("{:016x}", data::fingerprint_of(data::as_bytes(text))));
+  const auto other = std::ranges::find_if(prints, [&](const auto& p) { return p != prints[0]; });
+  if (other == prints.end()) return;
+  const auto process = static_cast<std::size_t>(other - prints.begin());
+  const auto own = static_cast<std::size_t>(processes.index());
+  const auto texts = links.all_gather("where ranks differ", own == 0 || own == process ? text : "");
+  const std::vector<Fact> first = parsed(texts[0]), differing = parsed(texts[process]);
+  for (std::size_t i = 0; i < first.size(); ++i) {
+    const std::string value = i < differing.size() ? differing[i].value : "missing";
+    if (value == first[i].value) continue;
+    throw UsageError("ranks don't agree before step 0: {} is {} on {}, and {} on {}.",
+                     first[i].name, first[i].value, host_of(processes, 0), value,
+                     host_of(processes, process));
   }
 }
 
