@@ -4,6 +4,7 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <bit>
 #include <numeric>
 
 #include "core/error.h"
@@ -15,16 +16,26 @@
 namespace sherd::engine {
 namespace {
 
-// The cores that this process may run on, as 0s and 1s.
+// The cores that this process may run on, a hexadecimal digit for each four; empty if they aren't
+// known, as on machines with more cores than a cpu_set_t.
 std::string own_cores() {
   cpu_set_t set;
   CPU_ZERO(&set);
   if (sched_getaffinity(0, sizeof set, &set) != 0) return "";
-  std::string cores(CPU_SETSIZE, '0');
-  for (std::size_t core = 0; core < cores.size(); ++core) {
-    if (CPU_ISSET(core, &set)) cores[core] = '1';
+  std::string cores;
+  for (std::size_t first = 0; first < CPU_SETSIZE; first += 4) {
+    unsigned digit = 0;
+    for (std::size_t i = 0; i < 4; ++i) digit |= CPU_ISSET(first + i, &set) ? 1u << i : 0u;
+    cores += "0123456789abcdef"[digit];
   }
+  cores.erase(cores.find_last_not_of('0') + 1);
   return cores;
+}
+
+unsigned digit_of(const std::string& cores, std::size_t place) {
+  if (place >= cores.size()) return 0;
+  const char digit = cores[place];
+  return static_cast<unsigned>(digit <= '9' ? digit - '0' : digit - 'a' + 10) & 15u;
 }
 
 // Cores that the processes of this host may use together.
@@ -32,20 +43,20 @@ int cores_of_host(sharding::Processes& processes) {
   const std::string own = own_cores();
   const std::vector<std::string> all = processes.links().all_gather("cores", own);
   const std::vector<std::string>& hosts = processes.hosts();
-  std::string together(own.size(), '0');
-  for (std::size_t process = 0; process < all.size(); ++process) {
-    const bool here = hosts[process] == hosts[static_cast<std::size_t>(processes.index())];
-    if (!here || all[process].size() != together.size()) continue;
-    for (std::size_t core = 0; core < together.size(); ++core) {
-      together[core] = std::max(together[core], all[process][core]);
-    }
-  }
-  const auto count = [](const std::string& cores) {
-    return static_cast<int>(std::count(cores.begin(), cores.end(), '1'));
-  };
-  // A quota of processor time is the host's, whatever the cores.
   const int usable = num_usable_cores();
-  return std::max(1, usable < count(own) ? usable : count(together));
+  if (own.empty()) return usable;
+  int num_own = 0, num_together = 0;
+  for (std::size_t place = 0; place < CPU_SETSIZE / 4; ++place) {
+    unsigned together = 0;
+    for (std::size_t process = 0; process < all.size(); ++process) {
+      const bool here = hosts[process] == hosts[static_cast<std::size_t>(processes.index())];
+      if (here) together |= digit_of(all[process], place);
+    }
+    num_own += std::popcount(digit_of(own, place));
+    num_together += std::popcount(together);
+  }
+  // A quota of processor time is the host's, whatever the cores.
+  return std::max(1, usable < num_own ? usable : num_together);
 }
 
 // run.device: auto may mean different devices on different machines.
