@@ -6,6 +6,7 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -223,6 +224,11 @@ class Hall {
   // If too many have sent nothing, the one that has been silent longest is dropped.
   void accept() {
     Socket socket(::accept4(listening_.file(), nullptr, nullptr, SOCK_CLOEXEC));
+    if (!socket && (errno == EMFILE || errno == ENFILE)) {
+      throw PeerError(
+          "process 0 can't take in {} processes: {}. Raise the limit of open files (ulimit -n).",
+          sockets_.size(), std::strerror(errno));
+    }
     if (!socket) return;
     if (guests_.size() == kMostGuests) guests_.erase(guests_.begin());
     guests_.push_back({std::move(socket), Clock::now() + patience_, {}});
@@ -250,9 +256,20 @@ class Hall {
   std::vector<Guest> guests_;     // in the order in which they came
 };
 
+// A file for each process, as far as the hard limit allows.
+void allow_files(int num_processes) {
+  constexpr rlim_t kOthers = 512;
+  const rlim_t wanted = kOthers + static_cast<rlim_t>(num_processes);
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= wanted) return;
+  limit.rlim_cur = std::min(wanted, limit.rlim_max);
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
 }  // namespace
 
 std::vector<Socket> Door::let_in(int num_processes, milliseconds timeout) const {
+  allow_files(num_processes);
   const auto deadline = Clock::now() + timeout;
   std::vector<Socket> sockets(static_cast<std::size_t>(num_processes));
   Hall hall(listening_, secret_, patience_, sockets);
