@@ -142,10 +142,15 @@ std::optional<EnvironmentWorld> environment_world() {
 std::unique_ptr<Processes> join_environment(const EnvironmentWorld& world,
                                             std::chrono::milliseconds timeout) {
   const ControlLinks::Options options{world.process, world.num_processes, timeout};
-  auto links = world.process == 0
-                   ? ControlLinks::listen_at(options, world.loopback, world.port, world.secret)
-                   : connect_when_there(
-                         options, door_address(world.secret, world.port, addresses_of(world.host)));
+  // Process 0 listens at this address whatever loopback address was named, such as Debian's own
+  // 127.0.1.1.
+  const auto addresses = [&] {
+    return world.loopback ? std::vector<std::string>{"127.0.0.1"} : addresses_of(world.host);
+  };
+  auto links =
+      world.process == 0
+          ? ControlLinks::listen_at(options, world.loopback, world.port, world.secret)
+          : connect_when_there(options, door_address(world.secret, world.port, addresses()));
   return std::make_unique<EnvironmentProcesses>(std::move(links), world.local_process);
 }
 

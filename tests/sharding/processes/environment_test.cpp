@@ -76,6 +76,7 @@ TEST(Environment, TheNextPortIsTakenWhereTorchrunListensItself) {
 TEST(Environment, OnLocalhostTheSecretIsTheUsers) {
   for (const auto& [host, is_local] : {std::pair("localhost", true),
                                        {"127.0.0.1", true},
+                                       {"127.0.1.1", true},
                                        {"127.example.com", false},
                                        {"node1", false}}) {
     auto values = with(kSecond, "MASTER_ADDR", host);
