@@ -27,6 +27,7 @@ struct ControlLinks::Link {
   std::string read;  // received and not yet parsed
   ControlClock::time_point heard = ControlClock::now();
   std::atomic<bool> open{true};
+  std::atomic<bool> stuck{false};  // it took no part of a message for kForASend
   bool farewell = false;
 };
 

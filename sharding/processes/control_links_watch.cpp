@@ -62,6 +62,10 @@ void ControlLinks::read_from(Link& link) {
   char bytes[65536];
   const ssize_t got = ::recv(link.socket.file(), bytes, sizeof bytes, MSG_DONTWAIT);
   if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
+  if (got <= 0 && link.stuck) {
+    return lost(link, fmt::format("took no message for {} s: it hangs, or its machine is gone",
+                                  std::chrono::duration<double>(kForASend).count()));
+  }
   if (got <= 0) return lost(link, "ended without a word: it was killed, or crashed");
   link.heard = Clock::now();
   link.read.append(bytes, static_cast<std::size_t>(got));
