@@ -212,15 +212,23 @@ class NcclRendezvous final : public Rendezvous {
     while (!changed_.wait_for(lock, interval, [&] { return over_; })) {
       const bool aborted = !reason_.empty();
       lock.unlock();
-      answer_others();
-      for (const std::shared_ptr<NcclGroup>& members : groups()) {
-        const std::string trouble = aborted ? "" : members->trouble([this] { answer_others(); });
-        if (trouble.empty()) continue;
-        abort(trouble);
-        break;
+      try {
+        answer_others();
+        const std::string trouble = aborted ? "" : trouble_of_groups();
+        if (!trouble.empty()) abort(trouble);
+      } catch (const std::exception& error) {  // a fault of the GPU, which its ranks report too
+        abort(error.what());
+        return;
       }
       lock.lock();
     }
+  }
+  std::string trouble_of_groups() {
+    for (const std::shared_ptr<NcclGroup>& members : groups()) {
+      std::string trouble = members->trouble([this] { answer_others(); });
+      if (!trouble.empty()) return trouble;
+    }
+    return "";
   }
   void answer_others() {
     for (const std::shared_ptr<NcclGroup>& members : groups()) members->answer();
