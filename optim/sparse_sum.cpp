@@ -34,6 +34,10 @@ struct UnitRanges {
 };
 
 UnitRanges ranges_of(const sharding::UnitPlan& unit) {
+  if (unit.layout.numel() >= kernels::SparseEntry::kNone) {
+    throw UsageError("dgc.compress_ratio: {} has {} elements, too many; leave it out.",
+                     unit.spec.name, unit.layout.numel());
+  }
   UnitRanges ranges;
   for (std::size_t i = 0; i < unit.spec.parameters.size(); ++i) {
     const ParameterSpec& parameter = unit.spec.parameters[i];
