@@ -183,7 +183,9 @@ class Moment<std::uint8_t> {
       const int code = below[i] == 0 && x[i] > 0.0f ? positive : below[i];
       codes[i] = static_cast<std::uint8_t>(code - map_->zero);
     }
-    if (most == 0) std::fill_n(codes, count, std::uint8_t{0});
+    // Zeros stay zeros. With an infinity, all become NaN.
+    constexpr std::int32_t kInfinity = 0x7f800000;
+    if (most == 0 || most == kInfinity) std::fill_n(codes, count, std::uint8_t{0});
     return scale;
   }
 

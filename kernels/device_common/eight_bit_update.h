@@ -21,7 +21,8 @@ struct EightBitMoment {
   }
   SHERD_HOST_DEVICE void store(const EightBitMap& map, std::int64_t element, float x,
                                float scale) const {
-    codes[element] = scale == 0.0f ? std::uint8_t{0} : eight_bit_code(map, x, scale);
+    const bool keeps_zero = scale == 0.0f || bits_of(scale) == 0x7f800000u;
+    codes[element] = keeps_zero ? std::uint8_t{0} : eight_bit_code(map, x, scale);
   }
 };
 

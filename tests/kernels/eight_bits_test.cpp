@@ -231,5 +231,19 @@ TEST(EightBits, ANanIsNotHidden) {
   EXPECT_FALSE(std::isnan(state[3].values()[0]));
 }
 
+// The square of a finite gradient may be infinite; the parameters must not stand still unnoticed.
+TEST(EightBits, AnInfinityIsNotHidden) {
+  Outputs state = begin();
+  Values gradient = gradients(1);
+  gradient[70] = 1e30;
+  take_step(*test::compute_stream(), "adamw", {DType::kF32, gradient}, 1, 0, kEightBitsNumel,
+            state);
+  take_step(*test::compute_stream(), "adamw", {DType::kF32, gradients(2)}, 2, 0, kEightBitsNumel,
+            state);
+  const Values parameters = state[0].values();
+  for (const std::size_t i : {64u, 70u, 127u}) EXPECT_TRUE(std::isnan(parameters[i])) << i;
+  for (const std::size_t i : {0u, 63u, 128u}) EXPECT_FALSE(std::isnan(parameters[i])) << i;
+}
+
 }  // namespace
 }  // namespace sherd::kernels
