@@ -137,10 +137,10 @@ lines=40 section "A training of 200 steps on the GPU" 50 "$sherd" train "$root/r
 if command -v compute-sanitizer >/dev/null; then
   # A test takes about 7 seconds here: racecheck and initcheck get those whose blocks share memory.
   lines=6 section "compute-sanitizer, memcheck, on the small suite" 60 compute-sanitizer \
-    --tool memcheck --error-exitcode 9 "$tests" --gtest_filter='*CudaPointwise*:*CudaRows*'
+    --tool memcheck --error-exitcode 9 "$tests" --gtest_filter='*CudaPointwise*:*CudaRows*:*CudaCrossEntropy*'
   for tool in racecheck initcheck; do
     lines=6 section "compute-sanitizer, $tool, on sums over rows" 60 compute-sanitizer \
-      --tool "$tool" --error-exitcode 9 "$tests" --gtest_filter='*CudaRows*bf16'
+      --tool "$tool" --error-exitcode 9 "$tests" --gtest_filter='*CudaRows*bf16:*CudaCrossEntropy*bf16'
   done
 fi
 say "" "$([ $failed -eq 0 ] && echo 'All of it passed.' || echo 'Something FAILED, see above.') $SECONDS s."

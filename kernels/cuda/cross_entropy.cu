@@ -78,7 +78,10 @@ __device__ void do_row(T* logits, const std::int32_t* targets, float* losses,
     for (int i = 0; i < N; ++i) pack[i] = form.shape(pack[i]);
     float largest = most;
     for (int i = 0; i < N; ++i) largest = pack[i] > largest ? pack[i] : largest;
-    if (largest == -device_common::kInfinity) continue;  // nothing yet but logits of no probability
+    if (largest == -device_common::kInfinity) {  // nothing yet but logits of no probability, or NaN
+      for (int i = 0; i < N; ++i) sum = pack[i] == pack[i] ? sum : pack[i];
+      continue;
+    }
     if (largest > most) {
       sum *= exp_below(most, largest);
       most = largest;
