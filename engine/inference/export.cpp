@@ -134,8 +134,12 @@ void add_ends(Files& files, const TrainedModel& trained, std::string& config, bo
 /// A map from the checkpoint's tensors to those of a family that has biases besides, which are
 /// zero.
 huggingface::WeightMap map_with_biases(const ModelConfig& config,
-                                       const huggingface::ModelWeights& own) {
-  const huggingface::ModelWeights whole = model_weights(training_options(recipe_of(config)));
+                                       const huggingface::ModelWeights& own,
+                                       std::int64_t mtp_layers) {
+  TrainingOptions options = training_options(recipe_of(config));
+  options.model.mtp_layers = mtp_layers;
+  huggingface::ModelWeights whole = model_weights(options);
+  whole.stacks_experts = own.stacks_experts;
   return huggingface::map_of_part(huggingface::weight_map(*config.family, whole, true),
                                   own.parameters);
 }
@@ -191,9 +195,9 @@ class Export {
     const std::string difference = first_difference(written, trained_.recipe, config_.adds_biases);
     if (!difference.empty()) throw DataError("{}: {}", written.path, difference);
     folder_.family = written.family;
-    add_predictions();
+    const std::int64_t mtp_layers = add_predictions();
     if (request_.stack_experts) stack_experts();
-    if (config_.adds_biases) folder_.map = map_with_biases(written, folder_.model);
+    if (config_.adds_biases) folder_.map = map_with_biases(written, folder_.model, mtp_layers);
     if (!has_adapter() && !trained_.overlay) return;
     if (has_adapter() && !request_.merge) return add_adapter();
     if (!folder_.map) folder_.map = huggingface::weight_map(*folder_.family, folder_.model, true);
@@ -205,18 +209,20 @@ class Export {
     }
   }
 
-  // Families without names for such layers are exported without them.
-  void add_predictions() {
+  // The number of layers of multi-token prediction that are exported. Families without names for
+  // them are exported without them.
+  std::int64_t add_predictions() {
     const std::int64_t layers = trained_.recipe.mtp.num_layers;
     if (layers == 0 ||
         huggingface::modules_of(*folder_.family, "block.{}.mtp.projection").empty()) {
-      return;
+      return 0;
     }
     TrainingOptions options = trained_.options;
     options.model.mtp_layers = layers;
     folder_.model = model_weights(options);
     folder_.files[kConfigName] =
         huggingface::with_prediction_layers(config_.text, request_.to + "/" + kConfigName, layers);
+    return layers;
   }
 
   void stack_experts() {
