@@ -76,8 +76,15 @@ ExportedConfig kept_config(const ExportRequest& request, const TrainedModel& tra
   const ModelConfig from = huggingface::parse_config(text, path);
   const std::string difference = first_difference(from, trained.recipe);
   if (!difference.empty()) throw UsageError("{}: {}", path, difference);
-  const DType dtype = request.dtype.value_or(from.dtype.value_or(DType::kF32));
-  return {huggingface::updated_config(text, path, dtype), kept, dtype};
+  // Folders with weights in 8 or 4 bits have their other weights in bf16, also where they don't
+  // say so.
+  const bool has_codes = static_cast<bool>(huggingface::parse_config(kept, path).codes);
+  const DType usual = has_codes ? DType::kBF16 : DType::kF32;
+  const DType dtype = request.dtype.value_or(from.dtype.value_or(usual));
+  return {.text = huggingface::updated_config(text, path, dtype),
+          .kept = kept,
+          .dtype = dtype,
+          .has_parts = has_parts};
 }
 
 /// Of the family that means the same.
