@@ -12,7 +12,7 @@ namespace sherd::huggingface {
 namespace {
 
 constexpr std::string_view kBlock = "block.{}.";
-constexpr std::string_view kAdapterRoot = "base_model.model.";
+const std::string kAdapterRoot = "base_model.model.";
 
 bool is_transposed(const Family& family) {
   for (const auto modules : family.modules) {
@@ -72,6 +72,23 @@ std::vector<std::string> suffixes(const Family& family, const std::vector<const 
   return names;
 }
 
+// The name of a text model's tensor or module inside a model of several parts, in memory.
+std::string inside_parts(std::string name) {
+  constexpr std::string_view kModel = "model.";
+  if (name.starts_with(kModel)) name.insert(kModel.size(), "language_model.");
+  return name;
+}
+
+// Finds modules of the text part alone: other parts have some of the same names.
+std::string pattern_of_text(const std::vector<std::string>& suffixes) {
+  std::string any;
+  for (const std::string& suffix : suffixes) {
+    any += any.empty() ? "" : "|";
+    for (const char c : suffix) any += c == '.' ? std::string("\\.") : std::string(1, c);
+  }
+  return fmt::format(R"((?:.*\.)?language_model\.(?:.*\.)?(?:{}))", any);
+}
+
 class Builder {
  public:
   Builder(const Family& family, const ModelWeights& model, const AdapterWeights& adapter)
@@ -84,9 +101,12 @@ class Builder {
   }
 
  private:
+  std::string in_base(std::string name) const {
+    return adapter_.base_has_parts ? inside_parts(std::move(name)) : name;
+  }
   std::string name_of(const Module& module, std::int64_t block) const {
-    return fmt::format("{}{}{}", kAdapterRoot, module.outside_prefix ? "" : family_.prefix,
-                       with_number(module.theirs, block));
+    return kAdapterRoot + in_base(fmt::format("{}{}", module.outside_prefix ? "" : family_.prefix,
+                                              with_number(module.theirs, block)));
   }
 
   void add_kind(const AdapterKind& kind) {
@@ -161,7 +181,7 @@ class Builder {
       const NamedShape& ours = whole.ours[static_cast<std::size_t>(link.ours)];
       if (!is_of(ours.name, name)) continue;
       NamedShape theirs = whole.theirs[static_cast<std::size_t>(link.theirs)];
-      theirs.name = std::string(kAdapterRoot) + theirs.name;
+      theirs.name = kAdapterRoot + in_base(theirs.name);
       const auto found = std::ranges::find(map_.theirs, theirs.name, &NamedShape::name);
       const auto number = static_cast<int>(found - map_.theirs.begin());
       if (found == map_.theirs.end()) map_.theirs.push_back(theirs);
@@ -237,6 +257,9 @@ class Builder {
         {"target_modules", suffixes(family_, targets_, Ends::kParts, model_.experts)},
         {"task_type", "CAUSAL_LM"},
         {"use_rslora", adapter_.rslora}};
+    if (adapter_.base_has_parts) {
+      json["target_modules"] = pattern_of_text(json["target_modules"]);
+    }
     if (!modules_.empty()) json["modules_to_save"] = suffixes(family_, modules_, Ends::kLetters, 0);
     return json.dump(2) + "\n";
   }

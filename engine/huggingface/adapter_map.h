@@ -43,6 +43,8 @@ struct AdapterWeights {
   bool rslora = false;
   bool gated = false, tied = false;
   std::string base;  ///< folder of the base model
+  /// The base has parts besides the text model (text_part.h), which PEFT opens, too.
+  bool base_has_parts = false;
 };
 
 /// The target that matches a family's module: "attention.query" for a table row of attention.qkv

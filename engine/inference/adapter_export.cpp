@@ -215,10 +215,12 @@ void refuse_what_peft_drops(const TrainedModel& trained, const huggingface::Fami
 }  // namespace
 
 huggingface::FolderToWrite adapter_folder(const TrainedModel& trained,
-                                          const huggingface::FolderToWrite& model, DType dtype) {
+                                          const huggingface::FolderToWrite& model, DType dtype,
+                                          bool base_has_parts) {
   refuse_what_peft_drops(trained, *model.family);
-  huggingface::AdapterMap adapter =
-      huggingface::adapter_map(*model.family, model.model, adapter_weights(trained.recipe));
+  huggingface::AdapterWeights weights = adapter_weights(trained.recipe);
+  weights.base_has_parts = base_has_parts;
+  huggingface::AdapterMap adapter = huggingface::adapter_map(*model.family, model.model, weights);
   huggingface::FolderToWrite folder;
   folder.to = model.to;
   folder.dtype = dtype;

@@ -20,10 +20,11 @@ namespace sherd::engine {
 /// Converts a recipe's adapter to engine/huggingface's AdapterWeights.
 huggingface::AdapterWeights adapter_weights(const Recipe& recipe);
 
-/// The same folder with PEFT's files instead of a model's.
+/// The same folder with PEFT's files instead of a model's. `base_has_parts`: as in AdapterWeights.
 /// Errors   UsageError for adapters of this family that PEFT can't store.
 huggingface::FolderToWrite adapter_folder(const TrainedModel& trained,
-                                          const huggingface::FolderToWrite& model, DType dtype);
+                                          const huggingface::FolderToWrite& model, DType dtype,
+                                          bool base_has_parts);
 
 /// Returns, for each rank, a reader of the merged model's parameters, indexed as in `parameters`.
 /// Rounding its values to `dtype` is the only rounding. Errors: as load_base_model.

@@ -59,14 +59,19 @@ struct ExportedConfig {
   std::string kept;  ///< the run's; empty: there is none
   DType dtype = DType::kF32;
   bool adds_biases = false;
+  bool has_parts = false;  ///< the kept one is of a model of several parts
 };
 
 /// The one that the run has kept, with what the run has changed.
 ExportedConfig kept_config(const ExportRequest& request, const TrainedModel& trained,
                            const std::string& path) {
   const Recipe::Model& model = trained.recipe.model;
-  std::string text = huggingface::text_part_of(
-      checkpoint::read_followed(checkpoint::posix_disk(), path, kMaxFileBytes), path);
+  const std::string whole =
+      checkpoint::read_followed(checkpoint::posix_disk(), path, kMaxFileBytes);
+  std::string text = huggingface::text_part_of(whole, path);
+  // AutoModelForCausalLM opens all parts, but of Llama 4, whose class for text has plain names.
+  const std::string of_parts = huggingface::parse_config(whole, path).whole;
+  const bool has_parts = !of_parts.empty() && of_parts != "llama4";
   if (trained.options.adds_tokens) {
     text = huggingface::with_vocab_size(text, path, model.vocab_size);
   }
@@ -252,7 +257,8 @@ class Export {
           "modules that are trained whole; export with --merge",
           request_.checkpoint);
     }
-    folder_ = adapter_folder(trained_, folder_, request_.dtype.value_or(DType::kF32));
+    folder_ =
+        adapter_folder(trained_, folder_, request_.dtype.value_or(DType::kF32), config_.has_parts);
   }
 
   const ExportRequest& request_;

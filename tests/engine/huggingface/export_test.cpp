@@ -209,6 +209,56 @@ TEST_F(Export, AModelOfARecipeIsWrittenAsTheFamilyThatMeansTheSame) {
   EXPECT_FALSE(fs::exists(folder_.file("odd-hf")));
 }
 
+TEST_F(Export, AFolderMayBeNamedWithASlash) {
+  write_tokens();
+  train(recipe(write_model("llama_tied")), "run", 0, 1);
+  export_checkpoint({checkpoint("run"), folder_.file("out") + "/", {}});
+  EXPECT_TRUE(fs::exists(folder_.file("out/model.safetensors")));
+}
+
+// The family has biases that the model lacks, and names for the layer that predicts further tokens.
+TEST_F(Export, OfAMixtureWithZeroBiasesKeepsTheLayersThatPredict) {
+  write_tokens();
+  train("data: {path: " + folder_.file("many.bin") +
+            ", format: bin, validation_fraction: 0}\n"
+            "training: {seq_length: 16, global_batch_size: 12, max_steps: 1}\n"
+            "checkpoint: {interval: 1}\nmtp: {num_layers: 1}\n"
+            "model: {num_layers: 2, hidden_size: 32, num_attention_heads: 4, vocab_size: 56}\n"
+            "moe: {num_experts: 4, experts_per_token: 2, ffn_hidden_size: 16, score: sigmoid, "
+            "normalize_weights: true}\n",
+        "run", 0, 1);
+  export_checkpoint({checkpoint("run"), folder_.file("out"), {}});
+  const json config = json::parse(folder_.read("out/config.json"));
+  EXPECT_EQ(config["num_nextn_predict_layers"], 1);
+  const auto written = tensors_of(folder_.read("out/model.safetensors"));
+  const auto has = [&](const char* part) {
+    return std::ranges::any_of(
+        written, [&](const auto& one) { return one.first.find(part) != std::string::npos; });
+  };
+  EXPECT_TRUE(has("model.layers.2.eh_proj"));
+  EXPECT_TRUE(has("e_score_correction_bias"));
+}
+
+// PEFT opens the model of all parts, in which the text model's layers have longer names.
+TEST_F(Export, AnAdapterOfAModelOfSeveralPartsHasItsNames) {
+  write_tokens();
+  for (const char* name : {"gemma3_whole", "mistral3_whole"}) {
+    if (!cases().contains(name)) continue;
+    const std::string model = write_model(name);
+    const std::string output = std::string(name) + "-run", to = output + "-peft";
+    train(recipe(model) + "adapter: {type: lora, rank: 2, targets: [attention.query, mlp.down]}\n",
+          output, 0, 1);
+    export_checkpoint({checkpoint(output), folder_.file(to), {}});
+    for (const auto& [tensor, bytes] :
+         tensors_of(folder_.read(to + "/adapter_model.safetensors"))) {
+      EXPECT_TRUE(tensor.starts_with("base_model.model.model.language_model.layers.")) << tensor;
+    }
+    const json config = json::parse(folder_.read(to + "/adapter_config.json"));
+    EXPECT_EQ(config["target_modules"],
+              R"((?:.*\.)?language_model\.(?:.*\.)?(?:q_proj|down_proj))");
+  }
+}
+
 TEST_F(Export, WeightsBeyondF16ArentWrittenAsInfinities) {
   const std::vector<sharding::StateTensor> tensors = {
       {"final_norm.weight", "param", {300}, DType::kF32}};
