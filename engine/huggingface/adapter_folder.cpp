@@ -160,7 +160,12 @@ void AdapterFolder::sort_tensors(const Config& config) {
       throw DataError("{}: tensor \"{}\" is of type {}; F32, BF16 and F16 are read", path(),
                       printable(name), printable(tensors_.tensor(place).type));
     }
-    const std::string own = name_of_text(name.substr(kRoot.size()));
+    std::string own = name_of_text(name.substr(kRoot.size()));
+    // The module inside PEFT's, such as "lm_head.base_layer.weight": the model's own tensor.
+    constexpr std::string_view kInside = ".base_layer.";
+    if (const std::size_t inside = own.find(kInside); inside != std::string::npos) {
+      own.replace(inside, kInside.size(), ".");
+    }
     const std::size_t lora = own.find(".lora_");
     if (lora == std::string::npos) {
       whole_.push_back({own, name});

@@ -138,5 +138,23 @@ TEST_P(AdapterInOfLlama, AnAlphaOfOneMatrixCounts) {
   EXPECT_NE(doubled, plain);
 }
 
+// PEFT's name for a module's own tensors where it also has an adapter, or where biases are trained.
+class AdapterInOfAHead : public AdapterIn {};
+INSTANTIATE_TEST_SUITE_P(Llama, AdapterInOfAHead, ::testing::Values("llama_head"));
+
+TEST_P(AdapterInOfAHead, TensorsInsidePeftsModulesAreTheModels) {
+  write_tokens();
+  const std::string adapter = write_adapter(GetParam());
+  const double expected = loss_of(adapter);
+  const std::string file = folder_.read("adapter/adapter_model.safetensors");
+  std::uint64_t length = 0;
+  std::memcpy(&length, file.data(), sizeof length);
+  const std::string header =
+      replaced(file.substr(8, length), "lm_head.weight", "lm_head.base_layer.weight");
+  folder_.write("adapter/adapter_model.safetensors",
+                bytes_of_length(header.size()) + header + file.substr(8 + length));
+  EXPECT_EQ(loss_of(adapter), expected);
+}
+
 }  // namespace
 }  // namespace sherd::engine
