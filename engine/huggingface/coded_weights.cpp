@@ -43,10 +43,10 @@ void CodedWeights::check(const SafetensorsTensor& tensor) const {
   if (!scales) {
     throw DataError("{}: lacks tensor \"{}\", the scales of 8-bit weights", folder_.path(), name);
   }
-  if (scales->dtype() != DType::kF32 || scales->shape != scale_shape(tensor)) {
-    throw DataError("{}: tensor \"{}\" is {} {}; blocks of {} x {} need F32 {}", folder_.path(),
-                    name, scales->type, shape_text(scales->shape), blocks_.rows, blocks_.columns,
-                    shape_text(scale_shape(tensor)));
+  if (!scales->dtype() || scales->shape != scale_shape(tensor)) {
+    throw DataError("{}: tensor \"{}\" is {} {}; blocks of {} x {} need F32, BF16 or F16 {}",
+                    folder_.path(), name, scales->type, shape_text(scales->shape), blocks_.rows,
+                    blocks_.columns, shape_text(scale_shape(tensor)));
   }
 }
 
@@ -101,7 +101,8 @@ const std::vector<float>& CodedWeights::scales_of(const std::string& name) {
   const auto place = folder_.places().at(scale_of(name));
   const std::vector<std::int64_t>& shape = folder_.tensor(place).shape;
   scales_.resize(static_cast<std::size_t>(shape[0] * shape[1]));
-  reader_.read(place, 0, shape[0] * shape[1], scales_.data(), nullptr);
+  std::vector<std::uint16_t> as_stored(scales_.size());
+  reader_.read(place, 0, shape[0] * shape[1], scales_.data(), as_stored.data());
   scaled_ = name;
   return scales_;
 }

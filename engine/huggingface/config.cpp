@@ -79,7 +79,8 @@ CodeBlocks code_blocks(const json& quantization) {
   const json& block = member("weight_block_size");
   const json& format = member("fmt");
   if (member("quant_method") == "mxfp4") return {.mxfp4 = true};
-  if (member("quant_method") != "fp8" || !(format.is_null() || format == "e4m3")) return {};
+  const bool is_e4m3 = format.is_null() || format == "e4m3" || format == "float8_e4m3fn";
+  if (member("quant_method") != "fp8" || !is_e4m3) return {};
   if (!block.is_array() || block.size() != 2) return {};
   for (const json& size : block) {
     if (!size.is_number_unsigned() || size < 1 || size > 1 << 20) return {};

@@ -53,6 +53,11 @@ struct Pair {
   Tensors coded, plain;
 };
 
+// A number of BF16, too.
+float scale_of(std::int64_t block) {
+  return std::ldexp(static_cast<float>(block % 128 + 1), -13);
+}
+
 Pair both_forms(const json& one) {
   const json numbers = json_file("e4m3.json");
   const json header = json::parse(one["header"].get<std::string>());
@@ -72,7 +77,7 @@ Pair both_forms(const json& one) {
       auto code = static_cast<std::uint8_t>((i * 37 + 11) % 256);
       if ((code & 0x7f) == 0x7f) code = 3;  // no NaN
       const std::int64_t block = i / columns / kBlockRows * per_row + i % columns / kBlockColumns;
-      const float scale = 0.0001f * static_cast<float>(block + 1);
+      const float scale = scale_of(block);
       codes.bytes += static_cast<char>(code);
       append<float>(plain.bytes, numbers[code].get<float>() * scale);
     }
@@ -83,7 +88,7 @@ Pair both_forms(const json& one) {
     }
     scales.shape = {(shape[0] + kBlockRows - 1) / kBlockRows, per_row};
     for (std::int64_t b = 0; b < scales.shape[0] * per_row; ++b) {
-      append<float>(scales.bytes, 0.0001f * static_cast<float>(b + 1));
+      append<float>(scales.bytes, scale_of(b));
     }
     pair.coded[name] = codes;
     pair.coded[name + "_scale_inv"] = scales;
@@ -130,6 +135,19 @@ TEST_F(CodedFolder, ComputesWithTheNumbersOfItsCodesTimesTheirBlocksScales) {
   EXPECT_EQ(loss(coded), loss(plain));
 }
 
+TEST_F(CodedFolder, ReadsScalesOfTwoBytesAndTheFormatsLongName) {
+  Tensors coded = pair_.coded;
+  for (auto& [name, tensor] : coded) {
+    if (!name.ends_with("_scale_inv")) continue;
+    std::string high;  // bytes of each number, which are BF16's
+    for (std::size_t i = 0; i < tensor.bytes.size(); i += 4) high += tensor.bytes.substr(i + 2, 2);
+    tensor = {"BF16", tensor.shape, high};
+  }
+  json form = codes();
+  form["quantization_config"]["fmt"] = "float8_e4m3fn";
+  EXPECT_EQ(loss(write("coded", config(form), coded)), loss(write("plain", config(), pair_.plain)));
+}
+
 TEST_F(CodedFolder, IsExportedWithoutCodesAndWithTheirNumbers) {
   const std::string coded = write("coded", config(codes()), pair_.coded);
   const std::string plain = write("plain", config(), pair_.plain);
@@ -149,7 +167,8 @@ TEST_F(CodedFolder, WithoutScalesOrWithOthersIsRefusedByTheTensorsName) {
   other[name].shape = {other[name].shape[1], other[name].shape[0]};
   const std::string error =
       test::error_text<Error>([&] { loss(write("b", config(codes()), other)); });
-  EXPECT_NE(error.find("blocks of 16 x 12 need F32 [2, 4]"), std::string::npos) << error;
+  EXPECT_NE(error.find("blocks of 16 x 12 need F32, BF16 or F16 [2, 4]"), std::string::npos)
+      << error;
 }
 
 TEST_F(CodedFolder, OfAnotherFormIsRefused) {
