@@ -41,13 +41,41 @@ void add_old_spelling(ordered_json& config, const Family& family, const ordered_
   config["rope_scaling"] = std::move(scaling);
 }
 
+// `table`, where `rope_scaling` says something else: that counts first.
+ordered_json corrected_by_scaling(const ordered_json& config, const Family& family,
+                                  const ordered_json& table) {
+  const auto scaling = config.find("rope_scaling");
+  if (scaling == config.end() || !scaling->is_object() || scaling->empty()) return table;
+  ordered_json same = config;
+  add_old_spelling(same, family, table);
+  if (same["rope_scaling"] == *scaling) return table;
+  ordered_json corrected;
+  for (const char* key : {"rope_theta", "partial_rotary_factor"}) {
+    if (table.contains(key)) corrected[key] = table[key];
+  }
+  for (const auto& [key, value] : scaling->items()) {
+    corrected[key == "type" ? "rope_type" : key] = value;
+  }
+  constexpr const char* kOriginal = "original_max_position_embeddings";
+  if (!corrected.contains(kOriginal) && config.contains(kOriginal)) {
+    corrected[kOriginal] = config[kOriginal];
+  }
+  return corrected;
+}
+
 }  // namespace
 
 void add_both_spellings(ordered_json& config, const Family& family) {
   const auto parameters = config.find("rope_parameters");
   if (parameters != config.end() && parameters->is_object()) {
-    const ordered_json table = *parameters;
-    if (!table.contains("full_attention")) return add_old_spelling(config, family, table);
+    ordered_json table = *parameters;
+    if (!table.contains("full_attention")) {
+      table = corrected_by_scaling(config, family, table);
+      config["rope_parameters"] = table;
+      return add_old_spelling(config, family, table);
+    }
+    table["full_attention"] = corrected_by_scaling(config, family, table["full_attention"]);
+    config["rope_parameters"] = table;
     add_old_spelling(config, family, table["full_attention"]);
     if (table.contains("sliding_attention") && table["sliding_attention"].contains("rope_theta")) {
       config["rope_local_base_freq"] = table["sliding_attention"]["rope_theta"];

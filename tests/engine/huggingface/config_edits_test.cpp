@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include "engine/huggingface/config.h"
+#include "engine/huggingface/config_writer.h"
 #include "tests/engine/huggingface/config_case.h"
 
 namespace sherd::huggingface {
@@ -73,6 +75,32 @@ TEST(ConfigEdits, ConfigJsonAndTheTokenizerNameTheEndToo) {
       json::parse(R"({"eos_token": "<|im_end|>", "a": 1})"));
   EXPECT_EQ(json::parse(with_eos_token("", "<|im_end|>")),
             json::parse(R"({"eos_token": "<|im_end|>"})"));
+}
+
+// rope_scaling counts before rope_parameters, so it stays what it was, in both spellings.
+TEST(ConfigEdits, AScalingThatDiffersFromTheTableIsWrittenInBothSpellings) {
+  const json scaling = {
+      {"rope_type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 2048}};
+  json config = with(smollm2(), "rope_parameters", {{"rope_type", "default"}, {"rope_theta", 1e5}});
+  config["rope_scaling"] = scaling;
+  const json written = json::parse(updated_config(config.dump(), "config.json", DType::kF32));
+  EXPECT_EQ(written["rope_scaling"], scaling);
+  EXPECT_EQ(written["rope_parameters"]["rope_type"], "yarn");
+  EXPECT_EQ(written["rope_parameters"]["rope_theta"], 1e5);
+  const auto values_of = [](const json& of) {
+    std::map<std::string, std::string> values;
+    for (const ConfigValue& value : parse_config(of.dump(), "config.json").values) {
+      values[value.key] = value.value;
+    }
+    return values;
+  };
+  EXPECT_EQ(values_of(written), values_of(config));
+  json old_only = written;
+  old_only.erase("rope_parameters");
+  EXPECT_EQ(values_of(old_only), values_of(config));
+  json new_only = written;
+  new_only.erase("rope_scaling");
+  EXPECT_EQ(values_of(new_only), values_of(config));
 }
 
 }  // namespace
