@@ -99,10 +99,8 @@ std::string for_exported_weights(std::string_view config, const std::string& pat
   for (const char* key : kPredictionLayers) {
     if (json.contains(key)) json[key] = 0;
   }
-  if (is_renamed) {
-    json["model_type"] = family->exported_as;
-    json.erase("auto_map");
-  }
+  json.erase("auto_map");  // of files with code, which aren't exported
+  if (is_renamed) json["model_type"] = family->exported_as;
   return json == before ? std::string(config) : printed(json);
 }
 
