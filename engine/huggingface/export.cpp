@@ -212,7 +212,9 @@ ExportResult write_all(Disk& disk, const Checkpoint* checkpoint, const FolderToW
 
 }  // namespace
 
-ExportResult export_folder(Disk& disk, const Checkpoint* checkpoint, const FolderToWrite& folder) {
+ExportResult export_folder(Disk& disk, const Checkpoint* checkpoint, const FolderToWrite& given) {
+  FolderToWrite folder = given;
+  while (folder.to.size() > 1 && folder.to.back() == '/') folder.to.pop_back();
   SHERD_CHECK(checkpoint != nullptr || folder.make_reader, "an export of nothing");
   const auto refuse_existing = [&folder] {
     throw UsageError("{}: exists already; name another folder or remove it", folder.to);
