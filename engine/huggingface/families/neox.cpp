@@ -38,6 +38,7 @@ constexpr ConfigKey kSizes[] = {
 constexpr std::span<const ConfigKey> kKeys[] = {kSizes};
 constexpr ConfigWord kWords[] = {
     {"hidden_act", "gelu", "model.activation", "gelu_erf"},
+    {"hidden_act", "gelu_fast", "model.activation", "gelu"},
     {"hidden_act", "gelu_new", "model.activation", "gelu"},
     {"hidden_act", "gelu_pytorch_tanh", "model.activation", "gelu"},
 };

@@ -83,6 +83,8 @@ constexpr Fixed kHunyuan[] = {{"model.norm", "rmsnorm"},
 constexpr Fixed kHunyuanDense[] = {{"model.norm", "rmsnorm"}, {"model.qk_norm", "head_after_rope"}};
 constexpr Demand kDemands[] = {
     {"moe_layer_freq", "1"}, {"scoring_func", "sigmoid"}, {"topk_method", "noaux_tc"}};
+// Its folders say noaux_tc of the scores, too, which transformers doesn't read.
+constexpr Demand kDotsDemands[] = {{"moe_layer_freq", "1"}, {"topk_method", "noaux_tc"}};
 // Its sums of probabilities are never as small.
 constexpr Demand kErnieDemands[] = {{"moe_norm_min", "1e-12"}};
 
@@ -240,7 +242,7 @@ constexpr Family kErnieForm = [] {
 constexpr Family kFamilies[] = {
     family_of_form(with_harmless(usual_form(kGlmModules, kBySigmoid, kGlmKeys, kDemands)),
                    "glm4_moe", "Glm4MoeForCausalLM", glm4_moe, write_glm4_moe),
-    family_of_form(with_harmless(usual_form(kBiasedModules, kBySigmoid, kDotsKeys, kDemands)),
+    family_of_form(with_harmless(usual_form(kBiasedModules, kBySigmoid, kDotsKeys, kDotsDemands)),
                    "dots1", "Dots1ForCausalLM", dots1, write_dots1),
     family_of_form(with_harmless(kErnieForm), "ernie4_5_moe", "Ernie4_5_MoeForCausalLM",
                    ernie4_5_moe, write_ernie4_5_moe),
