@@ -7,6 +7,7 @@
 #include "checkpoint/store/committed.h"
 #include "checkpoint/store/step_directory.h"
 #include "engine/data/dataset.h"
+#include "engine/data/shuffle.h"
 #include "engine/data/utf8.h"
 #include "engine/huggingface/model_files.h"
 #include "engine/launch/device.h"
@@ -219,6 +220,22 @@ std::string unlike_folder(checkpoint::Disk& disk, const Recipe& recipe) {
   return text.empty() ? "" : fmt::format("unlike {}:{}", folder, text);
 }
 
+namespace {
+
+// Of the text that the run's validation loss is over; 0: there is none.
+std::uint64_t main_validation_data(const PreparedRun& run) {
+  const data::Batcher& batches = *run.batches[0];
+  if (batches.num_validation_sets() == 0) return 0;
+  const auto& source = batches.validation_source(batches.main_validation());
+  const Recipe::Training& training = run.resolved.values.training;
+  const std::int64_t own = source.num_batches;
+  return data::hash_of(source.dataset->fingerprint(),
+                       static_cast<std::uint64_t>((own >= 0 ? own : training.eval_batches) *
+                                                  training.global_batch_size));
+}
+
+}  // namespace
+
 CheckpointOptions loading_options(const PreparedRun& run, checkpoint::Disk& disk) {
   const Recipe& recipe = run.resolved.values;
   return {.directory = recipe.run.output_dir + "/checkpoints",
@@ -234,6 +251,7 @@ CheckpointOptions loading_options(const PreparedRun& run, checkpoint::Disk& disk
           .adapter = begins_with_adapter(recipe) ? recipe.checkpoint.init_from : "",
           .max_steps = recipe.training.max_steps,
           .best_by = recipe.training.best_by,
+          .validation_data = main_validation_data(run),
           .fingerprint = run_settings(recipe, fingerprints_of(recipe, run.batches)),
           .recipe = run.resolved.yaml(),
           .folder = current_folder(),

@@ -15,6 +15,7 @@
 #include "checkpoint/store/retention.h"
 #include "engine/data/skips.h"
 #include "engine/saving/run_state.h"
+#include "engine/saving/saved_counters.h"
 #include "sharding/mesh/rank.h"
 
 namespace sherd::engine {
@@ -31,6 +32,7 @@ struct CheckpointOptions {
   std::string adapter;    ///< PEFT folder of the initial adapter; empty: a new one
   std::int64_t max_steps = 0;
   std::string best_by{};  ///< name of the validation set whose loss is the run's; empty: the first
+  std::uint64_t validation_data = 0;  ///< fingerprint of what that loss is over; 0: unknown
   /// What every checkpoint records about its run, and a resume compares (resume_check.h).
   std::shared_ptr<const nlohmann::json> fingerprint;
   std::string recipe;  ///< the resolved recipe, YAML
@@ -71,6 +73,10 @@ class Checkpointing {
 
   const TrainingOptions& options() const { return options_; }
   const CheckpointOptions& checkpoints() const { return checkpoints_; }
+  /// What validation losses of this run are measured on.
+  ValidatedOn validated_on() const {
+    return {checkpoints_.best_by, options_.model.seq_length, checkpoints_.validation_data};
+  }
   ShardedModel& model() const { return model_; }
   TrainingStep& training_step() const { return training_step_; }
   const sharding::Rank& rank() const { return model_.rank(); }

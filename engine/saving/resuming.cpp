@@ -275,7 +275,9 @@ int Resuming::load(const std::string& path, bool weights_only, std::string& prob
     start_.from_checkpoint = true;
     start_.evaluated = validation_loss_of(checkpoint.manifest()).has_value();
     // Losses of another validation set can't be compared.
-    start_.best = check.has_changed("training.best_by") ? BestEvaluation{} : best;
+    const ValidatedOn now = shared_.validated_on();
+    const bool is_same = validated_on(checkpoint.manifest()).value_or(now) == now;
+    start_.best = check.has_changed("training.best_by") || !is_same ? BestEvaluation{} : best;
     start_.skips = checkpoints_.new_skips.empty() ? skips_of(checkpoint) : checkpoints_.new_skips;
   }
   publish();

@@ -223,7 +223,9 @@ BestEvaluation best_evaluation_of(const checkpoint::Checkpoint& checkpoint) {
 }
 
 json to_json(const ValidatedOn& on) {
-  return {{"best_by", on.best_by}, {"seq_length", on.seq_length}};
+  json saved = {{"best_by", on.best_by}, {"seq_length", on.seq_length}};
+  if (on.data != 0) saved["data"] = fmt::format("{:016x}", on.data);
+  return saved;
 }
 
 std::optional<ValidatedOn> validated_on(const checkpoint::Manifest& manifest) {
@@ -232,7 +234,11 @@ std::optional<ValidatedOn> validated_on(const checkpoint::Manifest& manifest) {
   const auto set = found->find("best_by"), length = found->find("seq_length");
   if (set == found->end() || !set->is_string()) return std::nullopt;
   if (length == found->end() || !length->is_number_integer()) return std::nullopt;
-  return ValidatedOn{set->get<std::string>(), length->get<std::int64_t>()};
+  ValidatedOn on{set->get<std::string>(), length->get<std::int64_t>()};
+  if (const auto data = found->find("data"); data != found->end() && data->is_string()) {
+    on.data = std::strtoull(data->get<std::string>().c_str(), nullptr, 16);
+  }
+  return on;
 }
 
 std::string best_checkpoint(checkpoint::Disk& disk, const std::string& directory) {

@@ -43,7 +43,12 @@ BestEvaluation best_evaluation_of(const checkpoint::Checkpoint& checkpoint);
 struct ValidatedOn {
   std::string best_by;  ///< the recipe's key
   std::int64_t seq_length = 0;
-  bool operator==(const ValidatedOn&) const = default;
+  std::uint64_t data = 0;  ///< fingerprint of the text; 0: not known, as of older programs
+  /// A text that isn't known counts as the same.
+  bool operator==(const ValidatedOn& other) const {
+    return best_by == other.best_by && seq_length == other.seq_length &&
+           (data == other.data || data == 0 || other.data == 0);
+  }
 };
 nlohmann::json to_json(const ValidatedOn& on);
 /// Nothing if the checkpoint doesn't say, as those of older programs.

@@ -23,10 +23,6 @@ namespace {
 using checkpoint::SavePhase;
 using nlohmann::json;
 
-ValidatedOn validated_on(const Checkpointing& shared) {
-  return {shared.checkpoints().best_by, shared.options().model.seq_length};
-}
-
 // The part of a manifest that says what the run is and how far it has come.
 json manifest_of(const Checkpointing& shared, const std::string& base_digest,
                  const StepOutcome& outcome) {
@@ -48,7 +44,7 @@ json manifest_of(const Checkpointing& shared, const std::string& base_digest,
   }
   if (outcome.validation_loss && std::isfinite(*outcome.validation_loss)) {
     global["validation_loss"] = *outcome.validation_loss;
-    global["validated_on"] = to_json(validated_on(shared));
+    global["validated_on"] = to_json(shared.validated_on());
   }
   return global;
 }
@@ -98,7 +94,7 @@ void Saver::clear_leftovers() {
     checkpoint::check_match(checkpoint, state_tensors(shared_.options(), replicas),
                             checkpoint::Match::kEverything);
   };
-  const auto loss_of = [on = validated_on(shared_)](const checkpoint::Manifest& manifest) {
+  const auto loss_of = [on = shared_.validated_on()](const checkpoint::Manifest& manifest) {
     return validation_loss_of(manifest, on);
   };
   retention_.emplace(shared_.disk(), checkpoints_.directory, checkpoints_.keep, loss_of,

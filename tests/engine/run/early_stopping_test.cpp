@@ -113,6 +113,18 @@ TEST_F(EarlyStopping, BeginsACountWhenAnotherValidationSetCounts) {
   EXPECT_EQ(steps(), 10u) << "the first evaluation of b, after step 6, is its best";
 }
 
+TEST_F(EarlyStopping, BeginsACountWhenTheValidationSetHasAnotherText) {
+  const auto sets = [&](const char* file) {
+    return fmt::format("validation_fraction: 0, validation_sets: [{{name: a, path: {}}}]",
+                       folder_.file(file));
+  };
+  folder_.write("text.a", "abcdefghijklmnopqrstuvwxyz, abcdefghijklmnopqrstuvwxyz");
+  folder_.write("text.b", "0123456789, 0123456789, 0123456789, 0123456789");
+  train(2, 4, 1, sets("text.a"));
+  train(2, 40, 1, sets("text.b"));
+  EXPECT_EQ(steps(), 10u) << "the first evaluation of the other text, after step 6, is its best";
+}
+
 TEST_F(EarlyStopping, BeginsACountWhereACheckpointOfAnOlderProgramHasNone) {
   train(2, 4);
   edit_manifest(4, [](ordered_json& global) { EXPECT_EQ(global.erase("best_evaluation"), 1u); });
@@ -155,12 +167,15 @@ TEST_F(EarlyStopping, TheBestCheckpointIsTheOneWithTheLowestLossAndOfEqualOnesTh
   EXPECT_EQ(best(), folder + "/step-0000000006");
   edit_manifest(4, [](ordered_json& global) { global["validation_loss"] = 0.5; });
   EXPECT_EQ(best(), folder + "/step-0000000004");
-  const ordered_json on = {{"best_by", ""}, {"seq_length", 8}};
-  for (const ordered_json& other :
-       {ordered_json{{"best_by", "b"}, {"seq_length", 8}}, {{"best_by", ""}, {"seq_length", 16}}}) {
-    edit_manifest(4, [&](ordered_json& global) {
-      EXPECT_EQ(global["validated_on"], on);
-      global["validated_on"] = other;
+  ordered_json on;
+  for (const auto& [key, other] : {std::pair<const char*, ordered_json>{"best_by", "b"},
+                                   {"seq_length", 16},
+                                   {"data", "00000000000000ab"}}) {
+    edit_manifest(4, [&, key = key, other = other](ordered_json& global) {
+      on = global["validated_on"];
+      EXPECT_EQ(on["best_by"], "");
+      EXPECT_EQ(on["seq_length"], 8);
+      global["validated_on"][key] = other;
     });
     EXPECT_EQ(best(), folder + "/step-0000000006") << other;
     edit_manifest(4, [&](ordered_json& global) { global["validated_on"] = on; });
