@@ -110,6 +110,8 @@ void Decoder::pass(std::span<const std::int32_t> tokens, std::int64_t begin,
   const std::int64_t own = passed / context_ranks_;
   model_.transformer().resize(1, own);
   const model::ModelShape& shape = model_.transformer().shape();
+  // Memory that the device still copies from isn't written.
+  if (model_.rank().separate_memory()) model_.rank().compute().synchronize();
   auto* window = inputs_.host().as<std::int32_t>();
   std::fill_n(std::copy(tokens.begin(), tokens.end(), window), passed - count, 0);
   auto* to = window;

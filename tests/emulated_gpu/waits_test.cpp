@@ -87,6 +87,37 @@ TEST(NcclWaits, MicroBatchesArriveInTheirOrderAndWhenAskedForAgain) {
   }
 }
 
+// A text of several passes, of which only the last has logits that the host waits for.
+TEST(NcclWaits, TheTokensOfAPassStayUntilTheyAreCopied) {
+  engine::TrainingOptions options = tiny_training(tiny_model(false));
+  options.model.sequences = 1;
+  options.model.cached_positions = 6 * options.model.seq_length;
+  Ids text(static_cast<std::size_t>(5 * options.model.seq_length));
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    text[i] = static_cast<std::int32_t>(i * i % static_cast<std::size_t>(options.model.vocab_size));
+  }
+  const auto last_row = [&](std::int64_t first) {
+    std::vector<float> last;
+    run_ranks_on_gpus(options, {.place = Place::kGpus}, [&](sharding::Rank& rank) {
+      engine::ShardedModel model(options, rank);
+      const sharding::MirroredBuffer inputs(rank, engine::batch_buffers(options)[0]);
+      rank.guard([&] {
+        engine::Decoder decoder(model, inputs);
+        decoder.logits(text, first, [&](std::int64_t, std::span<const float> row) {
+          last.assign(row.begin(), row.end());
+        });
+      });
+    });
+    return last;
+  };
+  for (std::uint64_t seed = 1; seed <= 4; ++seed) {
+    on_machine(1, seed, [&] {
+      const std::vector<float> of_all = last_row(0);
+      EXPECT_EQ(last_row(std::ssize(text) - 1), of_all) << "seed " << seed;
+    });
+  }
+}
+
 // The head's rank has them, and tells the others.
 TEST(NcclWaits, EveryRankOfAPipelineHasTheLogits) {
   engine::TrainingOptions options = tiny_training(tiny_model(false));
