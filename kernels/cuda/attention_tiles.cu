@@ -240,13 +240,20 @@ constexpr std::int64_t shared_bytes(std::int64_t K, int tiles, int scores, int r
   return (tiles * kTile * (K + 1) + scores * kTile * kScorePitch + rows * kTile) * 4;
 }
 
-// More than 48 KiB of shared memory has to be asked for, kernel by kernel.
+// More than 48 KiB of shared memory has to be asked for, kernel by kernel. Boards of compute
+// capability 8.6, 8.9 and 12.0 have less than the tiles of the widest heads need.
 template <class T>
 void launch(Stream& stream, const char* name, void (*kernel)(Arguments<T>), std::int64_t blocks,
             std::int64_t bytes, const Arguments<T>& args) {
-  check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                  static_cast<int>(bytes)),
-             name);
+  const cudaError_t error = cudaFuncSetAttribute(
+      kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
+  if (error == cudaErrorInvalidValue) {
+    throw UsageError(
+        "{}: heads of this width need {} bytes of shared memory in Sherd's own kernels, more than "
+        "this GPU has.",
+        name, bytes);
+  }
+  check_cuda(error, name);
   kernel<<<grid_of(blocks), kThreads, static_cast<std::size_t>(bytes), handle_of(stream)>>>(args);
   check_launch(name);
 }

@@ -45,7 +45,7 @@ inline Places places;
 struct CUstream_st;
 using cudaStream_t = CUstream_st*;
 
-enum cudaError { cudaSuccess = 0 };
+enum cudaError { cudaSuccess = 0, cudaErrorInvalidValue = 1 };
 using cudaError_t = cudaError;
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize };
 inline cudaError_t cudaGetLastError() {
