@@ -213,6 +213,8 @@ class NcclRendezvous final : public Rendezvous {
       const bool aborted = !reason_.empty();
       lock.unlock();
       try {
+        // Otherwise asking about events may open a context on the machine's first GPU.
+        if (!ranks_.devices.empty()) use_cuda_device(ranks_.devices.front());
         answer_others();
         const std::string trouble = aborted ? "" : trouble_of_groups();
         if (!trouble.empty()) abort(trouble);
