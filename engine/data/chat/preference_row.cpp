@@ -94,7 +94,12 @@ bool repeats_prompt(const Json& prompt, const Json& messages) {
          messages[0].contains("content") && messages[0].at("content") == prompt;
 }
 
+// Without what would be read before the prompt and its completion, such as UltraFeedback's
+// "messages", which repeat the chosen answer.
 std::string with_completion(Json row, const Json& completion) {
+  for (const char* other : {"messages", "conversations", "instruction", "label", "kto_tag"}) {
+    row.erase(other);
+  }
   row["completion"] = completion;
   return row.dump(-1, ' ', false, Json::error_handler_t::replace);
 }

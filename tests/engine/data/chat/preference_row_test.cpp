@@ -63,6 +63,20 @@ TEST(PreferenceRow, ATextPromptThatTheAnswersRepeatIsTheirFirstMessage) {
   EXPECT_EQ(answers[1]["completion"], json::array({message("assistant", "c")}));
 }
 
+// UltraFeedback repeats the chosen answer; other sets have a judgement of the whole row.
+TEST(PreferenceRow, OtherFormsInTheRowArentReadInstead) {
+  const auto answers = pair_of({{"prompt", "a?"},
+                                {"chosen", {message("user", "a?"), message("assistant", "b")}},
+                                {"rejected", {message("user", "a?"), message("assistant", "c")}},
+                                {"messages", {message("user", "a?"), message("assistant", "b")}},
+                                {"label", true}});
+  for (const auto& answer : answers) {
+    EXPECT_FALSE(answer.contains("messages"));
+    EXPECT_FALSE(answer.contains("label"));
+  }
+  EXPECT_EQ(answers[1]["completion"], json::array({message("assistant", "c")}));
+}
+
 TEST(PreferenceRow, OpenAisNamesAreRead) {
   const auto answers = pair_of({{"input", {{"messages", {message("user", "a?")}}}},
                                 {"preferred_output", {message("assistant", "b")}},
