@@ -171,8 +171,15 @@ class ChatReader {
       const std::string crossed = with_completion_of(own, examples[other].answers[0]);
       if (crossed.empty()) continue;
       ++tries;
-      if (row.documents.size() == 2) row.documents.pop_back();
-      encode(crossed, encoder, row);
+      Row both;
+      both.documents = {row.documents[0]};
+      try {
+        encode(crossed, encoder, both);
+      } catch (const UnfitRow&) {  // the other row's answer, not this one's
+        continue;
+      }
+      if (!both.reason.empty()) continue;
+      row.documents = std::move(both.documents);
       if (size() <= most_) return;
     }
   }
