@@ -51,7 +51,10 @@ std::string temporary(const std::string& path) {
 std::uint64_t hash_of_samples(const data::Batcher& batches) {
   const data::BatchShape& shape = batches.shape();
   // Windows are numbered alike for any size of a step.
-  const bool steps_count = batches.dataset().separate_documents() || batches.stages().size() > 1;
+  bool steps_count = batches.stages().size() > 1;
+  for (int i = 0; i < batches.num_sources(); ++i) {
+    steps_count = steps_count || batches.source(i).dataset->separate_documents();
+  }
   std::uint64_t hash = data::hash_of(shape.seed, shape.seq_length, static_cast<int>(shape.packing),
                                      steps_count ? shape.global_batch_size() : 0);
   if (batches.balances()) {
