@@ -37,9 +37,17 @@ std::optional<std::int32_t> id_of_named(const std::vector<NamedToken>& named, st
   return id;
 }
 
+void require_token(const Tokenizer& tokenizer, const std::string& token, const std::string& path) {
+  if (tokenizer.id_of(token)) return;
+  throw DataError(
+      "{}: names the token \"{}\", which tokenizer.json lacks; save the tokenizer with "
+      "transformers' AutoTokenizer once, which writes it there.",
+      path, token.substr(0, 64));
+}
+
 /// transformers adds what only added_tokens.json names. Files that it wrote itself in the last
 /// years have all of it in tokenizer.json, or "added_tokens_decoder" in tokenizer_config.json,
-/// which hides added_tokens.json.
+/// which hides added_tokens.json, and whose tokens it adds, too.
 void refuse_other_added_tokens(const fs::path& folder, const Tokenizer& tokenizer) {
   const std::string path = (folder / "added_tokens.json").native();
   std::error_code error;
@@ -48,13 +56,7 @@ void refuse_other_added_tokens(const fs::path& folder, const Tokenizer& tokenize
   check_json_bounds(text, path);
   const nlohmann::json tokens = nlohmann::json::parse(text, nullptr, false);
   if (!tokens.is_object()) throw DataError("{}: isn't a JSON object.", path);
-  for (const auto& [token, id] : tokens.items()) {
-    if (tokenizer.id_of(token)) continue;
-    throw DataError(
-        "{}: names the token \"{}\", which tokenizer.json lacks; save the tokenizer with "
-        "transformers' AutoTokenizer once, which writes it there.",
-        path, token.substr(0, 64));
-  }
+  for (const auto& [token, id] : tokens.items()) require_token(tokenizer, token, path);
 }
 
 /// Where the text stops being UTF-8, or its size.
@@ -124,7 +126,15 @@ std::shared_ptr<const Tokenizer> Tokenizer::open(const std::string& folder,
   check_json_bounds(config_text, config_path);
   const nlohmann::json config = nlohmann::json::parse(config_text, nullptr, false);
   if (!config.is_object()) throw DataError("{}: isn't a JSON object.", config_path);
-  if (!config.contains("added_tokens_decoder")) refuse_other_added_tokens(folder, *tokenizer);
+  const auto added = config.find("added_tokens_decoder");
+  if (added == config.end()) refuse_other_added_tokens(folder, *tokenizer);
+  if (added != config.end() && added->is_object()) {
+    for (const auto& [id, token] : added->items()) {
+      const auto content = token.is_object() ? token.find("content") : token.end();
+      if (content == token.end() || !content->is_string()) continue;
+      require_token(*tokenizer, content->get<std::string>(), config_path);
+    }
+  }
   const bool adds_beginning = JsonNode(config, config_path).flag("add_bos_token", false);
   if (adds_beginning && parts.beginning && !parts.before_document) {
     parts.before_document = {*parts.beginning};
