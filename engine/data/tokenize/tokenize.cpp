@@ -72,6 +72,10 @@ std::string settings_of(const TokenizeOptions& options, const Tokenizer& tokeniz
                   digest, options.field, options.bos, options.eos,
                   options.special_tokens == tokenizer::SpecialTokens::kAsText ? "text" : "tokens",
                   options.shard_tokens);
+  // Which tokens these are, other files than tokenizer.json may say.
+  settings +=
+      fmt::format("; ends {} {}", tokenizer.beginning().value_or(-1), tokenizer.end().value_or(-1));
+  for (const std::string& token : tokenizer.special_tokens()) settings += " " + token;
   for (const std::string& file : files) {
     struct stat status {};
     if (::stat(file.c_str(), &status) != 0) continue;
