@@ -132,7 +132,8 @@ bool is_written_by(const std::string& to, const std::string& file) {
   const fs::path path = fs::absolute(file).lexically_normal();
   if (path.parent_path() != output.parent_path()) return false;
   std::string name = path.filename();
-  if (name == progress_path(output.filename())) return true;
+  const std::string progress = progress_path(output.filename());
+  if (name == progress || name == progress + ".new") return true;
   for (const std::string_view ending : {".ends.partial", ".partial"}) {
     if (!name.ends_with(ending)) continue;
     name.resize(name.size() - ending.size());
