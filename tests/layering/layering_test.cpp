@@ -241,7 +241,7 @@ const std::vector<Home> kHomes = {
     {"(arrow|parquet)/.*", "engine/data/arrow/module/.*"},
     {"pcre2\\.h", "engine/data/tokenizer/pattern/split_pattern\\.cpp"},
     {"unicode/.*", "engine/data/tokenizer/normal_form\\.cpp"},
-    {"(zlib|zstd)\\.h", "engine/data/files/text_stream\\.cpp"},
+    {"(zlib|zstd|zstd_errors)\\.h", "engine/data/files/text_stream\\.cpp"},
     {"httplib\\.h", "engine/main/serve/httplib_server\\.cpp"},
     {"mpi\\.h", "sharding/processes/mpi[^/]*"},
     {"nccl\\.h", "sharding/comm/nccl[^/]*\\.cpp"},

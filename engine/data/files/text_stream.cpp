@@ -4,6 +4,7 @@
 #include <unistd.h>
 #include <zlib.h>
 #include <zstd.h>
+#include <zstd_errors.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -61,6 +62,10 @@ class PackedStream : public TextStream {
   }
   [[noreturn]] void throw_damaged(std::string_view problem) const {
     throw DataError("{}: {}; the file is damaged or cut short.", path_, problem);
+  }
+  [[noreturn]] void throw_too_wide() const {
+    throw DataError("{}: was packed with a window above 128 MiB (zstd --long); unpack it first.",
+                    path_);
   }
 
   std::string path_;
@@ -127,6 +132,9 @@ class ZstdStream final : public PackedStream {
       ZSTD_inBuffer in{bytes_.data(), end_, begin_};
       // The library's own limit on a frame's window, 128 MiB, stays in force.
       const std::size_t result = ZSTD_decompressStream(state_, &out, &in);
+      if (ZSTD_getErrorCode(result) == ZSTD_error_frameParameter_windowTooLarge) {
+        throw_too_wide();
+      }
       if (ZSTD_isError(result)) throw_damaged(ZSTD_getErrorName(result));
       begin_ = in.pos;
       wants_more_ = result != 0;
