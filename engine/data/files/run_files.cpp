@@ -9,9 +9,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::array<std::string_view, 12> kOwnNames = {
-    "recipe.yaml", "metrics.jsonl", "memory.json",  "time.json",   "trace.json",  "hooks.log",
-    "SAVE",        "best",          "on_save.json", "checkpoints", "huggingface", "tensorboard"};
+constexpr std::array<std::string_view, 13> kOwnNames = {
+    "recipe.yaml",          "metrics.jsonl", "memory.json", "time.json",
+    "trace.json",           "hooks.log",     "SAVE",        "best",
+    "on_save.json",         "checkpoints",   "huggingface", "tensorboard",
+    "reference.safetensors"};
 
 bool is_there(const fs::path& path) {
   std::error_code error;

@@ -3,7 +3,7 @@
 ///   a run's folder   recipe.yaml with metrics.jsonl or checkpoints/, or .lock with one of the
 ///                    three
 ///   its own files    recipe.yaml, metrics.jsonl, memory.json, time.json, trace.json, best,
-///                    hooks.log, on_save.json, SAVE, collectives_rank_N.txt, and everything in
+///                    hooks.log, on_save.json, SAVE, reference.safetensors, collectives_rank_N.txt, and everything in
 ///                    checkpoints/, huggingface/ and tensorboard/
 ///   anywhere         a checkpoint's folder (step-N with manifest.json), TensorBoard's event files,
 ///                    state of a killed run (sherd-state-...), and the sweep.json next to runs

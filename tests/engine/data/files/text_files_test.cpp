@@ -70,6 +70,7 @@ TEST_F(TextFilesTest, LeavesOutWhatTrainingRunsHaveWritten) {
                                         "hooks.log",
                                         "on_save.json",
                                         "SAVE",
+                                        "reference.safetensors",
                                         "recipe.yaml.tmp",
                                         "collectives_rank_1.txt",
                                         "best",
@@ -97,7 +98,7 @@ TEST_F(TextFilesTest, LeavesOutWhatTrainingRunsHaveWritten) {
                       "tensorboard/text"};
   for (const std::string& name : data) folder_.write(name, "text");
   EXPECT_EQ(found(folder_.path()), data);
-  EXPECT_EQ(find_text_files(folder_.path(), "", "data.path").num_of_runs, 2 * 14 + 2 + 1 + 2 + 2);
+  EXPECT_EQ(find_text_files(folder_.path(), "", "data.path").num_of_runs, 2 * 15 + 2 + 1 + 2 + 2);
   EXPECT_EQ(found(folder_.file("runs/a")), Names{"runs/a/notes.txt"});
   EXPECT_EQ(found(folder_.file("runs/a/*")), Names{"runs/a/notes.txt"});
   EXPECT_EQ(error(folder_.file("copied")),
