@@ -97,7 +97,11 @@ TextFiles find_text_files(const std::string& path, std::string_view ending, std:
                     path, place, ending.empty() ? "visible" : ending,
                     found.num_of_runs > 0 ? " but those of training runs" : "", key);
   }
-  if (!is_saved_dataset(path)) std::ranges::sort(found.paths);
+  if (!is_saved_dataset(path)) {  // braces may name a file twice
+    std::ranges::sort(found.paths);
+    const auto repeated = std::ranges::unique(found.paths);
+    found.paths.erase(repeated.begin(), repeated.end());
+  }
   return found;
 }
 
