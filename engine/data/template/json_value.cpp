@@ -28,10 +28,12 @@ class Reader {
   bool boolean(bool value) { return put(value); }
   bool number_integer(std::int64_t value) { return put(value); }
   bool number_unsigned(std::uint64_t value) {
-    return put(value <= INT64_MAX ? Value(static_cast<std::int64_t>(value))
-                                  : Value(static_cast<double>(value)));
+    return value <= INT64_MAX ? put(static_cast<std::int64_t>(value)) : too_large();
   }
-  bool number_float(double value, const std::string&) { return put(value); }
+  bool number_float(double value, const std::string& text) {
+    const bool is_whole = text.find_first_of(".eE") == std::string::npos;
+    return is_whole ? too_large() : put(value);
+  }
   bool string(std::string& value) { return put(MarkedText(std::move(value), mark_)); }
   bool binary(Json::binary_t&) { return false; }
   bool start_object(std::size_t) { return open(std::make_shared<Dict>()); }
@@ -56,6 +58,12 @@ class Reader {
   }
 
  private:
+  // A float would be shown with other digits.
+  bool too_large() {
+    error = "a whole number of more than 63 bits";
+    return false;
+  }
+
   struct Open {
     std::shared_ptr<Dict> dict;  ///< null: a list
     std::vector<Value> items;
