@@ -35,7 +35,7 @@ double epochs_of(const RunData& data, int source, std::int64_t max_steps) {
 std::string stage_line(const data::Batcher& batcher, std::size_t index, std::int64_t end_step) {
   const auto& stages = batcher.stages();
   const bool is_last = index + 1 == stages.size();
-  const std::int64_t end = is_last ? end_step : stages[index + 1].first_step;
+  const std::int64_t end = is_last ? end_step : std::min(stages[index + 1].first_step, end_step);
   std::string shares;
   const std::vector<std::int64_t>& counts = stages[index].mixture.counts();
   for (std::size_t i = 0; i < counts.size(); ++i) {
