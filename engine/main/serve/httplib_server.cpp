@@ -72,7 +72,10 @@ class HttpServer::Library {
     constexpr std::size_t kMostThatIsSkipped = 16;  // times `most`
     if (request.has_header("Transfer-Encoding")) return 411;
     if (request.has_header("Content-Encoding")) return 415;
-    if (!request.has_header("Content-Length")) return request.method == "POST" ? 411 : 0;
+    if (!request.has_header("Content-Length")) {
+      const bool has_body = request.method != "GET" && request.method != "HEAD";
+      return has_body ? 411 : 0;
+    }
     const std::string length = request.get_header_value("Content-Length");
     std::size_t bytes = 0;
     const auto [end, error] = std::from_chars(length.data(), length.data() + length.size(), bytes);
