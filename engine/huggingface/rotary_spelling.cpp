@@ -41,26 +41,32 @@ void add_old_spelling(ordered_json& config, const Family& family, const ordered_
   config["rope_scaling"] = std::move(scaling);
 }
 
-// `table`, where `rope_scaling` says something else: that counts first.
-ordered_json corrected_by_scaling(const ordered_json& config, const Family& family,
-                                  const ordered_json& table) {
+// Whether `rope_scaling`, which counts first, says something else than the table.
+bool scaling_differs(const ordered_json& config, const Family& family, const ordered_json& table) {
   const auto scaling = config.find("rope_scaling");
-  if (scaling == config.end() || !scaling->is_object() || scaling->empty()) return table;
+  if (scaling == config.end() || !scaling->is_object() || scaling->empty()) return false;
   ordered_json same = config;
   add_old_spelling(same, family, table);
-  if (same["rope_scaling"] == *scaling) return table;
-  ordered_json corrected;
-  for (const char* key : {"rope_theta", "partial_rotary_factor"}) {
-    if (table.contains(key)) corrected[key] = table[key];
+  return same["rope_scaling"] != *scaling;
+}
+
+// The table that a reader of `rope_scaling` has: the other table's theta doesn't count.
+ordered_json table_of_scaling(const ordered_json& config, const Family& family) {
+  ordered_json table;
+  for (const auto& [key, old] : {std::pair("rope_theta", family.old_theta),
+                                 std::pair("partial_rotary_factor", family.old_fraction)}) {
+    if (const auto found = config.find(std::string(old)); found != config.end()) {
+      table[key] = *found;
+    }
   }
-  for (const auto& [key, value] : scaling->items()) {
-    corrected[key == "type" ? "rope_type" : key] = value;
+  for (const auto& [key, value] : config["rope_scaling"].items()) {
+    table[key == "type" ? "rope_type" : key] = value;
   }
   constexpr const char* kOriginal = "original_max_position_embeddings";
-  if (!corrected.contains(kOriginal) && config.contains(kOriginal)) {
-    corrected[kOriginal] = config[kOriginal];
+  if (!table.contains(kOriginal) && config.contains(kOriginal)) {
+    table[kOriginal] = config[kOriginal];
   }
-  return corrected;
+  return table;
 }
 
 }  // namespace
@@ -70,11 +76,13 @@ void add_both_spellings(ordered_json& config, const Family& family) {
   if (parameters != config.end() && parameters->is_object()) {
     ordered_json table = *parameters;
     if (!table.contains("full_attention")) {
-      table = corrected_by_scaling(config, family, table);
+      if (scaling_differs(config, family, table)) table = table_of_scaling(config, family);
       config["rope_parameters"] = table;
       return add_old_spelling(config, family, table);
     }
-    table["full_attention"] = corrected_by_scaling(config, family, table["full_attention"]);
+    if (scaling_differs(config, family, table["full_attention"])) {
+      table["full_attention"].update(config["rope_scaling"]);
+    }
     config["rope_parameters"] = table;
     add_old_spelling(config, family, table["full_attention"]);
     if (table.contains("sliding_attention") && table["sliding_attention"].contains("rope_theta")) {
