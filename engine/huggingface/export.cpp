@@ -1,7 +1,6 @@
 #include "engine/huggingface/export.h"
 
 #include <fcntl.h>
-#include <unistd.h>
 #include <xxhash.h>
 
 #include <algorithm>
@@ -10,6 +9,7 @@
 #include <exception>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <random>
 
 #include "core/error.h"
 #include "core/thread.h"
@@ -220,7 +220,7 @@ ExportResult export_folder(Disk& disk, const Checkpoint* checkpoint, const Folde
     throw UsageError("{}: exists already; name another folder or remove it", folder.to);
   };
   if (checkpoint::exists(disk, folder.to)) refuse_existing();
-  const std::string temporary = fmt::format("{}.tmp-{}", folder.to, ::getpid());
+  const std::string temporary = fmt::format("{}.tmp-{:08x}", folder.to, std::random_device()());
   checkpoint::make_directory(disk, temporary);
   ExportResult result;
   try {
