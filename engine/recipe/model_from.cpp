@@ -127,7 +127,7 @@ bool take_model_from(Resolution& recipe) {
   if (config.codes) {
     recipe.note(fmt::format("{}: weights of {} bits are decoded; an export has weights of {}",
                             config.path, config.codes.mxfp4 ? 4 : 8,
-                            name_of(config.dtype.value_or(DType::kF32))));
+                            name_of(config.dtype.value_or(DType::kBF16))));
   }
   if (config.prediction_layers > 0 && !recipe.values().mtp.active()) {
     recipe.note(
