@@ -59,7 +59,6 @@ struct ExportedConfig {
   std::string kept;  ///< the run's; empty: there is none
   DType dtype = DType::kF32;
   bool adds_biases = false;
-  bool has_parts = false;  ///< the kept one is of a model of several parts
 };
 
 /// The one that the run has kept, with what the run has changed.
@@ -69,9 +68,6 @@ ExportedConfig kept_config(const ExportRequest& request, const TrainedModel& tra
   const std::string whole =
       checkpoint::read_followed(checkpoint::posix_disk(), path, kMaxFileBytes);
   std::string text = huggingface::text_part_of(whole, path);
-  // AutoModelForCausalLM opens all parts, but of Llama 4, whose class for text has plain names.
-  const std::string of_parts = huggingface::parse_config(whole, path).whole;
-  const bool has_parts = !of_parts.empty() && of_parts != "llama4";
   if (trained.options.adds_tokens) {
     text = huggingface::with_vocab_size(text, path, model.vocab_size);
   }
@@ -83,13 +79,10 @@ ExportedConfig kept_config(const ExportRequest& request, const TrainedModel& tra
   if (!difference.empty()) throw UsageError("{}: {}", path, difference);
   // Folders with weights in 8 or 4 bits have their other weights in bf16, also where they don't
   // say so.
-  const bool has_codes = static_cast<bool>(huggingface::parse_config(kept, path).codes);
+  const bool has_codes = static_cast<bool>(huggingface::parse_config(whole, path).codes);
   const DType usual = has_codes ? DType::kBF16 : DType::kF32;
   const DType dtype = request.dtype.value_or(from.dtype.value_or(usual));
-  return {.text = huggingface::updated_config(text, path, dtype),
-          .kept = kept,
-          .dtype = dtype,
-          .has_parts = has_parts};
+  return {huggingface::updated_config(text, path, dtype), kept, dtype};
 }
 
 /// Of the family that means the same.
@@ -258,7 +251,19 @@ class Export {
           request_.checkpoint);
     }
     folder_ =
-        adapter_folder(trained_, folder_, request_.dtype.value_or(DType::kF32), config_.has_parts);
+        adapter_folder(trained_, folder_, request_.dtype.value_or(DType::kF32), base_has_parts());
+  }
+
+  // AutoModelForCausalLM opens all parts of a base, but of Llama 4, whose class for text has plain
+  // names. Where the base is gone, the kept files are those of the folder that it began with.
+  bool base_has_parts() const {
+    auto& disk = checkpoint::posix_disk();
+    const Recipe& recipe = trained_.recipe;
+    const std::string& base = recipe.checkpoint.init_from;
+    const bool is_folder = checkpoint::is_model_folder(disk, base);
+    if (!is_folder && (base != recipe.model.from || !has_kept_)) return false;
+    const std::string whole = huggingface::read_config(disk, is_folder ? base : kept_).whole;
+    return !whole.empty() && whole != "llama4";
   }
 
   const ExportRequest& request_;
@@ -299,7 +304,8 @@ ExportSummary export_checkpoint(const ExportRequest& request) {
   } else if (checkpoint::is_model_folder(disk, request.checkpoint)) {
     throw UsageError("{}: is a model's folder already; expected a checkpoint", request.checkpoint);
   }
-  const TrainedModel trained = trained_model({request.checkpoint, {}, 1, {}, request.average});
+  const TrainedModel trained =
+      trained_model({request.checkpoint, request.sets, 1, {}, request.average});
   if (request.merge && !trained.options.model.adapter.active() && !trained.overlay) {
     throw UsageError("{}: holds a whole model, so there is nothing to merge", request.checkpoint);
   }

@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "core/dtype.h"
 #include "engine/huggingface/export.h"
@@ -30,6 +31,7 @@ struct ExportRequest {
   bool stack_experts = false;  ///< names that transformers 5 has in memory (Module::stacked)
   std::optional<std::int64_t> ranks = {};  ///< writers; none: the machine's cores, up to 8
   bool handles_signals = true;             ///< Ctrl-C ends the export; false for a library
+  std::vector<std::string> sets = {};      ///< "key=value": where an adapter's base is now
 };
 
 struct ExportSummary {

@@ -170,6 +170,7 @@ class ExportCommand {
 
  private:
   std::string path_, to_, to_folder_, dtype_, shard_size_;
+  std::vector<std::string> sets_;
   bool merge_ = false, average_ = false, stack_experts_ = false;
   std::optional<std::int64_t> ranks_;
 };
@@ -196,6 +197,11 @@ ExportCommand::ExportCommand(CLI::App& command) {
   add_average(command, average_);
   command.add_option("--shard-size", shard_size_, "Maximum size of a weight file (default 5GB)")
       ->type_name("SIZE");
+  command
+      .add_option("--set", sets_,
+                  "With --to-hf: where an adapter's base is, such as checkpoint.init_from=FOLDER")
+      ->type_name("KEY=VALUE")
+      ->allow_extra_args(false);
   add_ranks(command, ranks_,
             "Ranks that write a folder, each its own range (default: cores, up to 8)");
 }
@@ -213,6 +219,7 @@ void ExportCommand::run() const {
     request.stack_experts = stack_experts_;
     request.average = average_;
     request.ranks = ranks_;
+    request.sets = sets_;
     if (!shard_size_.empty()) request.shard_bytes = parse_bytes(shard_size_);
     const engine::ExportSummary summary = engine::export_checkpoint(request);
     fmt::print("{}: {} tensors as {} in {} file{}, {} bytes\n", to_folder_,
@@ -227,6 +234,7 @@ void ExportCommand::run() const {
   if (merge_) throw UsageError("--merge needs --to-hf.");
   if (stack_experts_) throw UsageError("--stack-experts needs --to-hf.");
   if (ranks_) throw UsageError("--ranks needs --to-hf.");
+  if (!sets_.empty()) throw UsageError("--set needs --to-hf.");
   auto& disk = checkpoint::posix_disk();
   checkpoint::Checkpoint checkpoint(disk, path);
   if (average_) checkpoint.exchange_average();
