@@ -228,10 +228,11 @@ std::uint64_t main_validation_data(const PreparedRun& run) {
   if (batches.num_validation_sets() == 0) return 0;
   const auto& source = batches.validation_source(batches.main_validation());
   const Recipe::Training& training = run.resolved.values.training;
-  const std::int64_t own = source.num_batches;
-  return data::hash_of(source.dataset->fingerprint(),
-                       static_cast<std::uint64_t>((own >= 0 ? own : training.eval_batches) *
-                                                  training.global_batch_size));
+  const std::int64_t all = batches.num_validation_windows(batches.main_validation());
+  const std::int64_t wanted = source.num_batches >= 0 ? source.num_batches : training.eval_batches;
+  const std::int64_t rows = training.global_batch_size;
+  const std::int64_t windows = wanted == 0 || wanted > all / rows ? all : wanted * rows;
+  return data::hash_of(source.dataset->fingerprint(), windows);
 }
 
 }  // namespace

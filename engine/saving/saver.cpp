@@ -44,6 +44,8 @@ json manifest_of(const Checkpointing& shared, const std::string& base_digest,
   }
   if (outcome.validation_loss && std::isfinite(*outcome.validation_loss)) {
     global["validation_loss"] = *outcome.validation_loss;
+  }
+  if (global.contains("validation_loss") || outcome.best.loss) {
     global["validated_on"] = to_json(shared.validated_on());
   }
   return global;
