@@ -26,6 +26,8 @@ bool is_safe(char32_t character) {
 void append_safely(std::string& text, char32_t character) {
   if (is_safe(character)) {
     append_utf8(text, character);
+  } else if (character < 0x80) {
+    text += fmt::format("\\x{:02x}", static_cast<std::uint32_t>(character));
   } else {
     text += fmt::format("\\u{:04x}", static_cast<std::uint32_t>(character));
   }

@@ -45,7 +45,7 @@ TEST(CharacterText, NumbersCharactersInOrder) {
   EXPECT_EQ(text->text(Ids{3, 4, 2, 5, 1}),
             "b\xc3\xa4"
             "a\xe4\xba\x8c\n");
-  EXPECT_EQ(text->text(Ids{0, 6, -1}), "\\u0001<6><-1>");
+  EXPECT_EQ(text->text(Ids{0, 6, -1}), "\\x01<6><-1>");
 }
 
 TEST(CharacterText, RefusesAPromptItCannotNumber) {
