@@ -12,6 +12,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <map>
 #include <utility>
@@ -66,10 +67,20 @@ std::string text_of_value(const nb::handle& value) {
   return nb::cast<std::string>(nb::str(value));
 }
 
+// A text that is a number stays one, as in what a command line gives.
+bool is_number(const std::string& text) {
+  if (text.empty() || text.find_first_not_of("0123456789+-.eE") != text.npos) return false;
+  char* end = nullptr;
+  std::strtod(text.c_str(), &end);
+  return *end == '\0';
+}
+
 std::string text_of_item(const nb::handle& value) {
   if (value.is_none()) return "null";
-  return nb::isinstance<nb::str>(value) ? quoted(nb::cast<std::string>(value))
-                                        : text_of_value(value);
+  const bool is_path = nb::hasattr(value, "__fspath__");
+  if (!is_path && !nb::isinstance<nb::str>(value)) return text_of_value(value);
+  const std::string text = nb::cast<std::string>(nb::str(value));
+  return is_number(text) ? text : quoted(text);
 }
 
 void bind_errors(nb::module_& m) {
