@@ -240,6 +240,8 @@ void Hooks::deliver(Job job) {
   }
   warn(job, end,
        job.facts.attempt > 1 ? fmt::format("; it was tried {} times", job.facts.attempt) : "");
+  // One that the run's end has cut off is delivered by the next start.
+  if (job.facts.attempt < most || end.kind == CommandEnd::Kind::kGivenUp) return;
   const std::lock_guard lock(mutex_);
   given_up_.insert(uuid);
 }
