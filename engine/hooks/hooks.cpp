@@ -17,6 +17,12 @@ std::string checkpoint_path(const HookFacts& facts, std::int64_t step) {
   return facts.output_dir + "/checkpoints/" + checkpoint::step_directory_name(step);
 }
 
+// The newest checkpoint in the run's folder; empty: there is none.
+std::string newest_of(const HookFacts& facts, checkpoint::Disk& disk) {
+  const auto steps = checkpoint::committed_steps(disk, facts.output_dir + "/checkpoints");
+  return steps.empty() ? "" : checkpoint_path(facts, steps.front());
+}
+
 std::optional<double> val_loss_of(const checkpoint::Manifest& manifest) {
   const auto found = manifest.global->find("validation_loss");
   if (found == manifest.global->end() || !found->is_number()) return {};
@@ -65,12 +71,19 @@ void Hooks::begin(std::int64_t step) {
   }
   const std::lock_guard lock(mutex_);
   facts_.step = step;
+  facts_.checkpoint = newest_of(facts_, *options_.disk);
   push(HookEvent::kStart, facts_);
   for (const std::int64_t saved : missing) {
     HookFacts facts = facts_;
     facts.step = saved;
     push(HookEvent::kSave, facts);
   }
+}
+
+void Hooks::rewound(std::int64_t step) {
+  const std::lock_guard lock(mutex_);
+  facts_.step = step;
+  facts_.checkpoint = newest_of(facts_, *options_.disk);
 }
 
 void Hooks::step(std::int64_t step, double loss) {

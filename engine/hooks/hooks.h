@@ -60,6 +60,8 @@ class Hooks {
 
   /// The first event, with `step` steps done. Also delivers checkpoints of earlier starts.
   void begin(std::int64_t step);
+  /// Training continues from an earlier step, whose later checkpoints are gone.
+  void rewound(std::int64_t step);
   void step(std::int64_t step, double loss);
   void evaluation(std::int64_t step, double val_loss);
   void saved(std::int64_t step);

@@ -46,7 +46,10 @@ class RankRun {
       reporter_->begin(trainer_.steps_done(), evaluates_first, schedule());
       context_.has_begun = true;
       reporter_->say_where_it_begins(stops_early(), trainer_.best());
-      if (is_start && context_.hooks) context_.hooks->begin(trainer_.steps_done());
+      if (context_.hooks) {
+        is_start ? context_.hooks->begin(trainer_.steps_done())
+                 : context_.hooks->rewound(trainer_.steps_done());
+      }
     }
     if (evaluates_first) {
       const StopRequest stop = evaluate();
