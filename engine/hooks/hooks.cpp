@@ -137,6 +137,7 @@ void Hooks::wait_for_saves() {
              return job.event == HookEvent::kSave;
            });
   });
+  if (options_.waited) options_.waited();
 }
 
 bool Hooks::may_remove(const checkpoint::Checkpoint& found) {

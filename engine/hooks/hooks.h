@@ -48,6 +48,7 @@ struct HookOptions {
   /// When waiting has to end, if it has to; asked again and again once training is over. Commands
   /// that are running then are killed. May be empty.
   std::function<std::optional<Clock::time_point>()> deadline{};
+  std::function<void()> waited{};  ///< after a wait that isn't the last: `deadline` counts no more
   std::chrono::milliseconds first_pause{1000};  ///< before the first retry of on_save
 };
 

@@ -156,6 +156,10 @@ std::chrono::seconds cancel_stop_deadline() {
   return std::chrono::seconds(::alarm(0));
 }
 
+void resume_stop_deadline(std::chrono::seconds left) {
+  ::alarm(static_cast<unsigned>(std::max<std::int64_t>(left.count(), 1)));
+}
+
 StopRequest stop_request() {
   return request.load(std::memory_order_relaxed);
 }

@@ -55,6 +55,8 @@ void note_saved();
 /// Turns the deadline's alarm off, once the run has saved; returns how long it still had, 0: there was
 /// none.
 std::chrono::seconds cancel_stop_deadline();
+/// Ends the process again when this time has passed.
+void resume_stop_deadline(std::chrono::seconds left);
 
 /// The request since then. Any thread may call it; costs one relaxed load.
 StopRequest stop_request();

@@ -20,15 +20,22 @@ class HookTimeLeft {
     const std::lock_guard lock(mutex_);
     if (stop_request() != StopRequest::kRequeue) return {};
     if (const std::chrono::seconds left = cancel_stop_deadline(); left.count() > 0) {
-      end_ = Clock::now() + left - std::min<std::chrono::milliseconds>(left / 2, kToEnd);
+      deadline_ = Clock::now() + left;
+      end_ = *deadline_ - std::min<std::chrono::milliseconds>(left / 2, kToEnd);
     }
     return end_;
+  }
+  // What comes after a wait has the rest of the time.
+  void resume() {
+    const std::lock_guard lock(mutex_);
+    if (!deadline_) return;
+    resume_stop_deadline(std::chrono::ceil<std::chrono::seconds>(*deadline_ - Clock::now()));
   }
 
  private:
   static constexpr std::chrono::milliseconds kToEnd{5000};
   std::mutex mutex_;
-  std::optional<Clock::time_point> end_;
+  std::optional<Clock::time_point> deadline_, end_;
 };
 
 std::string absolute(const std::string& path) {
@@ -50,7 +57,9 @@ std::unique_ptr<Hooks> run_hooks(const Recipe& recipe, const OutputFolder& outpu
   options.disk = &output.disk();
   options.lock = output.lock();
   options.say = [&progress](const std::string& text) { progress.message(text); };
-  options.deadline = [left = std::make_shared<HookTimeLeft>()] { return left->end(); };
+  const auto left = std::make_shared<HookTimeLeft>();
+  options.deadline = [left] { return left->end(); };
+  options.waited = [left] { left->resume(); };
   return std::make_unique<Hooks>(std::move(options));
 }
 
