@@ -137,10 +137,12 @@ class RunningCommand {
   }
 
  private:
-  // Without SIGCHLD (its parent may ignore it), the system takes the status away.
+  // Where SIGCHLD is ignored, as a library's caller may do, the system takes the status away: then
+  // nobody knows that the command has succeeded.
   bool ended() {
+    constexpr int kUnknown = 255 << 8;
     const pid_t found = ::waitpid(process_, &status_, WNOHANG);
-    if (found < 0 && errno != EINTR) status_ = 0;
+    if (found < 0 && errno != EINTR) status_ = kUnknown;
     return found == process_ || (found < 0 && errno == ECHILD);
   }
 

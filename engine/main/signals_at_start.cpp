@@ -34,6 +34,8 @@ void note_signals() {
 }  // namespace
 
 void restore_signals_at_start() {
+  // Where it is ignored, the system forgets how a command has ended.
+  ::signal(SIGCHLD, SIG_DFL);
   for (std::size_t i = 0; i < std::size(kSignals); ++i) {
     struct sigaction action {};
     action.sa_handler = ignored[i] ? SIG_IGN : SIG_DFL;
