@@ -19,7 +19,8 @@ std::atomic<bool> is_saved{false};  // what the signal asked to save
 
 // alarm(), write() and _exit() are among the few calls that a signal handler may make.
 extern "C" void interrupt(int) {
-  request.store(StopRequest::kInterrupt, std::memory_order_relaxed);
+  StopRequest none = StopRequest::kNone;
+  request.compare_exchange_strong(none, StopRequest::kInterrupt, std::memory_order_relaxed);
 }
 
 extern "C" void requeue(int signal) {
