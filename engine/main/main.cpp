@@ -60,7 +60,7 @@ int main(int argc, char** argv) {
     const std::string problem = sherd::main::output_problem();
     if (problem.empty()) return exit_code;
     sherd::main::print_error("sherd: " + problem);
-    return sherd::main::kUnexpected;
+    return exit_code != 0 ? exit_code : sherd::main::kUnexpected;
   } catch (...) {
     const sherd::main::Failure failure = sherd::main::failure_of(std::current_exception());
     for (const std::string& line : failure.lines) sherd::main::print_error("sherd: " + line);
