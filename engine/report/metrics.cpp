@@ -189,7 +189,8 @@ class KeptLines {
     if (step == parsed.end() || !step->is_number_integer()) return;
     const std::int64_t done = step->get<std::int64_t>() + (version_ == 1 ? 1 : 0);
     if (parsed.contains("loss")) last_ = std::max(last_, done);
-    if (done > num_steps_) return;
+    // What a program has reported at its end stays true.
+    if (done > num_steps_ && !parsed.contains("goodput")) return;
     if (evaluates_anew_ && done == num_steps_ && parsed.contains("val_loss")) return;
     if (text_.empty()) text_ = version_line();
     if (version_ == kMetricsVersion) {

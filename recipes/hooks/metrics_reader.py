@@ -23,6 +23,7 @@ def is_figure(key):
 def read_steps(path):
     """{step: {figure: value}} of all whole lines; numbers only."""
     steps = {}
+    end = None  # step of a program's last line, from which a later one may have gone back
     try:
         with open(path, encoding="utf-8", errors="replace") as lines:
             for line in lines:
@@ -32,6 +33,9 @@ def read_steps(path):
                     continue
                 if not isinstance(entry, dict) or not isinstance(entry.get("step"), int):
                     continue
+                if end is not None and entry["step"] < end:
+                    steps.pop(end, None)
+                end = entry["step"] if "goodput" in entry else None
                 figures = steps.setdefault(entry["step"], {})
                 for key, value in entry.items():
                     if is_figure(key) and isinstance(value, (int, float)):
@@ -56,7 +60,7 @@ class Sync:
         except (FileNotFoundError, ValueError):
             pass
         self.run_id = state.get("run_id")
-        self.last_step = state.get("last_step", 0)
+        self.last_step = state.get("last_step", -1)
 
     def new(self):
         """Steps that weren't sent, in rising order.
