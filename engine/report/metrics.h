@@ -110,7 +110,7 @@ namespace sherd::engine {
 inline constexpr const char* kMetricsVersionKey = "metrics_version";
 inline constexpr std::int64_t kMetricsVersion = 2;
 /// A longer line isn't ours; a larger file isn't read.
-inline constexpr std::size_t kMostLineBytes = std::size_t{1} << 16;
+inline constexpr std::size_t kMostLineBytes = std::size_t{1} << 20;
 inline constexpr std::int64_t kMostMetricsBytes = std::int64_t{4} << 30;
 /// Errors   DataError with file and version if the version is unknown
 void require_known_metrics(bool known, const std::string& version, const std::string& path);
