@@ -205,7 +205,8 @@ std::vector<Stretch> stretches_of(const Curve& curve, std::size_t most) {
 }
 
 std::vector<double> ticks(double low, double high, int most) {
-  if (!(high > low)) return {low};
+  // Nearer numbers have no ticks between them.
+  if (!(high - low > 1e-12 * std::max(std::abs(low), std::abs(high)))) return {low};
   double apart = std::pow(10.0, std::floor(std::log10((high - low) / most)));
   for (const double factor : {2.0, 2.5, 2.0}) {  // 1, 2, 5, 10
     if (std::floor(high / apart) - std::ceil(low / apart) < most) break;
