@@ -74,7 +74,7 @@ training:
   seq_length: {seq}          # tokens that the model sees at once
   global_batch_size: 8     # sequences per step; 1, 2, 4 and 8 ranks divide it
   gradient_accumulation_steps: 1
-  max_steps: {steps}          # the text about {times}
+  max_steps: {steps}          # {times}
   eval_interval: {interval}       # steps between evaluations on the held-out text
   eval_batches: 20
   sample_tokens: 200       # text written by the model at the end
@@ -111,7 +111,9 @@ std::string starter_recipe(const StarterRequest& request) {
       fmt::arg("what", chars ? "the distinct characters of the text" : "a token is a byte"),
       fmt::arg("format", chars ? "chars" : "bytes"), fmt::arg("seq", texts.seq_length),
       fmt::arg("steps", steps),
-      fmt::arg("times", times < 1.5 ? "once" : fmt::format("{:.0f} times", times)),
+      fmt::arg("times", times < 0.75  ? fmt::format("about {:.2g} % of the text", 100.0 * times)
+                        : times < 1.5 ? "the text about once"
+                                      : fmt::format("the text about {:.0f} times", times)),
       fmt::arg("interval", steps / 4), fmt::arg("warmup", steps / 20));
 }
 
