@@ -20,7 +20,9 @@ namespace sherd::engine {
 struct RunTotals {
   bool has_begun = false;
   std::int64_t first_step = 0;  ///< steps done when the run began
-  std::int64_t lost_steps = 0;  ///< done before, in steps after first_step
+  /// Steps that earlier programs had done, and steps that anyone has.
+  std::int64_t done_before = 0, most_done = 0;
+  std::int64_t repeated_steps = 0;  ///< done although they had been done before
   /// Of each step after first_step: the time in which it trained the model.
   std::vector<double> moved_seconds{};
   double step_seconds = 0.0, data_wait_seconds = 0.0;  ///< of all steps

@@ -94,7 +94,7 @@ void RunReporter::begin(std::int64_t first_step, bool evaluates_first,
   RunTotals& totals = context_.totals;
   if (!std::exchange(totals.has_begun, true)) {
     totals.first_step = first_step;
-    totals.lost_steps = std::max<std::int64_t>(lost, 0);
+    totals.done_before = totals.most_done = first_step + std::max<std::int64_t>(lost, 0);
   } else if (totals.rewind) {  // what was done after it is lost
     totals.first_step = std::min(totals.first_step, first_step);
     totals.moved_seconds.resize(static_cast<std::size_t>(first_step - totals.first_step));
@@ -215,7 +215,9 @@ void RunReporter::step(std::int64_t step, const StepResult& result, Clock::durat
   time_left_.took({.steps = 1}, took);
   const bool moved = !result.skipped && result.bad_step.empty() && result.num_targets > 0;
   RunTotals& totals = context_.totals;
-  const bool is_lost = step - totals.first_step < totals.lost_steps;
+  const bool is_lost = step < totals.done_before;
+  if (step < totals.most_done) ++totals.repeated_steps;
+  totals.most_done = std::max(totals.most_done, step + 1);
   totals.step_seconds += seconds;
   totals.data_wait_seconds += result.data_wait_ms * 1e-3;
   totals.moved_seconds.push_back(moved && !is_lost ? seconds : 0.0);
@@ -333,7 +335,7 @@ void RunReporter::end(std::int64_t steps_done, bool continues) {
         .step = steps_done,
         .moved_s = std::accumulate(totals.moved_seconds.begin(), totals.moved_seconds.end(), 0.0),
         .wall_s = process_age().count(),
-        .repeated_steps = std::min(steps_done - totals.first_step, totals.lost_steps),
+        .repeated_steps = totals.repeated_steps,
         .data_wait_share = totals.data_wait_seconds / totals.step_seconds};
     metrics_->write(end);
     const std::string repeated =
