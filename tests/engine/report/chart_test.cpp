@@ -26,6 +26,7 @@ TEST(Ticks, AreRoundNumbersInTheRangeAndAtMostSoMany) {
   EXPECT_EQ(ticks(-0.3, 0.25, 5), (Numbers{-0.2, -0.1, 0, 0.1, 0.2}));
   EXPECT_EQ(ticks(0, 600, 5), (Numbers{0, 200, 400, 600}));
   EXPECT_EQ(ticks(3, 3, 5), Numbers{3});
+  EXPECT_EQ(ticks(4, std::nextafter(4.0, 5.0), 5), Numbers{4}) << "nothing between them";
   for (int low = -40; low < 40; ++low) {
     for (int width = 1; width < 300; ++width) {
       const Numbers found = ticks(low / 7.0, (low + width) / 7.0, 5);

@@ -87,6 +87,7 @@ TEST_F(SavesOnDemand, GoodputCountsRepeatedStepsAsWallTimeOnly) {
   EXPECT_NE(said.find("goodput 0.0 %: "), std::string::npos) << said;
   EXPECT_NE(said.find("moved the model; 2 steps had been done before; steps waited"),
             std::string::npos);
+  EXPECT_EQ(column("run", "goodput").size(), 2u) << "what the first program reported stays true";
 }
 
 TEST_F(SavesOnDemand, GoodputDoesntCountBadSteps) {
