@@ -72,14 +72,22 @@ void GrowingMessages::end_loop() {
   resize(request_.messages.size());
 }
 
+void GrowingMessages::mark_newest() {
+  if (request_.as_last) put(count() - 1, request_.as_last(count() - 1));
+}
+
+void GrowingMessages::unmark_newest() {
+  put(count() - 1, request_.messages[count() - 1]);
+}
+
 void GrowingMessages::begin_fork() {
   is_watching_ = false;
-  if (request_.as_last) put(count() - 1, request_.as_last(count() - 1));
+  mark_newest();
 }
 
 void GrowingMessages::end_fork() {
   is_watching_ = true;
-  put(count() - 1, request_.messages[count() - 1]);
+  unmark_newest();
 }
 
 void GrowingMessages::resize(std::size_t count) {

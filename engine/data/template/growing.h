@@ -10,7 +10,7 @@
 /// The list is watched during rendering to check that this is correct. Any access to what differs
 /// between prefixes, such as the length or the last element, ends the attempt. Allowed are elements
 /// that all prefixes have, a slice [n:], the test for emptiness, and `loop` without length and
-/// revindex. A first loop over the messages that changes nothing after its first rounds is ignored.
+/// revindex, unless the round before a message shows or keeps its text. A first loop over the messages that changes nothing after its first rounds is ignored.
 /// Prefixes shorter than what was accessed are left out.
 ///
 /// One budget (budget.h) covers the loop and all forks, and holds all tails. If it isn't enough,
@@ -78,7 +78,10 @@ class GrowingMessages {
   std::size_t fewest() const { return fewest_; }
   void need(std::size_t messages) { fewest_ = std::max(fewest_, messages); }
 
-  /// Puts the last message into its form as the last one, and stops watching.
+  /// Puts the newest message into its form as the last one, and back.
+  void mark_newest();
+  void unmark_newest();
+  /// The same for a fork, in which nothing is watched.
   void begin_fork();
   void end_fork();
 

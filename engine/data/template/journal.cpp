@@ -23,6 +23,18 @@ bool is_same(const Value& a, const Value& b) {
   return is_plain && to_text(a).bytes == to_text(b).bytes;
 }
 
+// Lists of messages that are being watched hold none; other namespaces are asked by themselves.
+bool is_spoken_in(const Value& value) {
+  if (const MarkedText* text = value.text()) return std::ranges::any_of(text->marks, is_spoken);
+  if (const List* list = value.unwatched_list()) {
+    return !list->watched_by && std::ranges::any_of(list->items, is_spoken_in);
+  }
+  const Dict* dict = value.dict();
+  return dict && !dict->is_namespace && std::ranges::any_of(dict->items, [](const auto& item) {
+           return is_spoken_in(item.second);
+         });
+}
+
 // How a template uses `loop`.
 class LoopUses {
  public:
@@ -94,6 +106,13 @@ bool Journal::has_changed() const {
     }
   }
   return false;
+}
+
+bool Journal::holds_spoken() const {
+  return std::ranges::any_of(befores_, [](const Before& before) {
+    return std::ranges::any_of(before.name_space.dict()->items,
+                               [](const auto& item) { return is_spoken_in(item.second); });
+  });
 }
 
 void Journal::add(const Journal& later) {

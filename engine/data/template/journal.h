@@ -15,6 +15,8 @@ class Journal {
   void remember(const Value& name_space);
   /// Whether any remembered namespace now differs.
   bool has_changed() const;
+  /// Whether any remembered namespace holds text with the mark kSpoken.
+  bool holds_spoken() const;
   /// Adds the namespaces that `later` remembers and this journal doesn't.
   void add(const Journal& later);
   void undo();

@@ -195,9 +195,25 @@ class Renderer {
       if (growing_->wants_count()) fork(statement, list.items, i, scope, out);
       if (growing_->is_complete()) break;
       growing_->grow();
-      if (run_round(statement, list.items, i, scope, out) == Flow::kBreak) growing_->look();
+      if (run_ahead(statement, list, i, scope, out) == Flow::kBreak) growing_->look();
     }
     return Flow::kDone;
+  }
+
+  // A round that another one follows. What it shows or keeps of the next message would have other
+  // marks where that one is the last.
+  Flow run_ahead(const Statement& statement, const List& list, std::size_t i, const ScopePtr& scope,
+                 Output& out) {
+    const std::size_t size = out.text.size();
+    Journal journal;
+    journal_ = &journal;
+    growing_->mark_newest();
+    const Flow flow = run_round(statement, list.items, i, scope, out);
+    growing_->unmark_newest();
+    journal_ = nullptr;
+    const std::string_view added = std::string_view(out.text.marks).substr(size);
+    if (std::ranges::any_of(added, is_spoken) || journal.holds_spoken()) growing_->look();
+    return flow;
   }
 
   // As if no message followed, to the end of the template; then everything is put back.

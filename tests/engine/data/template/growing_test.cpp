@@ -41,6 +41,22 @@ const Case kCases[] = {
      "loop.nextitem.role == 'user' %}|{% endif %}{{ loop.previtem.role if loop.previtem is defined "
      "}}{% endfor %}",
      true},
+    {"the text of the message after",
+     "{% for m in messages %}{{ loop.nextitem.content if loop.nextitem is defined }}{% endfor %}a",
+     false},
+    {"the text of the message after, by its place",
+     "{% for m in messages %}{{ messages[loop.index].content if messages[loop.index] is defined }}"
+     "{% endfor %}",
+     false},
+    {"the message after, kept",
+     "{% set ns = namespace(next=none) %}{% for m in messages %}{{ m.content }}"
+     "{% set ns.next = loop.nextitem %}{% endfor %}",
+     false},
+    {"the length of the message after",
+     "{% for m in messages %}{{ m.content }}{{ (loop.nextitem.content | length) if loop.nextitem "
+     "is "
+     "defined }}{% endfor %}",
+     true},
     {"elements by their place",
      "{% for m in messages %}{{ m.content }}{% if messages[loop.index0 + 1] is defined %}>"
      "{% endif %}{% if loop.index0 > 0 %}{{ messages[loop.index0 - 1].role }}{% endif %}"
