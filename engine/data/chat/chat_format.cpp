@@ -25,7 +25,7 @@ ChatFormat::ChatFormat(const std::string& folder,
                        std::shared_ptr<const tokenizer::Tokenizer> tokenizer,
                        const ChatOptions& options)
     : tokenizer_(std::move(tokenizer)),
-      renderer_(folder, tokenizer_->named_tokens()),
+      renderer_(folder, tokenizer_->named_tokens(), options.limits),
       options_(options),
       special_tokens_(tokenizer_->special_tokens()) {}
 

@@ -5,6 +5,8 @@
 #include <map>
 #include <string>
 
+#include "engine/data/template/budget.h"
+
 namespace sherd::data {
 
 /// Which tokens have a loss.
@@ -41,6 +43,7 @@ struct ChatOptions {
   RewrittenHistory rewritten = RewrittenHistory::kTrainLast;
   Renderings renderings = Renderings::kFewest;
   ExampleKind examples = ExampleKind::kDocument;
+  templates::Limits limits{};  ///< of one rendering
 };
 
 /// What happened to conversations.

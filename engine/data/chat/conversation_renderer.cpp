@@ -24,8 +24,9 @@ Value spoken(const Value& fields) {
 }  // namespace
 
 ConversationRenderer::ConversationRenderer(const std::string& folder,
-                                           const std::vector<tokenizer::NamedToken>& named)
-    : named_(named), templates_(folder) {
+                                           const std::vector<tokenizer::NamedToken>& named,
+                                           const templates::Limits& limits)
+    : named_(named), limits_(limits), templates_(folder) {
   for (const NamedTemplate& one : templates_.all()) {
     if (!one.parsed || !templates_.is_used(one)) continue;
     habits_.emplace_back(one.name,
@@ -76,7 +77,7 @@ MarkedText ConversationRenderer::render(const NamedTemplate& with, std::vector<V
   Dict variables = variables_of(of, prompt);
   variables.set(Value::text("messages"), Value::list(std::move(messages)));
   try {
-    return with.parsed->render(variables);
+    return with.parsed->render(variables, {}, limits_);
   } catch (const DataError& error) {
     throw UnfitRow(unfit::kTemplate, "{}", error.what());
   }
@@ -88,7 +89,7 @@ std::optional<templates::Beginnings> ConversationRenderer::render_beginnings(
   for (const Message& message : conversation.messages) request.messages.push_back(message.fields);
   request.as_last = [&](std::size_t i) { return spoken(conversation.messages[i].fields); };
   return template_of(conversation)
-      .parsed->render_beginnings(variables_of(conversation, prompt), request);
+      .parsed->render_beginnings(variables_of(conversation, prompt), request, limits_);
 }
 
 }  // namespace sherd::data

@@ -21,7 +21,8 @@ class ConversationRenderer {
   /// `named` become variables in templates, as in transformers; tokens without a name are
   /// undefined.
   /// Errors   DataError: see template_set.h
-  ConversationRenderer(const std::string& folder, const std::vector<tokenizer::NamedToken>& named);
+  ConversationRenderer(const std::string& folder, const std::vector<tokenizer::NamedToken>& named,
+                       const templates::Limits& limits = {});
 
   /// The conversation in the form that its template accepts (template_habits.h).
   /// Errors   DataError: no template. UnfitRow
@@ -52,6 +53,7 @@ class ConversationRenderer {
                                const Conversation& of, bool prompt) const;
 
   std::vector<tokenizer::NamedToken> named_;
+  templates::Limits limits_;
   TemplateSet templates_;
   std::vector<std::pair<std::string, TemplateHabits>> habits_;  ///< by the template's name
 };
