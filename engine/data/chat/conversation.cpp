@@ -283,7 +283,7 @@ void read_form(Conversation& conversation, Fields& row) {
 Conversation read_conversation(std::string_view json) {
   Value value;
   try {
-    value = templates::value_of_json(json, templates::kFromData);
+    value = templates::value_of_json(json, templates::kFromData, /*row=*/true);
   } catch (const templates::Problem& problem) {
     throw UnfitRow(unfit::kNotJson, "{}", problem.text);
   }

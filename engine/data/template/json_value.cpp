@@ -19,7 +19,7 @@ constexpr std::int64_t kMostValues = 1 << 24;
 /// one in its place, as in Python.
 class Reader {
  public:
-  explicit Reader(std::uint8_t mark) : mark_(mark) {}
+  Reader(std::uint8_t mark, bool row) : mark_(mark), row_(row) {}
 
   Value result;
   std::string error;
@@ -28,11 +28,12 @@ class Reader {
   bool boolean(bool value) { return put(value); }
   bool number_integer(std::int64_t value) { return put(value); }
   bool number_unsigned(std::uint64_t value) {
-    return value <= INT64_MAX ? put(static_cast<std::int64_t>(value)) : too_large();
+    return value <= INT64_MAX ? put(static_cast<std::int64_t>(value))
+                              : large(static_cast<double>(value));
   }
   bool number_float(double value, const std::string& text) {
     const bool is_whole = text.find_first_of(".eE") == std::string::npos;
-    return is_whole ? too_large() : put(value);
+    return is_whole ? large(value) : put(value);
   }
   bool string(std::string& value) { return put(MarkedText(std::move(value), mark_)); }
   bool binary(Json::binary_t&) { return false; }
@@ -58,8 +59,9 @@ class Reader {
   }
 
  private:
-  // A float would be shown with other digits.
-  bool too_large() {
+  bool large(double value) {
+    const bool is_field = open_.size() == 1 && open_[0].dict;
+    if (row_ && is_field) return put(value);
     error = "a whole number of more than 63 bits";
     return false;
   }
@@ -97,14 +99,15 @@ class Reader {
   }
 
   std::uint8_t mark_;
+  bool row_;
   std::vector<Open> open_;
   std::int64_t num_values_ = 0;
 };
 
 }  // namespace
 
-Value value_of_json(std::string_view json, std::uint8_t mark) {
-  Reader reader(mark);
+Value value_of_json(std::string_view json, std::uint8_t mark, bool row) {
+  Reader reader(mark, row);
   if (Json::sax_parse(json, &reader)) return std::move(reader.result);
   const std::size_t text = reader.error.find("] ");
   throw_problem("not JSON: {}",

@@ -236,6 +236,17 @@ TEST_F(Chat, TheTokenThatStopsAnAnswerMayBeginTheNext) {
 
 TEST_F(Chat, LinesThatAreNoConversationSayWhy) {
   EXPECT_NE(error("{\"messages\": [").find("not JSON"), std::string::npos);
+  // A template would show it with other digits; a field that holds a hash isn't shown.
+  const std::string number = "15000000000000000000";
+  EXPECT_NE(error(R"({"messages": [{"role": "user", "content": )" + number + "}]}")
+                .find("a whole number of more than 63 bits"),
+            std::string::npos);
+  EXPECT_EQ(
+      error(
+          R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}], "hash": )" +
+          number + "}")
+          .find("63 bits"),
+      std::string::npos);
   EXPECT_EQ(error("[]"), "isn't an object");
   EXPECT_NE(error(R"({"txt": "x"})").find("has none of"), std::string::npos);
   EXPECT_EQ(error(R"({"messages": 3})"), "\"messages\" isn't a list");
