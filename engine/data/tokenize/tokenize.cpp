@@ -56,10 +56,11 @@ Files files_of(const TokenizeOptions& options) {
     if (found.named) require_text(text);
     files.num_of_runs += found.num_of_runs;
     for (const std::string& path : found.paths) {
-      if (found.named || !is_written_by(options.to, path)) {
+      if (!found.named) {
+        if (is_written_by(options.to, path)) continue;
         [[maybe_unused]] const MappedFile refuses_pointers_of_git_lfs(path);
-        files.add(path, found.named);
       }
+      files.add(path, found.named);
     }
   }
   return files;
