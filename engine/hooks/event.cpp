@@ -30,11 +30,15 @@ Json facts_of(HookEvent event, const HookFacts& facts) {
 }
 
 bool is_of_a_launcher(std::string_view variable) {
-  constexpr std::array kBeginnings = {
-      "OMPI_",         "PMIX_",        "PRTE_",        "PMI_",
-      "RANK=",         "LOCAL_RANK=",  "WORLD_SIZE=",  "TORCHELASTIC_",
-      "SHERD_SECRET=", "GROUP_RANK=",  "GROUP_WORLD_", "LOCAL_WORLD_SIZE=",
-      "ROLE_",         "MASTER_ADDR=", "MASTER_PORT="};
+  constexpr std::array kBeginnings = {"OMPI_",         "PMIX_",
+                                      "PRTE_",         "PMI_",
+                                      "RANK=",         "LOCAL_RANK=",
+                                      "WORLD_SIZE=",   "TORCHELASTIC_",
+                                      "SHERD_SECRET=", "GROUP_RANK=",
+                                      "GROUP_WORLD_",  "LOCAL_WORLD_SIZE=",
+                                      "ROLE_RANK=",    "ROLE_WORLD_SIZE=",
+                                      "ROLE_NAME=",    "MASTER_ADDR=",
+                                      "MASTER_PORT="};
   return std::ranges::any_of(kBeginnings,
                              [&](const char* text) { return variable.starts_with(text); });
 }

@@ -17,10 +17,14 @@ std::string checkpoint_path(const HookFacts& facts, std::int64_t step) {
   return facts.output_dir + "/checkpoints/" + checkpoint::step_directory_name(step);
 }
 
-// The newest checkpoint in the run's folder; empty: there is none.
+// The newest checkpoint in the run's folder up to its step; empty: there is none. Later ones weren't
+// accepted.
 std::string newest_of(const HookFacts& facts, checkpoint::Disk& disk) {
-  const auto steps = checkpoint::committed_steps(disk, facts.output_dir + "/checkpoints");
-  return steps.empty() ? "" : checkpoint_path(facts, steps.front());
+  for (const std::int64_t step :
+       checkpoint::committed_steps(disk, facts.output_dir + "/checkpoints")) {
+    if (step <= facts.step) return checkpoint_path(facts, step);
+  }
+  return "";
 }
 
 std::optional<double> val_loss_of(const checkpoint::Manifest& manifest) {
@@ -156,12 +160,10 @@ void Hooks::push(HookEvent event, const HookFacts& facts) {
 
 // While training continues, only the timeout ends a command.
 bool Hooks::is_over() {
-  {
-    const std::lock_guard lock(mutex_);
-    if (stopping_) return true;
-    if (!finishing_) return false;
-  }
-  if (!options_.deadline) return false;
+  // Under the lock: asked after a wait has ended, the deadline would be cancelled for good.
+  const std::lock_guard lock(mutex_);
+  if (stopping_) return true;
+  if (!finishing_ || !options_.deadline) return false;
   const auto deadline = options_.deadline();
   return deadline && HookOptions::Clock::now() >= *deadline;
 }
