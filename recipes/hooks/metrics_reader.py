@@ -23,7 +23,7 @@ def is_figure(key):
 def read_steps(path):
     """{step: {figure: value}} of all whole lines; numbers only."""
     steps = {}
-    end = None  # step of a program's last line, from which a later one may have gone back
+    ends = set()  # steps of programs' last lines, from which a later program may have gone back
     try:
         with open(path, encoding="utf-8", errors="replace") as lines:
             for line in lines:
@@ -33,9 +33,13 @@ def read_steps(path):
                     continue
                 if not isinstance(entry, dict) or not isinstance(entry.get("step"), int):
                     continue
-                if end is not None and entry["step"] < end:
-                    steps.pop(end, None)
-                end = entry["step"] if "goodput" in entry else None
+                if "goodput" in entry:
+                    ends.add(entry["step"])
+                else:
+                    for end in ends:
+                        if end > entry["step"]:
+                            steps.pop(end, None)
+                    ends.clear()
                 figures = steps.setdefault(entry["step"], {})
                 for key, value in entry.items():
                     if is_figure(key) and isinstance(value, (int, float)):
