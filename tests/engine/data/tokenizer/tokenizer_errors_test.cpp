@@ -126,6 +126,13 @@ TEST(TokenizerErrors, TokensThatOnlyAddedTokensJsonNamesAreRefused) {
   EXPECT_EQ(error(), expected);
   folder.write("tokenizer_config.json", R"({"added_tokens_decoder": {}})");  // hides the file there
   EXPECT_EQ(error(), "(no error)");
+  // transformers adds what is named there, too.
+  folder.write("tokenizer_config.json",
+               R"({"added_tokens_decoder": {"258": {"content": "<|end|>"}}})");
+  EXPECT_EQ(error(), "(no error)");
+  folder.write("tokenizer_config.json",
+               R"({"added_tokens_decoder": {"300": {"content": "<|more|>"}}})");
+  EXPECT_NE(error().find("tokenizer_config.json: names the token \"<|more|>\""), std::string::npos);
   folder.write("tokenizer_config.json", "{}");
   folder.write("added_tokens.json", "[1]");
   EXPECT_EQ(error(), folder.file("added_tokens.json") + ": isn't a JSON object.");
