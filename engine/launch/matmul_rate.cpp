@@ -58,12 +58,14 @@ std::vector<BufferSpec> operand_buffers(std::int64_t size, DType dtype) {
 }  // namespace
 
 double measure_matmul_peak(DType dtype, int num_threads) {
-  constexpr int kRounds = 10;
+  // A core that was idle needs some milliseconds to reach its clock rate.
+  constexpr std::chrono::milliseconds kLeast{20};
+  using Clock = std::chrono::steady_clock;
   std::vector<double> rates(static_cast<std::size_t>(num_threads));
   ThreadTeam team(num_threads, /*may_spin=*/true);
   std::barrier begin(num_threads);  // so that no thread measures twice, or alone
   double best = 0.0;
-  for (int round = 0; round < kRounds; ++round) {
+  for (const auto end = Clock::now() + kLeast; Clock::now() < end;) {
     team.parallel_for(num_threads, [&](std::int64_t task, int) {
       begin.arrive_and_wait();
       rates[static_cast<std::size_t>(task)] = kernels::matmul_rate_of_a_thread(dtype);

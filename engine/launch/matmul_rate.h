@@ -7,8 +7,8 @@ namespace sherd::engine {
 
 /// Floating-point operations per second that `num_threads` threads reach together with the matmul
 /// tiles of `dtype` (kernels/linear.h) in L1 cache, an upper bound for matmuls built from them. The
-/// best of several rounds that all threads begin at the same time; takes some milliseconds. Lower
-/// on a busy machine.
+/// best of many rounds that all threads begin at the same time; takes 20 milliseconds. Lower on a busy
+/// machine.
 double measure_matmul_peak(DType dtype, int num_threads);
 
 /// The rate of matmuls of `dtype` on the GPU `options.device`: the best of a few rounds of 8192^3
