@@ -6,7 +6,8 @@
 #
 # In OUT, at most three files: summary.txt; findings.tar.gz, inputs and logs, if there are findings; and
 # learnt.tar.gz, the inputs that reached new code: LEARNT of a later run begins with them. Exit code 1: a
-# finding. FUZZ_SEED=N (summary.txt names it) starts with the same seeds again; FUZZERS='tokens set' runs
+# finding. FUZZ_SEED=N (summary.txt names it) starts with the same seeds again, and each process learns for
+# itself: then its inputs are the same on every machine, as far as the time allows. FUZZERS='tokens set' runs
 # these alone.
 #
 # The fuzzers are those next to this script (bundle.sh), or those of build/cpu-fuzz.
@@ -34,22 +35,26 @@ mkdir "$work/logs"
 export UBSAN_OPTIONS=print_stacktrace=1 ASAN_OPTIONS=allocator_may_return_null=1:detect_leaks=1
 # Leaks are looked for by tracing the process, which some containers don't allow.
 leaks=found
-if "$programs/fuzz_${fuzzers[0]}" -runs=0 "$here/corpus/${fuzzers[0]}" 2>&1 |
-  grep -q 'LeakSanitizer has encountered a fatal error'; then
+said=$("$programs/fuzz_${fuzzers[0]}" -runs=0 "$here/corpus/${fuzzers[0]}" 2>&1) || true
+if grep -q 'LeakSanitizer has encountered a fatal error' <<<"$said"; then
   leaks="not looked for: not allowed here"
   ASAN_OPTIONS=allocator_may_return_null=1:detect_leaks=0
 fi
 
 # One line in $work/runs: fuzzer, exit status, executions, seconds, processor seconds.
 one_process() {  # NAME SEED SECONDS
-  local name=$1 log=$work/logs/$1.$2 dictionary=() status=0 times
+  local name=$1 log=$work/logs/$1.$2 dictionary=() status=0 times learnt=$work/corpus/$1
+  if [ -n "${FUZZ_SEED:-}" ]; then  # what another process finds at another time would change the inputs
+    learnt+=/$2
+    mkdir -p "$learnt"
+  fi
   [ ! -f "$here/$name.dict" ] || dictionary=("-dict=$here/$name.dict")
   # Pieces larger than the memory of a small machine mustn't be asked for, whatever an input says.
   TIMEFORMAT='%R %U %S'
   times=$({ time "$programs/fuzz_$name" -seed="$2" -max_total_time="$3" -timeout=20 -report_slow_units=20 \
     -rss_limit_mb=2048 -malloc_limit_mb=1024 -print_final_stats=1 \
     -artifact_prefix="$work/findings/$name/" "${dictionary[@]}" \
-    "$work/corpus/$name" "$here/corpus/$name" >/dev/null 2>"$log"; } 2>&1) || status=$?
+    "$learnt" "$here/corpus/$name" >/dev/null 2>"$log"; } 2>&1) || status=$?
   [ "$status" -eq 0 ] || cp "$log" "$work/findings/$name/log.$2"
   awk -v name="$name" -v status="$status" -v times="$times" \
     '/^stat::number_of_executed_units:/ { runs = $2 }
