@@ -4,7 +4,7 @@
 include(GNUInstallDirs)
 set(CPACK_PACKAGE_CONTACT "Sherd maintainers <maintainers@sherd.example>")
 set(pages ${CMAKE_BINARY_DIR}/pages)
-install(CODE "execute_process(COMMAND ${CMAKE_SOURCE_DIR}/cmake/write_pages.sh \"$<TARGET_FILE:sherd>\"
+install(CODE "execute_process(COMMAND \"${CMAKE_SOURCE_DIR}/cmake/write_pages.sh\" \"$<TARGET_FILE:sherd>\"
   \"${pages}\" \"${CMAKE_SOURCE_DIR}\" \"${CPACK_PACKAGE_CONTACT}\" COMMAND_ERROR_IS_FATAL ANY)" COMPONENT program)
 install(DIRECTORY ${pages}/man1 DESTINATION ${CMAKE_INSTALL_MANDIR} COMPONENT program)
 install(FILES ${pages}/completion/sherd COMPONENT program
