@@ -130,8 +130,11 @@ void LegalRecipe::attention_scores() {
     return found == settings_.end() || found->second == off;
   };
   leave("optimizer.qk_clip_threshold");
-  if (has_adapter_ || !is_off("model.qk_norm", "none") || !is_off("model.attention_softcap", "0") ||
-      !random_.chance(0.5)) {
+  const auto groups = settings_.find("optimizer.groups");
+  const bool freezes =
+      groups != settings_.end() && groups->second.find("frozen") != groups->second.npos;
+  if (has_adapter_ || freezes || !is_off("model.qk_norm", "none") ||
+      !is_off("model.attention_softcap", "0") || !random_.chance(0.5)) {
     return leave("optimizer.qk_clip_alpha");
   }
   set("optimizer.qk_clip_threshold", random_.one_of({"1e-6", "0.5", "100"}));

@@ -42,6 +42,8 @@ void LegalRecipe::numbers() {
                               "[\"block.*\"], frozen: true}]"}));
   // New rows of an embedding that is frozen would never be trained.
   if (settings_.contains("model.add_special_tokens")) leave("optimizer.groups");
+  // QK-clip scales queries and keys, which a group may freeze.
+  if (settings_.contains("optimizer.qk_clip_threshold")) leave("optimizer.groups");
   maybe("model.mup_base_hidden_size", random_.one_of({"0", "8", "100"}));
   const auto optimizer = settings_.find("optimizer.type");
   const bool by_trust =
