@@ -231,7 +231,7 @@ TEST(EightBits, ANanIsNotHidden) {
   EXPECT_FALSE(std::isnan(state[3].values()[0]));
 }
 
-// The square of a finite gradient may be infinite; the parameters must not stand still unnoticed.
+// The square of a finite gradient may overflow. The parameters become NaN then, which a run reports.
 TEST(EightBits, AnInfinityIsNotHidden) {
   Outputs state = begin();
   Values gradient = gradients(1);
