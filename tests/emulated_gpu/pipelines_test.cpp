@@ -29,6 +29,15 @@ TEST(NcclPipeline, ARankThatAwaitsGradientsStillSendsItsActivations) {
   }
 }
 
+// A kernel's first launch waits for all that its GPU has begun, so for receives that were posted before.
+TEST(NcclPipeline, KernelsThatAreLoadedWhenFirstUsedDontWaitForMessagesThatNeedThem) {
+  std::uint64_t seed = 0;
+  for (const GpuPipeline& each : gpu_pipelines()) {
+    on_machine(
+        each.ranks, ++seed, [&] { expect_bits_of_one_rank(each, Place::kGpus); }, true);
+  }
+}
+
 // NCCL adds shards in an order of its own, which stays the same from run to run.
 TEST(NcclPipeline, ShardsOfEachPartTrainInEveryOrderOfTheirWork) {
   const GpuPipeline each{.order = Order::kZbH1, .micro_batches = 3, .stage = 3, .shards = 2};

@@ -34,6 +34,8 @@ struct Machine {
   std::vector<std::size_t> free_bytes{};  ///< of each device, 64 GiB where not said
   bool connecting_hangs = false;  ///< NCCL's connections are made when let_connect() is called
   int asking_takes_ms = 0;        ///< until NCCL says what has gone wrong by itself
+  bool loads_lazily =
+      false;  ///< a kernel's first launch on a device waits for all its earlier work
 };
 
 /// The machine from now on. Nothing of the last one may be left.

@@ -81,6 +81,9 @@ std::vector<std::pair<const void*, std::size_t>> memory() {
 void launch(cudaStream_t stream, Operation operation) {
   Lock lock(scheduler().mutex);
   if (check(stream) != cudaSuccess || stream->device != current_device) std::abort();
+  const bool loads = scheduler().machine.loads_lazily && !stream->capture &&
+                     scheduler().loaded.emplace(current_device, operation.name).second;
+  if (loads) scheduler().finish_device(lock, current_device);
   scheduler().enqueue(lock, stream, std::move(operation));
 }
 

@@ -198,6 +198,7 @@ void start(const Machine& machine) {
   scheduler.machine = machine;
   scheduler.random_.seed(machine.seed);
   scheduler.contexts.clear();
+  scheduler.loaded.clear();
   scheduler.races.clear();
   scheduler.past_.clear();
   scheduler.host.clear();

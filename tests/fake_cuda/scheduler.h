@@ -87,6 +87,7 @@ class Scheduler {
   };
   std::map<const void*, Memory> memory;
   std::set<int> contexts;
+  std::set<std::pair<int, std::string>> loaded;  // kernels of each device
   std::vector<std::string> races;
   int num_graphs = 0, num_communicators = 0, next_stream = 1;
   double clock_ms = 0.0;

@@ -172,12 +172,20 @@ void Pipeline::train_part(const std::function<model::Pass(int)>& pass_of) {
   runner_.rank().memory->enter(kForward);
   channels_->begin();
   has_lost_ = false;
-  const std::vector<Action>& actions = pipeline_.actions();
-  for (std::size_t at = 0; at < actions.size(); ++at) {
-    post_ahead(actions, at);
-    run(actions[at], kForward);
-  }
+  run_list(pipeline_.actions(), kForward, {});
   channels_->finish();
+}
+
+// `after` is called after each action.
+void Pipeline::run_list(const std::vector<Action>& actions, Phase phase,
+                        const std::function<void(const Action&)>& after) {
+  const bool first_time =
+      known_lists_.emplace(phase, runner_.transformer().shape().residual_tokens()).second;
+  for (std::size_t at = 0; at < actions.size(); ++at) {
+    if (!first_time) post_ahead(actions, at);
+    run(actions[at], phase);
+    if (after) after(actions[at]);
+  }
 }
 
 void Pipeline::forward(const model::Pass& pass, Phase phase) {
@@ -216,18 +224,14 @@ void Pipeline::run_passes(int num_passes, Phase phase,
   tokens_of_.clear();
   runner_.rank().memory->enter(phase);
   channels_->begin();
-  const std::vector<Action> actions = pass_actions(pipeline_, num_passes);
-  for (std::size_t at = 0; at < actions.size(); ++at) {
-    const Action& action = actions[at];
-    post_ahead(actions, at);
-    run(action, phase);
-    if (action.kind != ActionKind::kForward) continue;
+  run_list(pass_actions(pipeline_, num_passes), phase, [&](const Action& action) {
+    if (action.kind != ActionKind::kForward) return;
     if (after_blocks && pipeline_.chunk(action.chunk).head) after_blocks(action.micro_batch);
     if (action.chunk == pipeline_.chunks.back().number) {
       passes_.erase(action.micro_batch);
       tokens_of_.erase(action.micro_batch);
     }
-  }
+  });
   channels_->finish();
 }
 

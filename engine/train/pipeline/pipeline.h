@@ -7,13 +7,17 @@
 /// lists that runs execute have messages, but no gathers or reductions.
 ///
 /// Receives that the next two computations need are posted beforehand, and sends overlap the
-/// following ones.
+/// following ones. A list that runs for the first time posts nothing beforehand: CUDA loads a
+/// kernel when it is first launched, and may first wait for all that the GPU has begun. A receive
+/// that depends on the same kernel's result would then wait forever. (CUDA C++ programming guide,
+/// lazy loading.)
 #pragma once
 
 #include <chrono>
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -70,6 +74,8 @@ class Pipeline {
   void forward(const Action& action, Phase phase);
   void backward(const Action& action);
   void weight_gradients(const Action& action);
+  void run_list(const std::vector<Action>& actions, Phase phase,
+                const std::function<void(const Action&)>& after);
   void post_ahead(const std::vector<Action>& actions, std::size_t at);
   void stand(const Chunk& chunk, const SlotBook::Place& place);
   const model::Pass& pass_of(int micro_batch);
@@ -83,6 +89,7 @@ class Pipeline {
   std::vector<Buffer> tokens_;  // of micro-batches in flight
   bool keeps_tokens_ = false;   // in tokens_: several may be in flight
   Buffer logits_;
+  std::set<std::pair<Phase, std::int64_t>> known_lists_;  // that have run, and their pass's tokens
 
   // State of the current step or pass.
   std::unique_ptr<SlotBook> book_;
