@@ -37,7 +37,7 @@ MemoryRequest request_of(const LaunchOptions& launch, const TrainedModel& traine
 Need need_of(const TrainedModel& trained, const MemoryRequest& request, const Machine& machine) {
   const int on_host = machine.ranks_here(request.mesh.world_size()).on_host;
   return {plan_inference_memory(trained.options, request).arena_bytes(), on_host,
-          device_limit(trained.recipe)};
+          device_limit(trained.recipe, {}, machine.devices_here())};
 }
 
 }  // namespace

@@ -43,6 +43,7 @@ class CudaMachine : public Machine {
 
   DeviceTraits traits() const override { return {DeviceKind::kCuda, true}; }
 
+  std::vector<int> devices_here() const override { return devices_; }
   void bind_rank(int r, int) const final { use_cuda_device(device_of(r)); }
   std::unique_ptr<Stream> make_stream(StreamOptions options) const final {
     CudaStreamOptions cuda = options_.stream;
@@ -93,6 +94,7 @@ class CudaProcessMachine final : public CudaMachine {
   RanksHere ranks_here(int) const override {
     return {processes_->index(), 1, processes_->num_on_this_host()};
   }
+  std::vector<int> devices_here() const override { return {device_}; }
   sharding::Processes* processes() const override { return processes_.get(); }
 
   std::shared_ptr<sharding::Rendezvous> make_rendezvous(

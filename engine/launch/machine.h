@@ -37,6 +37,8 @@ class Machine {
   virtual DeviceTraits traits() const { return {}; }
 
   virtual RanksHere ranks_here(int world_size) const { return {0, world_size, world_size}; }
+  /// The GPUs of this process's ranks; empty: none.
+  virtual std::vector<int> devices_here() const { return {}; }
   /// All processes with ranks of this world; null: this process alone.
   virtual sharding::Processes* processes() const { return nullptr; }
 

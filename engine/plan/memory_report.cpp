@@ -172,7 +172,8 @@ std::vector<int> further_groups_of(const Recipe& recipe) {
 
 }  // namespace
 
-DeviceLimit device_limit(const Recipe& recipe, std::optional<std::int64_t> device_memory) {
+DeviceLimit device_limit(const Recipe& recipe, std::optional<std::int64_t> device_memory,
+                         std::vector<int> gpus) {
   const std::string& of_server = recipe.memory.server_memory;
   const std::int64_t server_bytes = of_server.empty() ? 0 : parse_bytes(of_server);
   const auto each = [&](std::int64_t bytes, const char* origin) {
@@ -199,14 +200,17 @@ DeviceLimit device_limit(const Recipe& recipe, std::optional<std::int64_t> devic
   const bool share = recipe.run.share_device;
   const std::int64_t reserve =
       library_reserve_bytes(zero_ranks_of(recipe), share, further_groups_of(recipe));
-  // Of the ranks' GPUs, as far as they are here; others aren't touched.
-  const int num_gpus = share ? 1 : std::min(world_size, static_cast<int>(system.devices.size()));
+  if (gpus.empty()) {
+    const int here = std::min(world_size, static_cast<int>(system.devices.size()));
+    for (int gpu = 0; gpu < (share ? 1 : here); ++gpu) gpus.push_back(gpu);
+  }
   std::int64_t least = INT64_MAX;
-  for (int gpu = 0; gpu < num_gpus; ++gpu) least = std::min(least, cuda_bytes_free(gpu));
-  return {(least - reserve) / (share ? world_size : 1), false,
-          fmt::format("what {} free, less {} for libraries{}",
-                      num_gpus == 1 ? "the GPU has" : "the fullest of the ranks' GPUs has",
-                      human_bytes(reserve), share ? ", for each of the ranks that share it" : "")};
+  for (const int gpu : gpus) least = std::min(least, cuda_bytes_free(gpu));
+  return {
+      (least - reserve) / (share ? world_size : 1), false,
+      fmt::format("what {} free, less {} for libraries{}",
+                  share || gpus.size() == 1 ? "the GPU has" : "the fullest of the ranks' GPUs has",
+                  human_bytes(reserve), share ? ", for each of the ranks that share it" : "")};
 }
 
 namespace {

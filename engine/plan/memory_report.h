@@ -49,8 +49,11 @@ struct DeviceLimit {
 };
 /// `device_memory` (from --device-memory), else the recipe's memory.device_memory; both are per
 /// rank. Else the memory of this machine or its control group, shared by all ranks, or the free
-/// memory of its GPUs. UsageError if the recipe needs a GPU, there is none, and no size is given.
-DeviceLimit device_limit(const Recipe& recipe, std::optional<std::int64_t> device_memory = {});
+/// memory of its GPUs: of `gpus`, those of this process's ranks (Machine::devices_here), or if it
+/// is empty of as many as there are ranks. Asking a GPU makes a context on it, which takes memory.
+/// UsageError if the recipe needs a GPU, there is none, and no size is given.
+DeviceLimit device_limit(const Recipe& recipe, std::optional<std::int64_t> device_memory = {},
+                         std::vector<int> gpus = {});
 
 /// Memory reserved on each GPU for libraries, which allocate after the arena. cuBLASLt's and
 /// cuDNN's code takes 1 GiB. If each rank has its own GPU, an NCCL communicator takes 256 MiB, and

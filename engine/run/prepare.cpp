@@ -115,7 +115,7 @@ void check_first_weights(checkpoint::Disk& disk, const Recipe& recipe,
 // Whether the run's ranks fit into what this machine has for them.
 std::optional<std::string> check_memory(const ResolvedRecipe& recipe, const WorldPlan& plan,
                                         const Machine& machine) {
-  DeviceLimit limit = device_limit(recipe.values);
+  DeviceLimit limit = device_limit(recipe.values, {}, machine.devices_here());
   const RanksHere here = machine.ranks_here(plan.world_size());
   limit.num_ranks = here.on_host;
   limit.first_rank = here.first;

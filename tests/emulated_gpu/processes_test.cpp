@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "engine/plan/memory_report.h"
 #include "tests/fake_cuda/machine.h"
 #include "tests/support/runs/training_harness.h"
 
@@ -31,6 +32,18 @@ TEST(NcclProcessesRun, EveryStageHasTheBitsOfThreadsWithAGpuEach) {
       EXPECT_EQ(difference(outcomes[1], outcomes[0]), "") << name_of(setup);
     }
   }
+}
+
+// A context takes hundreds of MiB of a GPU, which another process is filling.
+TEST(NcclProcessesRun, AProcessAsksItsOwnGpuAloneForItsFreeMemory) {
+  engine::Recipe recipe;
+  recipe.run.device = engine::DeviceChoice::kCuda;
+  recipe.parallelism.data_parallel_shard_degree = 4;
+  const std::size_t gib = std::size_t{1} << 30;
+  fake_cuda::start({.num_devices = 4, .free_bytes = {8 * gib, 40 * gib, 8 * gib, 8 * gib}});
+  const engine::DeviceLimit own = engine::device_limit(recipe, {}, {1});
+  EXPECT_EQ(fake_cuda::contexts(), std::set<int>{1});
+  EXPECT_GT(own.bytes, static_cast<std::int64_t>(30 * gib));
 }
 
 }  // namespace
