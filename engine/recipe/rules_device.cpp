@@ -184,6 +184,23 @@ void refuse_offload_and_graphs(const Recipe& recipe, std::vector<Refusal>& refus
         "run.cuda_graphs is true, but graphs can't contain exchanges of tensor or context ranks; "
         "use cuda_graphs: false.");
   }
+  // What a graph repeats is the same work at each step.
+  if (!recipe.run.cuda_graphs) return;
+  if (recipe.activation_checkpointing.mode == Recompute::kFull) {
+    refusals.emplace_back(
+        "run.cuda_graphs",
+        "run.cuda_graphs is true, but graphs can't contain activation_checkpointing.mode: full, "
+        "where a backward depends on the forward before it; use cuda_graphs: false.");
+  }
+  for (const auto& [key, dropout] : {std::pair("model.dropout", recipe.model.dropout),
+                                     std::pair("adapter.dropout", recipe.adapter.dropout)}) {
+    if (dropout == 0.0) continue;
+    refusals.emplace_back(
+        "run.cuda_graphs",
+        fmt::format("run.cuda_graphs is true, but graphs can't contain {}, which draws anew at "
+                    "each step; use cuda_graphs: false.",
+                    key));
+  }
 }
 
 // Whether it is trained or not.

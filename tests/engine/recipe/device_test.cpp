@@ -25,6 +25,12 @@ const Case kCases[] = {
     {{"run.cuda_graphs=true", "zero_optimization.offload_optimizer=cpu"},
      "run.cuda_graphs is true, but graphs can't contain copies to the host's memory; use "
      "cuda_graphs: false, or zero_optimization.offload_optimizer: none."},
+    {{"run.cuda_graphs=true", "activation_checkpointing.mode=full"},
+     "run.cuda_graphs is true, but graphs can't contain activation_checkpointing.mode: full, where "
+     "a backward depends on the forward before it; use cuda_graphs: false."},
+    {{"run.cuda_graphs=true", "model.dropout=0.1"},
+     "run.cuda_graphs is true, but graphs can't contain model.dropout, which draws anew at each "
+     "step; use cuda_graphs: false."},
     {{"moe.grouped_gemm=true", "moe.num_experts=4"},
      "moe.grouped_gemm is true, but mixed_precision.param_dtype is f32, and grouped products are "
      "of bf16 and f16; use grouped_gemm: false."},
