@@ -28,6 +28,8 @@ DocumentRows::DocumentRows(std::shared_ptr<const Dataset> dataset, Split split, 
   pieces_per_item_ = static_cast<std::int32_t>(documents_of_example(dataset_->examples()));
   SHERD_CHECK(pieces_per_item_ == 1 || std::size(pieces_) == dataset_->parts(split).size(),
               "{} pieces of {} documents", pieces_.size(), dataset_->parts(split).size());
+  SHERD_CHECK(std::ssize(pieces_) % pieces_per_item_ == 0, "{} pieces of examples of {}",
+              pieces_.size(), pieces_per_item_);
   lengths_.resize(pieces_.size() / static_cast<std::size_t>(pieces_per_item_));
   for (std::size_t i = 0; i < pieces_.size(); ++i) {
     lengths_[i / static_cast<std::size_t>(pieces_per_item_)] += pieces_[i].count;

@@ -182,6 +182,7 @@ class ChatReader {
       row.documents = std::move(both.documents);
       if (size() <= most_) return;
     }
+    if (row.documents.size() == 1) row.documents.push_back(row.documents[0]);
   }
 
   // What precedes the answers has to be the same tokens: only the answers are compared.

@@ -133,5 +133,29 @@ TEST_F(ExamplesTest, AnUnfitJudgementSpoilsNoOther) {
   EXPECT_EQ(dataset->chat_counts().num_dropped(), 2);
 }
 
+// Its template refuses the answers of all the rows that are tried, since roles would not alternate.
+TEST_F(ExamplesTest, AJudgementThatFitsNoOtherAnswerIsCrossedWithItsOwn) {
+  folder_.write("tokenizer/chat_template.jinja",
+                "{% for m in messages %}"
+                "{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}"
+                "{{ raise_exception('roles must alternate') }}{% endif %}"
+                "{{ m.content }}{% endfor %}");
+  const json user{{"role", "user"}, {"content", "q"}},
+      assistant{{"role", "assistant"}, {"content", "a"}};
+  std::string rows;
+  for (int i = 0; i < 20; ++i) {
+    rows += json{{"prompt", {user, assistant}}, {"completion", {user, assistant}}, {"label", true}}
+                .dump() +
+            "\n";
+  }
+  rows += json{{"prompt", {user}}, {"completion", {assistant}}, {"label", false}}.dump() + "\n";
+  folder_.write("strict.jsonl", rows);
+  const auto dataset = open("strict.jsonl", ExampleKind::kLabelled);
+  const auto& parts = dataset->parts(Split::kTrain);
+  ASSERT_EQ(parts.size(), 42U);
+  EXPECT_EQ(parts[40].count, parts[41].count);
+  EXPECT_FALSE(parts[40].is_wanted);
+}
+
 }  // namespace
 }  // namespace sherd::data
