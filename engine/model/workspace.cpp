@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "engine/model/activations.h"
+#include "engine/model/adapter.h"
 #include "kernels/absorbed_heads.h"
 #include "kernels/attention.h"
 #include "kernels/experts.h"
@@ -16,6 +17,27 @@
 #include "kernels/token_groups.h"
 
 namespace sherd::model {
+namespace {
+
+// An adapter's rank may exceed the rows that a tensor rank has of its matrix.
+std::int64_t adapter_products_bytes(const ModelShape& shape,
+                                    const kernels::ComputeDevice& device) {
+  std::int64_t bytes = 0;
+  const auto cover = [&](std::int64_t inputs, std::int64_t outputs) {
+    bytes = std::max(bytes, kernels::linear_workspace_bytes({shape.tokens(), inputs, outputs},
+                                                            shape.dtype, DType::kF32, device));
+  };
+  for (const std::int64_t layer : shape.layers_of_each_kind()) {
+    for (const AdapterTarget& target : adapter_targets(shape, layer)) {
+      if (target.experts > 0) continue;
+      cover(target.inputs, shape.adapter.rank);
+      cover(shape.adapter.rank, target.rows);
+    }
+  }
+  return bytes;
+}
+
+}  // namespace
 
 std::int64_t workspace_bytes(const ModelShape& shape, const kernels::ComputeDevice& device,
                              bool embedding, bool head) {
@@ -61,6 +83,7 @@ std::int64_t workspace_bytes(const ModelShape& shape, const kernels::ComputeDevi
     grouped(matmul.outputs, matmul.inputs, matmul.tokens, shape.token_groups().groups);
   };
   for (const kernels::LinearShape& matmul : matmuls) cover(matmul);
+  bytes = std::max(bytes, adapter_products_bytes(shape, device));
   if (shape.moe.active()) {
     bytes = std::max(
         {bytes,

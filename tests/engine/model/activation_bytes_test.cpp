@@ -7,6 +7,8 @@
 #include <string>
 
 #include "engine/model/transformer.h"
+#include "engine/model/workspace.h"
+#include "kernels/linear.h"
 #include "tests/support/models/model_forms.h"
 
 namespace sherd::model {
@@ -201,6 +203,32 @@ TEST(ActivationBytes, FullRecomputeOfTwelveLayersTakesAFifthOrLess) {
       EXPECT_LT(full, selective);
       EXPECT_LT(selective, none);
     }
+  }
+}
+
+// With tensor ranks, an adapter's rank may exceed the rows that a rank has of every matrix.
+TEST(WorkspaceBytes, CoverTheProductsOfAnAdapter) {
+  ModelShape shape;
+  shape.num_layers = 1;
+  shape.width = 1024;
+  shape.query_heads = shape.kv_heads = 1;
+  shape.head_size = 16;
+  shape.ffn_width = 64;
+  shape.vocab_size = 16;
+  shape.max_positions = shape.seq_length = 16;
+  shape.sequences = 64;
+  shape.adapter = {.rank = 1024, .targets = {"attention.query"}};
+  const kernels::ComputeDevice device{.num_threads = 2};
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    shape.dtype = dtype;
+    const std::int64_t bytes = workspace_bytes(shape, device, false, false);
+    for (const kernels::LinearShape& product :
+         {kernels::LinearShape{shape.tokens(), 1024, 1024}, {shape.tokens(), 1024, 16}}) {
+      EXPECT_GE(bytes, kernels::linear_workspace_bytes(product, dtype, DType::kF32, device));
+    }
+    if (dtype == DType::kF32) continue;
+    shape.adapter.rank = 8;
+    EXPECT_LT(workspace_bytes(shape, device, false, false), bytes) << "it is the adapter's";
   }
 }
 
