@@ -72,7 +72,8 @@ void settle_positions(Model& model) {
     model.rope_layers = "0";
   }
   model.rope_layers = layer_by_layer(model.rope_layers, model.num_layers);
-  if (model.query_growth == 0.0 || model.rope_layers.find('0') == std::string::npos) {
+  if (model.query_growth == 0.0 || model.rope_layers.find('0') == std::string::npos ||
+      model.qk_norm == QkNorm::kHeadAfterRotary) {
     model.query_growth = 0;
     model.query_step = 0;
   }

@@ -114,6 +114,13 @@ void check_query_growth(Resolution& recipe) {
                   "model.query_growth is {}, which latent attention doesn't have. Leave it out.",
                   model.query_growth);
   }
+  if (model.qk_norm == QkNorm::kHeadAfterRotary) {
+    recipe.refuse({"model.query_growth", "model.qk_norm"},
+                  "model.query_growth is {}, but model.qk_norm: head_after_rope normalises the "
+                  "queries afterwards, so it would change nothing. Use another qk_norm, or leave "
+                  "it out.",
+                  model.query_growth);
+  }
   refuse_canonical(recipe, "model.query_growth");
 }
 

@@ -98,6 +98,9 @@ TEST(RecipeQueryGrowth, NeedsRotaryPositionsWithoutLatents) {
                  "model.query_growth is 0.5, but it is for models with positions: rope");
   expect_refused(latent({"model.query_growth=0.5", "model.rope_layers=10"}),
                  "model.query_growth is 0.5, which latent attention doesn't have");
+  expect_refused({"model.query_growth=0.5", "model.query_step=4", "model.rope_layers=10",
+                  "model.qk_norm=head_after_rope"},
+                 "normalises the queries afterwards, so it would change nothing");
 }
 
 TEST(RecipeHeadBias, IsOfWholeUntiedHeads) {

@@ -182,7 +182,10 @@ void LegalRecipe::growth() {
   if (!may || value_of("model.norm", "rmsnorm") != "rmsnorm") {
     if (value_of("model.qk_norm", "none") == "rotated") set("model.qk_norm", "none");
   }
-  if (!may || value_of("model.kv_lora_rank", "0") != "0" || !random_.chance(0.3)) return;
+  if (!may || value_of("model.kv_lora_rank", "0") != "0" ||
+      value_of("model.qk_norm", "none") == "head_after_rope" || !random_.chance(0.3)) {
+    return;
+  }
   set("model.query_growth", random_.one_of({"0.1", "2"}));
   maybe("model.query_step", random_.one_of({"1", "4"}));
 }
