@@ -57,7 +57,8 @@ void settle_scaling(Model& model) {
     model.rope_beta_fast = model.rope_beta_slow = 0;
     model.rope_truncate = true;
   }
-  if (!is_yarn && !is_longrope) model.rope_attention_factor = 0;
+  const bool is_one = !is_yarn && !is_longrope && model.rope_attention_factor == 1;
+  if (scaling == RotaryScaling::kNone || is_one) model.rope_attention_factor = 0;
   if (!is_longrope) {
     model.rope_short_factors.clear();
     model.rope_long_factors.clear();

@@ -111,5 +111,24 @@ TEST_F(Unwritable, AModelWithoutAFamilySaysSoWhenItsRunBegins) {
   EXPECT_EQ(export_note(resolve_recipe(request).values), "");
 }
 
+// Sherd multiplies cosines and sines by it; transformers reads it with yarn alone.
+TEST_F(Unwritable, AFactorOnCosinesThatItsScalingDoesntHaveThereIsntWritten) {
+  RecipeRequest request;
+  request.path = "odd.yaml";
+  request.text =
+      "model: {num_layers: 2, hidden_size: 32, num_attention_heads: 4, vocab_size: 56, "
+      "rope_factor: 2, rope_original_length: 8}\n"
+      "training: {seq_length: 16, global_batch_size: 2, max_steps: 1}\n";
+  request.reads_data = false;
+  for (const std::string scaling : {"linear", "llama3", "yarn"}) {
+    for (const std::string factor : {"0", "1", "3"}) {
+      request.sets = {"model.rope_scaling=" + scaling, "model.rope_attention_factor=" + factor};
+      const bool is_written = scaling == "yarn" || factor != "3";
+      const std::string note = export_note(resolve_recipe(request).values);
+      EXPECT_EQ(note.empty(), is_written) << scaling << factor << note;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace sherd::engine
