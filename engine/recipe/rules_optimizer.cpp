@@ -9,6 +9,7 @@
 #include "engine/recipe/mup.h"
 #include "engine/recipe/resolution.h"
 #include "engine/recipe/suggest.h"
+#include "optim/matrices/matrix_plan.h"
 
 namespace sherd::engine {
 namespace {
@@ -212,6 +213,49 @@ void check_frozen(Resolution& recipe) {
 
 }  // namespace
 
+namespace {
+
+// Whether AdamW updates some of the group's parameters, with muon or dion.
+bool has_adamw(const Recipe& recipe, std::size_t group) {
+  const std::vector<ParameterGroup>& groups = recipe.optimizer.groups;
+  if (groups[group].optimizer == "adamw") return true;
+  const model::ModelShape shape = shape_of(recipe);
+  for (const UnitSpec& unit : model::parameter_table(shape)) {
+    for (const ParameterSpec& parameter : unit.parameters) {
+      if (!model::is_trained(shape, parameter.name)) continue;
+      if (group_of(groups, parameter.name) != static_cast<int>(group)) continue;
+      if (!optim::is_by_matrix({}, unit, parameter)) return true;
+    }
+  }
+  return false;
+}
+
+// Betas and eps that no parameter of the group is updated with.
+void check_rates_of_group(Resolution& recipe, std::size_t i, const std::string& label) {
+  using enum optim::OptimizerType;
+  const Recipe& values = recipe.values();
+  const ParameterGroup& group = values.optimizer.groups[i];
+  if (!group.betas && !group.eps) return;
+  const optim::OptimizerType type = values.optimizer.type;
+  const bool leaves_some = optim::descriptor_of(type).leaves_some_to_adamw;
+  if (type != kAdamW && type != kAdam && type != kLion && !leaves_some) {
+    recipe.refuse({kGroups, "optimizer.type"},
+                  "{} has betas or eps of its own; only adamw, adam, lion and the AdamW of muon "
+                  "and dion take them.",
+                  label);
+  } else if (type == kLion && group.eps) {
+    recipe.refuse({kGroups, "optimizer.type"}, "{}.eps is {}, but lion has no eps. Leave it out.",
+                  label, *group.eps);
+  } else if (leaves_some && !group.parameters.empty() && !has_adamw(values, i)) {
+    recipe.refuse({kGroups, "optimizer.type"},
+                  "{} has betas or eps of its own, but only matrices, which {} updates without "
+                  "them. Leave them out, or add optimizer: adamw.",
+                  label, type == kMuon ? "muon" : "dion");
+  }
+}
+
+}  // namespace
+
 void check_groups(Resolution& recipe) {
   constexpr std::string_view kKey = "optimizer.groups";
   const Recipe& values = recipe.values();
@@ -224,17 +268,8 @@ void check_groups(Resolution& recipe) {
       recipe.refuse({kKey}, "{}.parameters is empty; give patterns of parameter names.", label);
     }
     check_patterns(recipe, kKey, label + ".parameters", group.parameters);
-    using enum optim::OptimizerType;
-    const optim::OptimizerType type = values.optimizer.type;
-    const bool leaves_some = optim::descriptor_of(type).leaves_some_to_adamw;
-    const bool has_own = type == kAdamW || type == kAdam || type == kLion || leaves_some;
-    if ((group.betas || group.eps) && !has_own) {
-      recipe.refuse(
-          {kKey, "optimizer.type"},
-          "{} has betas or eps of its own; only adamw, adam, lion and the AdamW of muon and "
-          "dion take them.",
-          label);
-    }
+    const bool leaves_some = optim::descriptor_of(values.optimizer.type).leaves_some_to_adamw;
+    check_rates_of_group(recipe, i, label);
     if (!group.optimizer.empty() && group.optimizer != "adamw") {
       recipe.refuse({kKey}, "{}.optimizer is {}; a group of muon or dion can have adamw.", label,
                     group.optimizer);

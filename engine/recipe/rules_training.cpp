@@ -241,6 +241,7 @@ void check_steps(Resolution& recipe) {
         "less.",
         schedule.warmup_steps, max_steps, max_steps);
   } else if (schedule.type != optim::ScheduleType::kConstant &&
+             schedule.type != optim::ScheduleType::kInverseSqrt &&
              schedule.warmup_steps > schedule.decay_steps) {
     recipe.refuse(
         {"lr_scheduler.warmup_steps", "lr_scheduler.decay_steps"},

@@ -173,6 +173,34 @@ TEST(RecipeData, AGroupsPatternMustMatchATrainedParameter) {
             std::string::npos);
 }
 
+TEST(RecipeGroups, BetasAndEpsThatNoParameterIsUpdatedWithAreRefused) {
+  const auto with = [](const std::string& type, const std::string& group) {
+    return error_of(kMixed,
+                    {"optimizer.type=" + type, "optimizer.groups=[{parameters: " + group + "}]"});
+  };
+  const std::string matrices = "[\"block.*.mlp.*.weight\"], betas: [0.5, 0.6]";
+  EXPECT_NE(with("muon", matrices).find("only matrices, which muon updates without them"),
+            std::string::npos);
+  EXPECT_NE(with("dion", matrices).find("only matrices, which dion updates without them"),
+            std::string::npos);
+  EXPECT_EQ(with("muon", matrices + ", optimizer: adamw"), "no error");
+  EXPECT_EQ(with("muon", "[\"*\"], betas: [0.5, 0.6]"), "no error");
+  EXPECT_NE(with("lion", "[\"*\"], eps: 0.1").find("eps is 0.1, but lion has no eps"),
+            std::string::npos);
+  EXPECT_EQ(with("lion", "[\"*\"], betas: [0.5, 0.6]"), "no error");
+}
+
+TEST(RecipeSchedule, AnInverseRootHasNoStepAtWhichItIsLowest) {
+  const std::vector<std::string> sets = {"lr_scheduler.warmup_steps=3",
+                                         "lr_scheduler.decay_steps=2"};
+  const auto with = [&](const std::string& type) {
+    return error_of(kMixed, {sets[0], sets[1], "lr_scheduler.type=" + type});
+  };
+  EXPECT_EQ(with("inverse_sqrt"), "no error");
+  EXPECT_EQ(with("constant"), "no error");
+  EXPECT_NE(with("cosine").find("warmup_steps is 3, more than decay_steps 2"), std::string::npos);
+}
+
 TEST(RecipeSchedule, TheDecayOfWsdIsCountedInStepsTokensOrAShare) {
   const auto steps = [](std::vector<std::string> sets) {
     sets.insert(sets.begin(), "lr_scheduler.type=wsd");
