@@ -58,7 +58,9 @@ std::int64_t part_of(double ratio, std::int64_t steps) {
 std::int64_t steps_of_decay(const Recipe& recipe) {
   const Recipe::LrScheduler& schedule = recipe.lr_scheduler;
   const std::int64_t tokens = schedule.wsd_decay_tokens;
-  if (tokens > 0 && recipe.tokens_per_step() > 0) return last_steps_with(recipe, tokens);
+  if (tokens > 0 && recipe.tokens_per_step() > 0) {
+    return last_steps_with(recipe, tokens, schedule.decay_steps);
+  }
   const double steps = schedule.wsd_decay_ratio * static_cast<double>(schedule.decay_steps);
   return static_cast<std::int64_t>(std::floor(steps + 0.5));
 }

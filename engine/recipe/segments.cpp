@@ -105,12 +105,12 @@ std::vector<StageSpan> spans_of(const Recipe& recipe) {
   return spans;
 }
 
-std::int64_t last_steps_with(const Recipe& recipe, std::int64_t tokens) {
+std::int64_t last_steps_with(const Recipe& recipe, std::int64_t tokens, std::int64_t end_step) {
   const std::vector<StageSpan> spans = spans_of(recipe);
-  const std::int64_t max_steps = recipe.training.max_steps;
+  const std::int64_t last = std::min(recipe.training.max_steps, end_step);
   std::int64_t steps = 0;
   for (auto span = spans.rbegin(); span != spans.rend() && tokens > 0; ++span) {
-    const std::int64_t end = std::min(span->end_step, max_steps);
+    const std::int64_t end = std::min(span->end_step, last);
     if (end <= span->first_step || span->tokens_per_step == 0) continue;
     const std::int64_t needed = (tokens - 1) / span->tokens_per_step + 1;
     // The first stage also stands for steps before the run, so that a length beyond it is seen.

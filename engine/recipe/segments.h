@@ -24,8 +24,9 @@ struct StageSpan {
 /// One for each stage; without stages, one for the run.
 std::vector<StageSpan> spans_of(const Recipe& recipe);
 
-/// Steps at the end of the run that hold at least `tokens` tokens; at most max_steps.
-std::int64_t last_steps_with(const Recipe& recipe, std::int64_t tokens);
+/// Steps before `end_step`, or the end of the run if that is earlier, that hold at least `tokens`
+/// tokens.
+std::int64_t last_steps_with(const Recipe& recipe, std::int64_t tokens, std::int64_t end_step);
 
 /// The longest sequence of any stage, and of `training`.
 std::int64_t longest_sequence(const Recipe& recipe);

@@ -264,6 +264,15 @@ TEST(RecipeShapes, ADecayInTokensCountsTheStepsOfTheLastStages) {
   EXPECT_EQ(steps(stages, "1025"), 2);
   EXPECT_EQ(steps(stages, "10240"), 10);
   EXPECT_EQ(steps(stages, "10369"), 12);
+  // Before decay_steps, wherever the run ends.
+  const auto before_80 = [](const std::string& stages, const std::string& tokens) {
+    return resolve(kMixed, {"checkpoint.interval=10", "lr_scheduler.type=wsd",
+                            "lr_scheduler.decay_steps=80", stages,
+                            "lr_scheduler.wsd_decay_tokens=" + tokens})
+        .values.lr_scheduler.wsd_decay_steps;
+  };
+  EXPECT_EQ(before_80(stages, "1025"), 9);
+  EXPECT_EQ(before_80("data.stages=[{steps: 70}, {seq_length: 128}]", "10241"), 11);
 }
 
 TEST(RecipeShapes, WhatCantBeIsRefusedByItsStage) {
