@@ -1,6 +1,7 @@
 #include "engine/data/tokenize/token_shards.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -107,7 +108,62 @@ std::string progress_path(const std::string& to) {
   return to + ".progress";
 }
 
+std::string lock_path(const std::string& to) {
+  return to + ".lock";
+}
+
+// A journal is UTF-8, and names of files may be other bytes. Distinct texts stay distinct.
+std::string as_utf8(const std::string& text) {
+  using Handler = nlohmann::json::error_handler_t;
+  const nlohmann::json json = text;
+  if (json.dump(-1, ' ', false, Handler::ignore) ==
+      json.dump(-1, ' ', false, Handler::replace)) {
+    return text;
+  }
+  std::string ascii;
+  for (const char byte : text) {
+    const auto value = static_cast<std::uint8_t>(byte);
+    if (value < 0x80 && byte != '%') {
+      ascii += byte;
+    } else {
+      ascii += fmt::format("%{:02X}", value);
+    }
+  }
+  return ascii;
+}
+
 }  // namespace
+
+/// Held by the process that writes TO. File systems without flock() have none.
+class TokenShards::Lock {
+ public:
+  explicit Lock(const std::string& to) : path_(lock_path(to)) {
+    do {
+      if (file_ >= 0) ::close(file_);
+      file_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+      if (file_ < 0) throw DataError("{}: can't be opened ({}).", path_, std::strerror(errno));
+      if (::flock(file_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+        ::close(file_);
+        throw UsageError("{}: another process is writing this file; wait until it has ended.", to);
+      }
+    } while (was_removed());
+  }
+  ~Lock() {
+    ::unlink(path_.c_str());
+    ::close(file_);
+  }
+  Lock(const Lock&) = delete;
+  Lock& operator=(const Lock&) = delete;
+
+ private:
+  // By a process that ended after the file was opened here.
+  bool was_removed() const {
+    struct stat status {};
+    return ::fstat(file_, &status) == 0 && status.st_nlink == 0;
+  }
+  std::string path_;
+  int file_ = -1;
+};
 
 struct TokenShards::Open {
   Open(const std::string& path, std::int64_t token_bytes, std::int64_t tokens,
@@ -134,6 +190,7 @@ bool is_written_by(const std::string& to, const std::string& file) {
   std::string name = path.filename();
   const std::string progress = progress_path(output.filename());
   if (name == progress || name == progress + ".new") return true;
+  if (name == lock_path(output.filename())) return true;
   for (const std::string_view ending : {".ends.partial", ".partial"}) {
     if (!name.ends_with(ending)) continue;
     name.resize(name.size() - ending.size());
@@ -148,10 +205,12 @@ bool is_written_by(const std::string& to, const std::string& file) {
 }
 
 TokenShards::TokenShards(ShardOptions options) : options_(std::move(options)) {
+  options_.settings = as_utf8(options_.settings);
   std::error_code error;
   const fs::path folder = fs::path(options_.to).parent_path();
   if (!folder.empty()) fs::create_directories(folder, error);
   if (error) throw DataError("{}: can't be made ({}).", folder.native(), error.message());
+  lock_ = std::make_unique<Lock>(options_.to);
   has_journal_ = fs::exists(progress_path(options_.to), error);
   if (has_journal_) {
     read_journal();

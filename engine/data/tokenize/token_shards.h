@@ -4,6 +4,7 @@
 ///   X.partial        tokens so far, after space for the header
 ///   X.ends.partial   document ends
 ///   TO.progress      the valid length of both files; written after both are on disk
+///   TO.lock          locked while a run writes
 ///   X                both with the header, renamed when complete
 ///
 /// X is TO. With `shard_tokens`, it is TO with a number before its extension: tokens-00000.bin, ...
@@ -44,8 +45,8 @@ bool is_written_by(const std::string& to, const std::string& file);
 class TokenShards {
  public:
   /// Resumes from TO.progress if it exists.
-  /// Errors   UsageError: TO exists, or TO.progress has other settings. DataError: the folder can't
-  ///          be written; files are shorter than TO.progress says.
+  /// Errors   UsageError: TO exists, another process writes it, or TO.progress has other settings.
+  ///          DataError: the folder can't be written; files are shorter than TO.progress says.
   explicit TokenShards(ShardOptions options);
   ~TokenShards();  ///< leaves the files that a later run resumes from, if it can resume
 
@@ -61,6 +62,7 @@ class TokenShards {
 
  private:
   struct Open;
+  class Lock;
   std::string shard_path(std::int64_t shard) const;
   void open_shard(std::int64_t num_tokens, std::int64_t num_documents);
   void complete_shard();
@@ -69,6 +71,7 @@ class TokenShards {
   void read_journal();
 
   ShardOptions options_;
+  std::unique_ptr<Lock> lock_;  // released last
   ShardTotals totals_;
   std::unique_ptr<Open> open_;
   std::int64_t journaled_tokens_ = 0;

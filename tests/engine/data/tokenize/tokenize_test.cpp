@@ -300,6 +300,41 @@ TEST_F(TokenizeTest, WhatCantBeMetIsOneSentence) {
   EXPECT_FALSE(std::filesystem::exists(folder_.file("x")));
 }
 
+TEST_F(TokenizeTest, AFileThatAnotherRunIsWritingIsLeftAlone) {
+  folder_.write("a.jsonl", lines(60));
+  TokenizeOptions request = options({"a.jsonl"});
+  request.batch_bytes = 100;
+  int refused = 0;
+  request.on_progress = [&](const TokenizeProgress&) {
+    if (refused++ > 0) return;
+    EXPECT_EQ(error(options({"a.jsonl"})),
+              folder_.file("out.bin") +
+                  ": another process is writing this file; wait until it has ended.");
+  };
+  tokenize(request);
+  EXPECT_GT(refused, 0);
+  EXPECT_EQ(documents("out.bin").size(), 60u);
+  EXPECT_FALSE(std::filesystem::exists(folder_.file("out.bin.lock")));
+}
+
+// The journal of a run with several files has their names.
+TEST_F(TokenizeTest, NamesOfTextsMayBeAnyBytes) {
+  folder_.write("texts/a\xff.jsonl", lines(30));
+  folder_.write("texts/b%FF.jsonl", lines(30));
+  TokenizeOptions request = options({"texts"});
+  request.shard_tokens = 200;
+  request.batch_bytes = 100;
+  request.journal_tokens = 40;
+  request.on_progress = [](const TokenizeProgress& progress) {
+    if (progress.documents > 30) throw std::runtime_error("stopped");
+  };
+  EXPECT_THROW(tokenize(request), std::runtime_error);
+  request.on_progress = {};
+  const TokenizeResult result = tokenize(request);
+  EXPECT_GT(result.documents_before, 0);
+  EXPECT_EQ(result.documents, 60);
+}
+
 TEST_F(TokenizeTest, AThreadThatTheMachineRefusesIsAnErrorInASentence) {
   folder_.write("a.txt", "the");
   std::filesystem::permissions(folder_.path(), std::filesystem::perms::all);
