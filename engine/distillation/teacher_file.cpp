@@ -157,7 +157,8 @@ TeacherFile::TeacherFile(checkpoint::Disk& disk, const std::string& path, const 
   if (shape_.data != shape.data || shape_.seq_length != shape.seq_length) {
     throw DataError(
         "{}: the teacher has read other samples than this run trains on (other data, "
-        "training.seq_length or seed; with separate documents also other batches); run `sherd score --save-top` with this recipe.",
+        "training.seq_length or seed; with separate documents also other batches); run `sherd "
+        "score --save-top` with this recipe.",
         path);
   }
   if (shape_.rows < shape.rows) {

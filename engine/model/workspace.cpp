@@ -20,8 +20,7 @@ namespace sherd::model {
 namespace {
 
 // An adapter's rank may exceed the rows that a tensor rank has of its matrix.
-std::int64_t adapter_products_bytes(const ModelShape& shape,
-                                    const kernels::ComputeDevice& device) {
+std::int64_t adapter_products_bytes(const ModelShape& shape, const kernels::ComputeDevice& device) {
   std::int64_t bytes = 0;
   const auto cover = [&](std::int64_t inputs, std::int64_t outputs) {
     bytes = std::max(bytes, kernels::linear_workspace_bytes({shape.tokens(), inputs, outputs},

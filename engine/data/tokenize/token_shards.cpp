@@ -116,8 +116,7 @@ std::string lock_path(const std::string& to) {
 std::string as_utf8(const std::string& text) {
   using Handler = nlohmann::json::error_handler_t;
   const nlohmann::json json = text;
-  if (json.dump(-1, ' ', false, Handler::ignore) ==
-      json.dump(-1, ' ', false, Handler::replace)) {
+  if (json.dump(-1, ' ', false, Handler::ignore) == json.dump(-1, ' ', false, Handler::replace)) {
     return text;
   }
   std::string ascii;
