@@ -36,7 +36,8 @@ class Peculiarities {
     if (!uneven_numels) return;
     TrainingOptions one_of_each = options;
     const auto leaves_matrices = [](const optim::ParameterGroup& group) { return group.adamw; };
-    if (options.model.frozen.empty() &&
+    // A block of multi-token prediction is of the last layer's kind, which is another one's there.
+    if (options.model.mtp_layers == 0 && options.model.frozen.empty() &&
         std::ranges::none_of(options.optimizer.groups, leaves_matrices)) {
       one_of_each.model.num_layers = std::ssize(options.model.layers_of_each_kind());
     }

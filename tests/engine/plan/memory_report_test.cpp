@@ -50,6 +50,31 @@ TEST(CheckFits, OnlyWarnsIfTheRecipeAsksForIt) {
   EXPECT_NE(warning->find("the device has 100 MiB"), std::string::npos) << *warning;
 }
 
+// Muon's ranks hold different numbers of elements. The block that predicts further tokens is of the
+// last layer's kind, here the only one with experts.
+TEST(WorldPlan, IsEveryRanksOwnPlanWithMuonAndMultiTokenPrediction) {
+  for (const Strings& layers :
+       {Strings{"model.num_layers=3", "moe.layers=\"01\"", "moe.num_experts=4",
+                "moe.ffn_hidden_size=32", "model.ffn_hidden_size=160",
+                "parallelism.data_parallel_shard_degree=6", "zero_optimization.stage=1",
+                "training.global_batch_size=6"},
+        Strings{"model.num_layers=5", "moe.layers=\"0001\"", "moe.num_experts=6",
+                "moe.ffn_hidden_size=64", "model.ffn_hidden_size=32",
+                "parallelism.data_parallel_shard_degree=8", "zero_optimization.stage=2",
+                "training.global_batch_size=8"}}) {
+    Strings sets = {"model.hidden_size=32", "mtp.num_layers=1", "optimizer.type=muon",
+                    "training.micro_batch_size=1"};
+    sets.insert(sets.end(), layers.begin(), layers.end());
+    const PlannedRecipe planned(resolved(kSmallRecipe, sets).values);
+    const WorldPlan world(planned.options, {.mesh = planned.mesh});
+    for (int rank = 0; rank < world.world_size(); ++rank) {
+      const MemoryPlan own = plan_memory(planned.options, {.mesh = planned.mesh, .rank = rank});
+      EXPECT_EQ(world.of(rank).arena_bytes(), own.arena_bytes()) << rank;
+      EXPECT_EQ(world.of(rank).by_phase(), own.by_phase()) << rank;
+    }
+  }
+}
+
 TEST(DeviceLimit, IsWhatWasAskedForElseTheRecipesElseTheMachines) {
   const ResolvedRecipe without = resolved(kSmallRecipe);
   const ResolvedRecipe with = resolved(kSmallRecipe, {"memory.device_memory=80GiB"});
