@@ -27,6 +27,18 @@ double idle(const PipelineShape& shape) {
   return 0.0;
 }
 
+// Of the orders that fill idle time with weight gradients: the shortest time of a step whose
+// micro-batches are too few to fill it. The first one passes all ranks twice, the others follow.
+double least_total(const PipelineShape& shape) {
+  const auto p = static_cast<double>(shape.ranks), m = static_cast<double>(shape.micro_batches);
+  const double f = shape.forward, i = shape.input_gradient, w = shape.weight_gradient;
+  const double first = p * (f + i) + w;
+  if (shape.order == schedule::Order::kZbH1) {
+    return first + (std::min(m, p) - 1.0) * std::max(f + i, i + w);
+  }
+  return shape.order == schedule::Order::kZbV ? first + (m - 1.0) * (i + w) : 0.0;
+}
+
 // On the way in and out, and between the last two ranks of 1f1b for every micro-batch: a forward
 // waits for the backward before it, and that one for its message.
 double waited(const PipelineShape& shape) {
@@ -47,7 +59,9 @@ double waited(const PipelineShape& shape) {
 PipelineTime pipeline_time(const PipelineShape& shape) {
   PipelineTime time{.busy = static_cast<double>(shape.micro_batches) * shape.slowest};
   if (shape.ranks == 1) return time;
-  time.bubble = idle(shape);
+  const double computed = static_cast<double>(shape.micro_batches) *
+                          (shape.forward + shape.input_gradient + shape.weight_gradient);
+  time.bubble = std::max(idle(shape), least_total(shape) - computed);
   time.messages = waited(shape);
   return time;
 }

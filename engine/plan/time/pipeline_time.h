@@ -1,7 +1,9 @@
 /// How long a pipeline takes, in closed form. Equal to the simulator (engine/schedule/simulate.h)
-/// for equal chunks and messages that take no time; tests compare the two.
+/// for equal chunks, equal F, I and W, and messages that take no time; tests compare the two. With
+/// other F, I and W, zb_h1 and zb_v take up to a tenth longer than this.
 ///
-/// Idle time of a rank, for shares F, I, W of a rank's layers (B = I + W) on p ranks, v chunks each:
+/// Idle time of a rank, for shares F, I, W of a rank's layers (B = I + W) on p ranks, v chunks each,
+/// and m micro-batches:
 ///
 ///   gpipe, 1f1b         (p - 1) (F + B)
 ///   interleaved_1f1b    (p - 1) (F + B) / v
@@ -9,6 +11,11 @@
 ///   zb_v                (p - 1) F / 2
 ///   dualpipe_v          (p - 1) (F + 2 B - 3 W) / 2
 ///   layer_parallel      m (p - 1) (F + B)
+///
+/// With few micro-batches, weight gradients don't fill the idle time. A step takes at least:
+///
+///   zb_h1               p (F + I) + W + (min(m, p) - 1) max(F + I, I + W)
+///   zb_v                p (F + I) + W + (m - 1) (I + W)
 ///
 /// Source   the orders' papers (generate.h); Qi et al., arXiv:2401.10241, for idle times.
 #pragma once

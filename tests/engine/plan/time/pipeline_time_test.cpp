@@ -62,6 +62,25 @@ TEST(PipelineTime, IsTheSimulatorsForEqualChunks) {
   }
 }
 
+// Weight gradients of few micro-batches don't fill the idle time of the other orders.
+TEST(PipelineTime, OfZeroBubbleOrdersIsTheSimulatorsForFewMicroBatches) {
+  for (const Order order : {Order::kZbH1, Order::kZbV}) {
+    const int chunks = order == Order::kZbV ? 2 : 1;
+    for (const int ranks : {2, 3, 4, 8, 16}) {
+      for (int micro_batches = 1; micro_batches <= 2 * ranks; ++micro_batches) {
+        SCOPED_TRACE(fmt::format("{} {} {}", schedule::name_of(order), ranks, micro_batches));
+        PipelineShape shape = shape_of(order, ranks, chunks, micro_batches);
+        EXPECT_NEAR(pipeline_time(shape).total() / simulated(shape), 1.0, 1e-6);
+        shape.weight_gradient *= 0.8;
+        shape.slowest = shape.forward + shape.input_gradient + shape.weight_gradient;
+        const double share = pipeline_time(shape).total() / simulated(shape);
+        EXPECT_LE(share, 1.0 + 1e-6);
+        EXPECT_GE(share, 0.97);
+      }
+    }
+  }
+}
+
 TEST(PipelineTime, CountsWhatMessagesAddTo1F1B) {
   for (const int ranks : {2, 4, 8}) {
     PipelineShape shape = shape_of(Order::k1F1B, ranks, 1, 32);
