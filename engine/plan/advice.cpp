@@ -29,6 +29,12 @@ std::vector<std::int64_t> divisors(std::int64_t number) {
   return low;
 }
 
+/// A strategy's change, if it fits. Otherwise it is too large, or the recipe's rules refuse it.
+struct Tried {
+  std::optional<Change> change{};
+  bool refused = false;
+};
+
 /// One recipe and what becomes of it under other strategies.
 class Variants {
  public:
@@ -41,10 +47,9 @@ class Variants {
   BatchCut batch() const { return batch_cut_of(recipe_.values); }
   bool is_written(const char* key) const { return recipe_.origin(key).is_given(); }
 
-  /// The variant, if it fits.
-  std::optional<Change> fitting(const Strategy& strategy, const BatchCut& wanted) const {
+  Tried tried(const Strategy& strategy, const BatchCut& wanted) const {
     auto variant = variant_of(recipe_, strategy, wanted);
-    if (!variant) return std::nullopt;
+    if (!variant) return {.refused = true};
     std::optional<PlannedRecipe> planned;
     const std::int64_t bytes = counted([&] {
       planned.emplace(variant->recipe.values);
@@ -58,8 +63,8 @@ class Variants {
       }
       return needed_bytes(plan, limit_);
     });
-    if (bytes > limit_.bytes) return std::nullopt;
-    return change(std::move(*variant), *planned, bytes);
+    if (bytes > limit_.bytes) return {};
+    return {.change = change(std::move(*variant), *planned, bytes)};
   }
 
   /// What a plan counts; the largest number if it needs more bytes than can be counted.
@@ -152,8 +157,15 @@ std::vector<Dimension> dimensions_of(const Variants& variants, bool shared_limit
   return all;
 }
 
-std::optional<Change> combined(const Variants& variants,
-                               const std::vector<const Strategy*>& choices) {
+using Choices = std::vector<const Strategy*>;
+
+struct Combination {
+  Strategy strategy;
+  BatchCut batch;
+};
+
+// Nothing if the global batch can't be cut so.
+std::optional<Combination> combination(const Variants& variants, const Choices& choices) {
   Strategy all;
   for (const Strategy* choice : choices) all = all.with(*choice);
   BatchCut batch = variants.batch();
@@ -163,7 +175,17 @@ std::optional<Change> combined(const Variants& variants,
   if (global % (batch.micro_batch * batch.ranks) != 0) return std::nullopt;
   batch.accumulation = global / (batch.micro_batch * batch.ranks);
   all.micro_batch.reset();  // set only if the cut doesn't follow without it
-  return variants.fitting(all, batch);
+  return Combination{all, batch};
+}
+
+Tried combined(const Variants& variants, const Choices& choices) {
+  const auto all = combination(variants, choices);
+  return all ? variants.tried(all->strategy, all->batch) : Tried{.refused = true};
+}
+
+bool is_allowed(const Variants& variants, const Choices& choices) {
+  const auto all = combination(variants, choices);
+  return all && variant_of(variants.own(), all->strategy, all->batch);
 }
 
 void keep_cheaper(std::optional<Change>& best, std::optional<Change> other) {
@@ -174,7 +196,7 @@ std::vector<Change> single_changes(const Variants& variants, const std::vector<D
   std::vector<Change> changes;
   for (const Dimension& dimension : all) {
     for (const Strategy& strategy : dimension) {
-      auto change = combined(variants, {&strategy});
+      auto change = combined(variants, {&strategy}).change;
       if (!change) continue;
       changes.push_back(std::move(*change));
       break;
@@ -183,18 +205,26 @@ std::vector<Change> single_changes(const Variants& variants, const std::vector<D
   return changes;
 }
 
+// Strategies need less and less, so the last one that the rules allow decides.
+bool may_fit_with(const Variants& variants, const Strategy& first, const Dimension& seconds) {
+  for (auto second = seconds.rbegin(); second != seconds.rend(); ++second) {
+    const Tried tried = combined(variants, {&first, &*second});
+    if (!tried.refused) return tried.change.has_value();
+  }
+  return false;
+}
+
 std::vector<Change> double_changes(const Variants& variants, const std::vector<Dimension>& all) {
   std::vector<Change> changes;
   for (std::size_t a = 0; a < all.size(); ++a) {
     for (std::size_t b = a + 1; b < all.size(); ++b) {
       std::optional<Change> best;
       for (const Strategy& first : all[a]) {
-        // Strategies need less and less, but for ranks that share one memory: a look at the last
-        // one saves the others.
+        // A look at the last one saves the others, but for ranks that share one memory.
         const bool ordered = !all[b].back().ranks || !variants.limit().shared;
-        if (ordered && !combined(variants, {&first, &all[b].back()})) continue;
+        if (ordered && !may_fit_with(variants, first, all[b])) continue;
         for (const Strategy& second : all[b]) {
-          auto change = combined(variants, {&first, &second});
+          auto change = combined(variants, {&first, &second}).change;
           if (!change) continue;
           keep_cheaper(best, std::move(change));
           break;
@@ -206,19 +236,35 @@ std::vector<Change> double_changes(const Variants& variants, const std::vector<D
   return changes;
 }
 
-// The furthest strategy of everything but the ranks; with other ranks only if that isn't enough.
-std::vector<Change> change_of_all(const Variants& variants, const std::vector<Dimension>& all) {
-  std::vector<const Strategy*> choices;
+// The furthest strategy of everything but the ranks. Where the rules refuse them together: of each
+// dimension the furthest that they allow with those before it, or none.
+Choices furthest(const Variants& variants, const std::vector<Dimension>& all) {
+  Choices last, allowed;
   for (const Dimension& dimension : all) {
-    if (!dimension.back().ranks) choices.push_back(&dimension.back());
+    if (!dimension.back().ranks) last.push_back(&dimension.back());
   }
-  if (auto change = combined(variants, choices)) return {std::move(*change)};
+  if (is_allowed(variants, last)) return last;
+  for (const Dimension& dimension : all) {
+    if (dimension.back().ranks) continue;
+    for (auto strategy = dimension.rbegin(); strategy != dimension.rend(); ++strategy) {
+      allowed.push_back(&*strategy);
+      if (is_allowed(variants, allowed)) break;
+      allowed.pop_back();
+    }
+  }
+  return allowed;
+}
+
+// With other ranks only if that isn't enough.
+std::vector<Change> change_of_all(const Variants& variants, const std::vector<Dimension>& all) {
+  Choices choices = furthest(variants, all);
+  if (auto change = combined(variants, choices).change) return {std::move(*change)};
   for (const Dimension& dimension : all) {
     if (!dimension.back().ranks) continue;
     choices.push_back(nullptr);
     for (const Strategy& ranks : dimension) {
       choices.back() = &ranks;
-      if (auto change = combined(variants, choices)) return {std::move(*change)};
+      if (auto change = combined(variants, choices).change) return {std::move(*change)};
     }
   }
   return {};
@@ -259,7 +305,7 @@ std::optional<ValueLimit> largest_free_micro_batch(const Variants& variants) {
   }
   for (; fits > 0; --fits) {
     batch.micro_batch = fits;
-    if (auto change = variants.fitting({}, batch)) return ValueLimit{fits, std::move(*change)};
+    if (auto change = variants.tried({}, batch).change) return ValueLimit{fits, std::move(*change)};
   }
   return std::nullopt;
 }
@@ -309,7 +355,8 @@ std::optional<ValueLimit> largest_micro_batch(const ResolvedRecipe& recipe,
   for (auto size = sizes.rbegin(); size != sizes.rend(); ++size) {
     batch.micro_batch = *size;
     batch.accumulation = sequences / *size;
-    if (auto change = variants.fitting({}, batch)) return ValueLimit{*size, std::move(*change)};
+    if (auto change = variants.tried({}, batch).change)
+      return ValueLimit{*size, std::move(*change)};
   }
   return std::nullopt;
 }
@@ -321,7 +368,7 @@ std::optional<ValueLimit> smallest_world(const ResolvedRecipe& recipe, const Dev
   for (const std::int64_t ranks : divisors(sequences)) {
     batch.ranks = ranks;
     batch.accumulation = sequences / ranks;
-    if (auto change = variants.fitting({}, batch)) {
+    if (auto change = variants.tried({}, batch).change) {
       return ValueLimit{ranks * recipe.values.model_ranks(), std::move(*change)};
     }
   }

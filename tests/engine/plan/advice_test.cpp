@@ -60,6 +60,35 @@ TEST(Advice, EveryChangeThatIsProposedFitsWhenItIsApplied) {
       << "the limits above ask for every kind of change";
 }
 
+// Lamb's state can't be on disk, so the largest change has everything else.
+TEST(Advice, LeavesOutWhatTheRulesRefuse) {
+  const Strings sets = {"optimizer.type=lamb"};
+  const Strings all = {"zero_optimization.stage=3", "training.micro_batch_size=1",
+                       "activation_checkpointing.mode=full", "zero_optimization.prefetch_depth=0"};
+  Strings furthest = sets;
+  furthest.insert(furthest.end(), all.begin(), all.end());
+  const auto limit = per_rank(need(resolved(kSmallRecipe, furthest), per_rank(0)));
+  const auto changes = cheapest_changes(resolved(kSmallRecipe, sets), limit);
+  ASSERT_EQ(changes.size(), 1u);
+  EXPECT_EQ(changes[0].needed_bytes, limit.bytes);
+  EXPECT_EQ(need(applied(kSmallRecipe, sets, changes[0]), limit), limit.bytes);
+}
+
+// At stages below 3, the optimizer's state alone can be on disk, and two changes can be enough.
+TEST(Advice, CombinesAChangeWithTheLastStrategyThatTheRulesAllow) {
+  const Strings sets = {"zero_optimization.stage=1", "training.micro_batch_size=1"};
+  Strings both = sets;
+  both.insert(both.end(),
+              {"activation_checkpointing.mode=full", "zero_optimization.offload_optimizer=nvme"});
+  const auto limit = per_rank(need(resolved(kSmallRecipe, both), per_rank(0)));
+  bool found = false;
+  for (const Change& change : cheapest_changes(resolved(kSmallRecipe, sets), limit)) {
+    found |= change.summary() ==
+             "activation_checkpointing.mode: full with zero_optimization.offload_optimizer: nvme";
+  }
+  EXPECT_TRUE(found);
+}
+
 // What is expected is found by hand: with everything as far as it goes and one rank more or less
 // than that, there is a limit just below which nothing helps.
 TEST(Advice, SaysNothingWhereNothingFits) {
