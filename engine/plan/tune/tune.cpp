@@ -8,8 +8,8 @@
 #include "engine/launch/device.h"
 #include "engine/launch/launch.h"
 #include "engine/plan/world_plan.h"
-#include "engine/train/batch_buffers.h"
 #include "engine/train/from_recipe.h"
+#include "engine/train/token_feed.h"
 #include "engine/train/training_step.h"
 
 namespace sherd::engine {
@@ -53,13 +53,22 @@ std::vector<double> measured_steps(const ResolvedRecipe& recipe, int steps) {
   run_ranks(launch, [&](sharding::Rank& rank) {
     ShardedModel model(options, rank);
     TrainingStep training(options, model);
-    const BatchBuffers buffers(rank, batch_buffers("batch.0", options, kAlways));
-    fill(buffers.host(), options.model.vocab_size);
-    const TokenBatch batch = OwnPositions(options, rank).of(buffers.device());
+    // Made-up tokens are all of the first source.
+    training.source_of_row = [](std::int64_t, std::int64_t) { return 0; };
+    training.targets_of_sources = [&](std::int64_t) {
+      std::vector<std::int64_t> targets(static_cast<std::size_t>(options.num_loss_sources));
+      if (!targets.empty()) targets[0] = options.tokens_per_step(rank.data_degree());
+      return targets;
+    };
+    TokenFeed feed(options, rank, [&](std::int64_t, std::int64_t, const data::Batch& batch) {
+      fill(batch, options.model.vocab_size);
+    });
     rank.guard([&] {
+      feed.start(0);
       for (int step = 0; step <= steps; ++step) {
         const auto begin = Clock::now();
-        training.run(step, [&](std::int64_t, std::int64_t) { return batch; });
+        training.run(step,
+                     [&](std::int64_t, std::int64_t micro) { return feed.next(step, micro); });
         if (rank.rank != 0 || step == 0) continue;
         seconds.push_back(std::chrono::duration<double>(Clock::now() - begin).count());
       }

@@ -57,6 +57,18 @@ TEST(Tune, MedianIsTheMiddleOrTheMeanOfTwo) {
   EXPECT_DOUBLE_EQ((TunedLayout{.layout = {}, .seconds = {4.0, 1.0, 2.0, 3.0}}.median()), 2.5);
 }
 
+TEST(Tune, MeasuresMultiTokenPredictionAndLossesOfSources) {
+  std::string sources = kTiny;
+  sources.replace(sources.find("path: nowhere"), 13,
+                  "sources: [{name: a, path: nowhere}, {name: b, path: nowhere}]");
+  for (const ResolvedRecipe& recipe :
+       {resolved(kTiny, {"mtp.num_layers=2"}), resolved(sources, {"metrics.source_losses=true"}),
+        resolved(kTiny, {"mtp.num_layers=1", "parallelism.data_parallel_shard_degree=1",
+                         "parallelism.context_parallel_degree=2"})}) {
+    EXPECT_EQ(measured_steps(recipe, 2).size(), 2u);
+  }
+}
+
 TEST(Tune, RefusesWhatItCantFeed) {
   EXPECT_EQ(usage_error_of([&] {
               tune(resolved(kTiny, {"zero_optimization.offload_optimizer=nvme"}), {}, rates());
