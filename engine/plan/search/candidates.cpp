@@ -67,7 +67,9 @@ class Enumeration {
       layout_.tensor = t;
       for (const std::int64_t c :
            degrees(SearchKey::kContext, own_.context, space_.ranks / t, kMostContextRanks)) {
-        if (c > 1 && space_.own.seq_length % (2 * c) != 0) continue;
+        // In a ring, each rank has two runs of positions.
+        const bool ring = layout_.context_method == model::ContextMethod::kRing;
+        if (c > 1 && space_.own.seq_length % (ring ? 2 * c : c) != 0) continue;
         if (c > 1 && layout_.context_method == model::ContextMethod::kUlysses &&
             model.query_heads / t % c != 0) {
           continue;
@@ -170,8 +172,10 @@ class Enumeration {
     const std::vector<int> all = alone ? std::vector{own_.stage} : std::vector{0, 1, 2, 3};
     for (const int stage : choices(SearchKey::kStage, own_.stage, all)) {
       layout_.stage = stage;
-      // Boundaries save nothing in memory at stage 2, and micro-steps nothing at all below it.
+      // Boundaries save nothing in memory at stage 2, and micro-steps nothing at all below it; but
+      // a recipe with groups of the batch needs these.
       std::vector<bool> syncs = {stage >= 2};
+      if (stage < 2 && own_.reduces_every_micro_step) syncs = {false, true};
       if (stage == 3 && layout_.micro_batches > 1 && !alone) syncs = {true, false};
       if (alone) syncs = {own_.reduces_every_micro_step};
       if (layout_.expert > 1) syncs = {true};
@@ -225,6 +229,20 @@ double kept_elements(const StepShape& step) {
   return 0.5 * (2.0 * stream + heads + up / t);
 }
 
+// Layers whose activations are held at a time: of the first rank of a pipeline, or the mean of all.
+double layers_in_flight(const StepShape& step, bool shares_memory) {
+  const Layout& layout = step.layout;
+  const auto p = static_cast<double>(layout.pipeline);
+  double micro_batches = 0.0;
+  for (std::int64_t rank = 0; rank < (shares_memory ? layout.pipeline : 1); ++rank) {
+    const bool one = layout.order == schedule::Order::kLayerParallel;
+    micro_batches +=
+        static_cast<double>(one ? 1 : std::min(layout.micro_batches, layout.pipeline - rank));
+  }
+  if (shares_memory) micro_batches /= p;
+  return micro_batches * static_cast<double>(step.model.layers) / p;
+}
+
 }  // namespace
 
 std::string_view key_of(SearchKey key) {
@@ -250,31 +268,27 @@ double least_bytes(const StepShape& step, bool state_on_disk, bool shares_memory
   const auto element = static_cast<double>(size_of(step.dtype));
   const double parts = static_cast<double>(layout.tensor * layout.pipeline);
   const double spread = static_cast<double>(layout.shard * layout.context);
-  const double weights =
+  const auto expert = static_cast<double>(layout.expert);
+  const double dense =
       (static_cast<double>(model.layers) * model.attention_weights() +
-       static_cast<double>(model.layers - model.mixtures) * model.mlp_weights(model.ffn_width) +
-       static_cast<double>(model.mixtures * model.experts) * model.mlp_weights(model.expert_width) /
-           static_cast<double>(layout.expert)) /
+       static_cast<double>(model.layers - model.mixtures) * model.mlp_weights(model.ffn_width)) /
       parts;
-  const double in_slices = weights / spread * static_cast<double>(layout.expert);
-  const double slice = layout.expert > 1 ? std::min(weights, in_slices) : weights / spread;
-  const bool half = element < 4.0;
+  const double experts = static_cast<double>(model.mixtures * model.experts) *
+                         model.mlp_weights(model.expert_width) / expert / parts;
+  // Ranks with the same experts divide these.
+  const double weights = dense + experts, slice = dense / spread + experts / (spread / expert);
   const double replicas =
       step.divides_over_replicas && layout.stage >= 1 ? static_cast<double>(layout.replicate) : 1.0;
   const double state = state_on_disk ? 0.0 : step.state_bytes / replicas;
   const double gradients = layout.stage >= 2 && layout.reduces_every_micro_step ? slice : weights;
-  const double bytes =
-      (layout.stage == 3 ? slice : weights) * (half && layout.stage == 3 ? 0.0 : element) +
-      (layout.stage >= 1 ? slice : weights) * state + step.gradient_bytes * gradients;
-  double in_flight = 0.0;  // of the first rank of a pipeline, or of all in the mean
-  for (std::int64_t rank = 0; rank < (shares_memory ? layout.pipeline : 1); ++rank) {
-    in_flight += static_cast<double>(std::min(layout.micro_batches, layout.pipeline - rank));
-  }
-  if (shares_memory) in_flight /= static_cast<double>(layout.pipeline);
+  // At stage 3, nothing but FP32 weights is there between uses, or not even these.
+  const bool none = layout.stage == 3 && (element < 4.0 || step.weights_away);
+  const double bytes = (layout.stage == 3 ? slice : weights) * (none ? 0.0 : element) +
+                       (layout.stage >= 1 ? slice : weights) * state +
+                       step.gradient_bytes * gradients;
   const double tokens =
       static_cast<double>(layout.sequences * step.seq_length) / static_cast<double>(layout.context);
-  return bytes + in_flight * tokens * kept_elements(step) * element *
-                     static_cast<double>(model.layers) / static_cast<double>(layout.pipeline);
+  return bytes + layers_in_flight(step, shares_memory) * tokens * kept_elements(step) * element;
 }
 
 }  // namespace sherd::engine

@@ -103,6 +103,18 @@ Layout layout_of(const Recipe& recipe) {
           .sync_delay = recipe.diloco.fragment_sync_delay};
 }
 
+// Projections to latents and from them, and the output's (engine/model/sites.cpp).
+double latent_weights(const model::ModelShape& shape) {
+  const model::LatentShape& latent = shape.latent;
+  if (!latent.active()) return 0.0;
+  const std::int64_t queries = shape.query_heads * latent.head_width();
+  return static_cast<double>((latent.query_rank > 0 ? latent.query_rank * (shape.width + queries)
+                                                    : shape.width * queries) +
+                             shape.width * latent.down_width() +
+                             latent.kv_rank * latent.up_width(shape.query_heads) +
+                             shape.width * shape.query_heads * latent.value);
+}
+
 }  // namespace
 
 ModelSize model_size(const Recipe& recipe) {
@@ -119,6 +131,7 @@ ModelSize model_size(const Recipe& recipe) {
           .tied = shape.tied,
           .mixtures = shape.moe.active() ? shape.num_mixtures(0, shape.num_blocks()) : 0,
           .head_passes = 1 + shape.mtp_layers,
+          .latent_weights = latent_weights(shape),
           .experts = shape.moe.experts,
           .per_token = shape.moe.per_token,
           .expert_width = shape.moe.ffn_width,
@@ -192,6 +205,7 @@ StepShape step_shape(const Recipe& recipe) {
   step.disk_bytes = disk_bytes(recipe);
   const sharding::OffloadOptions offload = offload_of(recipe);
   step.host_updates = offload.host_updates;
+  step.weights_away = offload.parameters;
   if (offload.host_updates) {
     // With the gradients that are written there, and the rounded weights that are read.
     step.host_bytes = std::exchange(step.update_bytes, 0.0) + 4.0 + 2.0;

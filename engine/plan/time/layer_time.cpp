@@ -150,6 +150,7 @@ double recomputed(const LayerTime& time, const StepShape& step, double last_matm
 }  // namespace
 
 double ModelSize::attention_weights() const {
+  if (latent_weights > 0.0) return latent_weights;
   return static_cast<double>(width * qkv_width() + width * query_heads * head_width);
 }
 double ModelSize::mlp_weights(std::int64_t ffn) const {

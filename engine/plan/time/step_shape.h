@@ -18,6 +18,7 @@ struct ModelSize {
   bool gated = false, dropout = false, tied = false;
   std::int64_t mixtures = 0;     ///< layers with experts
   std::int64_t head_passes = 1;  ///< of a training: more with multi-token prediction
+  double latent_weights = 0.0;   ///< of a layer's latent attention; 0: it has heads alone
   std::int64_t experts = 0, per_token = 0, expert_width = 0, shared_width = 0;
 
   std::int64_t qkv_width() const { return (query_heads + 2 * kv_heads) * head_width; }
@@ -83,6 +84,7 @@ struct StepShape {
   /// Held for each owned weight and gradient: FP32 weights apart from the computed ones, and moments.
   double state_bytes = 12.0, gradient_bytes = 4.0;
   bool divides_over_replicas = false;  ///< the optimizer's state
+  bool weights_away = false;           ///< on disk or on the host between uses, at stage 3
   double update_bytes = 30.0;          ///< of memory for each owned weight: state read and written
   double disk_bytes = 0.0;             ///< of each owned weight and step, read and written together
   double host_bytes = 0.0;             ///< the same of a GPU's host's memory

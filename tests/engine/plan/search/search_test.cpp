@@ -240,6 +240,39 @@ TEST(Search, VisitsEveryLayoutOnce) {
   EXPECT_GT(count, 1000);
 }
 
+// 96 positions on 32 ranks are 3 each, which a ring's ranks can't halve.
+TEST(Search, DividesPositionsAsTheContextMethodNeeds) {
+  const auto most = [](const char* method) {
+    const std::string set = std::string("parallelism.context_parallel_method=") + method;
+    const SearchSpace space{
+        .own = step_shape(resolved(kSearchRecipe, {"training.seq_length=96", set}).values),
+        .ranks = 32,
+        .per_machine = 8,
+        .global_batch = 128};
+    std::int64_t c = 0;
+    for_each_layout(space, [&](const Layout& layout) { c = std::max(c, layout.context); });
+    return c;
+  };
+  EXPECT_EQ(most("all_gather"), 32);
+  EXPECT_EQ(most("ring"), 16);
+}
+
+// Groups need a reduction in each micro-step, at any stage.
+TEST(Search, FindsStagesForGroupsOfTheBatch) {
+  for (const char* stage : {"0", "1"}) {
+    const ResolvedRecipe own = resolved(
+        kSearchRecipe, {"run.device=cpu", "parallelism.batch_groups=2", "model.num_layers=2",
+                        std::string("zero_optimization.stage=") + stage});
+    const SearchResult result =
+        search_layouts(own,
+                       {.cluster = Cluster{.machines = 1, .ranks_per_machine = 16, .device = "cpu"},
+                        .keep = {"parallelism", "zero_optimization.stage"},
+                        .device_memory = std::int64_t{80} << 30},
+                       gpu());
+    EXPECT_FALSE(result.best.empty()) << stage;
+  }
+}
+
 // If the bound exceeded the plan, a layout that fits could be dropped.
 TEST(Search, LowerBoundsAreBelowExactPlans) {
   for (const Strings& sets : std::vector<Strings>{
@@ -269,6 +302,42 @@ TEST(Search, LowerBoundsAreBelowExactPlans) {
     const double exact = static_cast<double>(need(recipe, per_rank(0)));
     EXPECT_LE(least, exact) << fmt::format("{}", fmt::join(sets, " "));
     EXPECT_GE(least, 0.4 * exact) << fmt::format("{}", fmt::join(sets, " "));
+  }
+}
+
+// The same of recipes with little but what is counted with care: a dense part that experts' ranks
+// divide, latents, parameters on disk, and a pipeline with one micro-batch at a time.
+TEST(Search, LowerBoundsAreBelowExactPlansOfExpertsLatentsOffloadAndLayerParallel) {
+  const Strings mixture = {"moe.num_experts=16", "moe.ffn_hidden_size=64", "moe.layers=\"0001\"",
+                           "parallelism.expert_parallel_degree=16", "training.seq_length=16"};
+  const Strings latent = {"model.kv_lora_rank=64",     "model.q_lora_rank=64",
+                          "model.qk_nope_head_dim=64", "model.qk_rope_head_dim=64",
+                          "model.v_head_dim=64",       "model.ffn_hidden_size=64",
+                          "model.vocab_size=64"};
+  const Strings away = {"mixed_precision.param_dtype=f32",
+                        "zero_optimization.stage=3",
+                        "zero_optimization.offload_optimizer=cpu",
+                        "zero_optimization.offload_param=cpu",
+                        "training.seq_length=16",
+                        "model.vocab_size=64",
+                        "parallelism.data_parallel_shard_degree=2"};
+  const Strings one_by_one = {"parallelism.pipeline_parallel_degree=16",
+                              "parallelism.data_parallel_shard_degree=1",
+                              "parallelism.pipeline_schedule=layer_parallel"};
+  const auto with = [](Strings sets, const std::string& more) {
+    sets.push_back(more);
+    return sets;
+  };
+  for (const Strings& sets :
+       {with(mixture, "zero_optimization.stage=1"), with(mixture, "zero_optimization.stage=3"),
+        with(latent, "zero_optimization.stage=0"), with(latent, "training.micro_batch_size=4"),
+        away, with(one_by_one, "training.micro_batch_size=4")}) {
+    const ResolvedRecipe recipe = resolved(kSearchRecipe, sets);
+    const StepShape step = step_shape(recipe.values);
+    const double exact = static_cast<double>(need(recipe, per_rank(0)));
+    const double least = least_bytes(step, step.disk_bytes > 0.0, false);
+    EXPECT_LE(least, exact) << fmt::format("{}", fmt::join(sets, " "));
+    EXPECT_GE(least, 0.3 * exact) << fmt::format("{}", fmt::join(sets, " "));
   }
 }
 
