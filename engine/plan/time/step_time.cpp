@@ -28,6 +28,20 @@ double share_of_mixtures(const ModelSize& model) {
   return static_cast<double>(model.mixtures) / static_cast<double>(model.layers);
 }
 
+// Weights on a rank of which `sharers` divide what they all have: of all weights but the experts',
+// these are all ranks along the expert axis too.
+double weights_of_a_rank(const StepShape& step, std::int64_t sharers) {
+  const Layout& layout = step.layout;
+  const ModelSize& model = step.model;
+  const double experts =
+      static_cast<double>(model.mixtures * model.experts) * model.mlp_weights(model.expert_width);
+  const std::int64_t of_experts =
+      layout.expert * std::max<std::int64_t>(1, sharers / layout.expert);
+  return ((model.weights() - experts) / static_cast<double>(sharers) +
+          experts / static_cast<double>(of_experts)) /
+         static_cast<double>(layout.tensor * layout.pipeline);
+}
+
 double layers_of_a_rank(const StepShape& step) {
   return static_cast<double>(step.model.layers) / static_cast<double>(step.layout.pipeline);
 }
@@ -131,9 +145,7 @@ void StepTimes::add_outer_exchanges(const StepShape& step, StepTime& time) const
   if (layout.sync_every == 0) return;
   const auto fragments = static_cast<double>(layout.fragments);
   const std::int64_t sharers = layout.shard * layout.context;
-  const double owned = step.model.weights() /
-                       static_cast<double>(layout.tensor * layout.pipeline * layout.expert) /
-                       (layout.stage == 0 ? 1.0 : static_cast<double>(sharers / layout.expert));
+  const double owned = weights_of_a_rank(step, layout.stage == 0 ? 1 : sharers);
   const double fragment = exchange("all_reduce", owned * step.outer_bytes / fragments,
                                    layout.replicate, layout.tensor * sharers);
   const double under = static_cast<double>(layout.sync_delay) * time.total();
@@ -200,11 +212,12 @@ void StepTimes::add_server_exchanges(const StepShape& step, const LayerTime& lay
 // State that a rank owns is read and written once, and its gradients are read for the norm.
 void StepTimes::add_update(const StepShape& step, double forward, StepTime& time) const {
   const Layout& layout = step.layout;
-  const double parts = static_cast<double>(layout.tensor * layout.pipeline * layout.expert);
-  const std::int64_t sharers =
-      layout.servers > 0 ? layout.servers : layout.shard * layout.context / layout.expert;
-  const double ranks = layout.stage == 0 ? 1.0 : static_cast<double>(sharers);
-  const double owned = step.model.weights() / parts / ranks;
+  const std::int64_t sharers = layout.stage == 0    ? 1
+                               : layout.servers > 0 ? layout.servers
+                                                    : layout.shard * layout.context;
+  const bool over_replicas = step.divides_over_replicas && layout.stage >= 1;
+  const double owned =
+      weights_of_a_rank(step, sharers) / static_cast<double>(over_replicas ? layout.replicate : 1);
   const auto memory = [&](double bytes, std::string_view kernel) {
     return rates_.seconds(Launch{.kernel = kernel, .read = static_cast<std::int64_t>(bytes)});
   };
@@ -212,8 +225,7 @@ void StepTimes::add_update(const StepShape& step, double forward, StepTime& time
   const bool in_slices = layout.stage >= 2 && layout.reduces_every_micro_step;
   time.accumulation =
       static_cast<double>(layout.micro_batches - 1) *
-      memory(step.model.weights() / parts / (in_slices ? ranks : 1.0) * step.form.accumulate_bytes,
-             "add");
+      memory(weights_of_a_rank(step, in_slices ? sharers : 1) * step.form.accumulate_bytes, "add");
   time.disk = owned * std::max(step.disk_bytes / rates_.disk_bytes(),
                                step.host_bytes / rates_.host_memory_bytes());
   // The next forward waits for the first unit's update; later ones hide under it.
@@ -243,9 +255,10 @@ void StepTimes::add_waiting(const StepShape& step, const LayerTime& layer, const
   const double f = layers * layer.forward() + end.forward() / p;
   const double b = layers * layer.backward() + end.backward() / p;
   const double w = layers * layer.matmuls_weight + end.matmuls_weight / p;
-  const double stream = static_cast<double>(size_of(step.dtype) * step.seq_length *
-                                            layout.sequences * step.model.width) /
-                        static_cast<double>(layout.context * layout.tensor);
+  const double stream =
+      static_cast<double>(size_of(step.dtype) * step.seq_length * layout.sequences *
+                          step.model.width) /
+      static_cast<double>(layout.context * (layout.sequence_parallel ? layout.tensor : 1));
   const std::int64_t stride = layout.world() / layout.pipeline;
   const PipelineTime pipeline = pipeline_time(
       {.order = layout.order,
