@@ -8,6 +8,7 @@
 #include "core/human_text.h"
 #include "engine/plan/exchange_plan.h"
 #include "engine/plan/machine_traffic.h"
+#include "engine/plan/search/search.h"
 #include "engine/plan/search/search_text.h"
 #include "engine/plan/time/step_comparison.h"
 #include "engine/recipe/fields.h"
@@ -123,7 +124,11 @@ std::vector<Change> changes_of(const Recipe& recipe, const Cluster& cluster) {
   const Change none;
   changes.push_back(with_blocks(none, GatherType::kInt8Block64, ReduceType::kInt8Block64));
   changes.push_back(with_blocks(none, GatherType::kInt4Block64, ReduceType::kInt4Block64));
-  if (cluster.machines == 1 || data % cluster.machines != 0) return changes;
+  // The stages of a pipeline are on different machines first, so its replicas aren't.
+  if (cluster.machines == 1 || data % cluster.machines != 0 ||
+      degrees.pipeline_parallel_degree > 1) {
+    return changes;
+  }
   Change replicas{.name = "a replica on each machine", .results = "sums in another order"};
   replicas.keys = {kShard, kReplicate};
   replicas.write = [data, machines = cluster.machines](Recipe& changed) {
@@ -147,7 +152,7 @@ std::vector<Change> changes_of(const Recipe& recipe, const Cluster& cluster) {
 }
 
 double across_bytes(const Recipe& recipe, const Cluster& cluster) {
-  if (!cluster.on_cpus()) return -1.0;
+  if (!cluster.on_cpus() || recipe.parallelism.parameter_servers > 0) return -1.0;
   const PlannedRecipe planned(recipe);
   const auto here = static_cast<int>(cluster.ranks_per_machine);
   auto bytes = static_cast<double>(machine_traffic(planned, here).sum.across);
@@ -199,9 +204,10 @@ std::string command_of(const ExchangeForm& form) {
 
 std::vector<ExchangeForm> exchange_forms(const ResolvedRecipe& recipe, const Cluster& cluster,
                                          const std::optional<CpuRates>& cpus) {
+  const ResolvedRecipe own = on_cluster(recipe, cluster);
   std::vector<ExchangeForm> forms;
-  for (const Change& change : changes_of(recipe.values, cluster)) {
-    forms.push_back(form_of(recipe, cluster, cpus, change));
+  for (const Change& change : changes_of(own.values, cluster)) {
+    forms.push_back(form_of(own, cluster, cpus, change));
   }
   return forms;
 }

@@ -11,7 +11,10 @@
 ///   slices        such replicas divide the optimizer's state, and send slices in blocks
 ///   local         a replica on each machine that trains apart for 50 or 500 steps
 ///
-/// Errors   UsageError as predicted_step: another number of ranks, a training without times.
+/// Those with replicas are left out of a pipeline's recipe: its ranks on one machine are a stage's.
+///
+/// Errors   UsageError as predicted_step: another number of ranks, a training without times; a
+///          recipe that can't use the cluster's device.
 #pragma once
 
 #include <optional>

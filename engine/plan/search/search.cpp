@@ -96,21 +96,6 @@ std::int64_t ranks_per_machine(const ResolvedRecipe& recipe, const SearchRequest
   return request.cluster ? request.cluster->ranks_per_machine : recipe.values.world_size();
 }
 
-ResolvedRecipe on_device(const ResolvedRecipe& recipe, const SearchRequest& request) {
-  if (!request.cluster) return recipe;
-  const DeviceChoice device = request.cluster->on_cpus() ? DeviceChoice::kCpu : DeviceChoice::kCuda;
-  if (recipe.values.run.device == device) return recipe;
-  const std::vector<std::string_view> keys = {"run.device"};
-  auto changed = with_changes(recipe, keys, [&](Recipe& values) { values.run.device = device; });
-  if (!changed) {
-    throw UsageError(
-        "the cluster's device is {}, which the recipe can't use. Run sherd plan with "
-        "--set run.device={} to see why.",
-        request.cluster->device, request.cluster->on_cpus() ? "cpu" : "cuda");
-  }
-  return *changed;
-}
-
 DeviceLimit limit_of(const ResolvedRecipe& recipe, const SearchRequest& request) {
   if (request.device_memory || !request.cluster) {
     return device_limit(recipe.values, request.device_memory);
@@ -135,7 +120,7 @@ DeviceLimit limit_of(const ResolvedRecipe& recipe, const SearchRequest& request)
 }
 
 Search::Search(const ResolvedRecipe& recipe, const SearchRequest& request, const StepRates& rates)
-    : recipe_(on_device(recipe, request)),
+    : recipe_(request.cluster ? on_cluster(recipe, *request.cluster) : recipe),
       request_(request),
       rates_(rates),
       times_(rates, ranks_per_machine(recipe, request)) {
@@ -326,6 +311,20 @@ std::string FoundLayout::command() const {
     text += fmt::format("{}--set {}={}", text.empty() ? "" : " ", key, value);
   }
   return text;
+}
+
+ResolvedRecipe on_cluster(const ResolvedRecipe& recipe, const Cluster& cluster) {
+  const DeviceChoice device = cluster.on_cpus() ? DeviceChoice::kCpu : DeviceChoice::kCuda;
+  if (recipe.values.run.device == device) return recipe;
+  const std::vector<std::string_view> keys = {"run.device"};
+  auto changed = with_changes(recipe, keys, [&](Recipe& values) { values.run.device = device; });
+  if (!changed) {
+    throw UsageError(
+        "the cluster's device is {}, which the recipe can't use. Run sherd plan with "
+        "--set run.device={} to see why.",
+        cluster.device, cluster.on_cpus() ? "cpu" : "cuda");
+  }
+  return *changed;
 }
 
 SearchResult search_layouts(const ResolvedRecipe& recipe, const SearchRequest& request,

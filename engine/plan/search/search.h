@@ -59,6 +59,10 @@ struct SearchResult {
 
 inline constexpr int kMostPlans = 300;
 
+/// The recipe with the cluster's kind of device.
+/// Errors   UsageError if the recipe can't use it.
+ResolvedRecipe on_cluster(const ResolvedRecipe& recipe, const Cluster& cluster);
+
 SearchResult search_layouts(const ResolvedRecipe& recipe, const SearchRequest& request,
                             const StepRates& rates);
 

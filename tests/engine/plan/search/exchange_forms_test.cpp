@@ -132,6 +132,30 @@ TEST(ExchangeForms, ThatTheRecipeCantHaveSayWhy) {
   EXPECT_NE(exchange_forms_text(all).find("   refused: "), std::string::npos);
 }
 
+// On one machine are a stage's ranks, so no replica can be there.
+TEST(ExchangeForms, OfAPipelineHaveNoReplicas) {
+  const auto all = forms(nodes(1e7), {"parallelism.pipeline_parallel_degree=2",
+                                      "parallelism.data_parallel_shard_degree=2"});
+  for (const ExchangeForm& each : all) {
+    EXPECT_EQ(each.name.find("replica"), std::string::npos) << each.name;
+  }
+  EXPECT_EQ(all.size(), 3u);
+}
+
+TEST(ExchangeForms, OfParameterServersLeaveOutTheBytes) {
+  const auto all = forms(
+      nodes(1e7), {"parallelism.data_parallel_shard_degree=4", "parallelism.parameter_servers=1",
+                   "zero_optimization.stage=1", "training.global_batch_size=8"});
+  EXPECT_EQ(all[0].across_bytes, -1.0);
+  EXPECT_GT(all[0].seconds, 0.0);
+}
+
+TEST(ExchangeForms, AreOfTheClustersDevice) {
+  const auto own = forms(nodes(1e7)), of_gpus = forms(nodes(1e7), {"run.device=cuda"});
+  EXPECT_EQ(own[0].across_bytes, of_gpus[0].across_bytes);
+  EXPECT_EQ(own[0].seconds, of_gpus[0].seconds);
+}
+
 TEST(ExchangeForms, NeedTheClustersRanks) {
   Cluster three = nodes(1e7);
   three.machines = 3;
