@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <filesystem>
 #include <optional>
 
 #include "core/byte_size.h"
@@ -22,6 +23,7 @@
 #include "engine/recipe/recipe.h"
 #include "engine/recipe/segments.h"
 #include "engine/recipe/use_conditions.h"
+#include "engine/run/run_setup.h"
 
 namespace sherd::main {
 namespace {
@@ -107,11 +109,16 @@ void PlanCommand::add_search_options(CLI::App& command) {
       });
 }
 
-// Of the drive with the recipe's state on disk.
+// Of the drive with the recipe's state on disk. A folder that isn't there will be made in the nearest
+// one that is.
 engine::DiskRates rates_of(const engine::Recipe& recipe) {
-  const std::string& path = recipe.zero_optimization.offload_path;
-  const engine::MeasuredDisk disk =
-      engine::measure_disk(checkpoint::posix_disk(), path.empty() ? "." : path);
+  std::filesystem::path folder = engine::offload_folder(recipe);
+  std::error_code ignored;
+  while (!folder.empty() && !std::filesystem::exists(folder, ignored)) {
+    folder = folder.parent_path();
+  }
+  const engine::MeasuredDisk disk = engine::measure_disk(
+      checkpoint::posix_disk(), folder.empty() ? std::string(".") : folder.string());
   return {disk.read, disk.write};
 }
 

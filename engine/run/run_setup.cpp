@@ -11,14 +11,11 @@
 #include "engine/saving/checkpoint_path.h"
 
 namespace sherd::engine {
-namespace {
 
 std::string offload_folder(const Recipe& recipe) {
   const std::string& path = recipe.zero_optimization.offload_path;
   return path.empty() ? recipe.run.output_dir : path;
 }
-
-}  // namespace
 
 void prepare_output(const PreparedRun& run, const OutputFolder& output) {
   const Recipe& recipe = run.resolved.values;

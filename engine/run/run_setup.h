@@ -20,6 +20,9 @@ void prepare_output(const PreparedRun& run, const OutputFolder& output);
 /// For the process that writes, when the run has loaded: a refused resume changes nothing.
 void keep_model_files(const Recipe& recipe, const OutputFolder& output);
 
+/// For state on disk.
+std::string offload_folder(const Recipe& recipe);
+
 /// Makes the folder for state on disk, and says what a user should know about it. Does nothing if
 /// no state is there.
 void prepare_offload(const PreparedRun& run, checkpoint::Disk& disk,
