@@ -157,7 +157,9 @@ std::vector<std::shared_ptr<const data::Batcher>> open_batches(
     if (!batches.empty()) {
       // Documents are packed into rows that balance the ranks of a step, so they depend on its size.
       const bool packs_anew =
-          has_separate_documents(segment.recipe.values) &&
+          std::ranges::any_of(
+              sources.training,
+              [](const data::Source& source) { return source.dataset->separate_documents(); }) &&
           shape.global_batch_size() != batches.back()->shape().global_batch_size();
       if (segment.cuts_anew || packs_anew) cut = static_cast<std::int64_t>(segment.first_stage);
       sources.begin = batches.back()->end_at(segment.first_step, cut);

@@ -42,7 +42,7 @@ std::int64_t steps_of_last(const data::Batcher& batches, const DataStage& stage,
   const std::int64_t rows = batches.shape().global_batch_size();
   const std::int64_t needed = sequences_of(stage.epochs, batches.num_windows(source));
   // Whole blocks first, so that the bounds are near each other.
-  std::int64_t low = needed / in_block * data::Mixture::kBlock / rows;
+  std::int64_t low = (needed - 1) / in_block * data::Mixture::kBlock / rows;
   std::int64_t high = (needed / in_block + 1) * data::Mixture::kBlock / rows + 1;
   while (low < high) {
     const std::int64_t middle = low + (high - low) / 2;

@@ -124,6 +124,42 @@ TEST_F(MixedRun, SaysWhichShapesItsStagesHave) {
   }
 }
 
+// Documents of training are packed for a step's size. Those of validation don't change its order.
+TEST_F(MixedRun, ALargerBatchPacksDocumentsAnewButNotJoinedTexts) {
+  std::string lines;
+  for (int i = 0; i < 200; ++i) {
+    lines += fmt::format("{{\"text\": \"{}\"}}\n", std::string(2 + i * 5 % 7, 'a' + i % 23));
+  }
+  folder_.write("lines.jsonl", lines);
+  const std::string documents =
+      fmt::format("[{{path: {}, documents: separate}}]", folder_.file("lines.jsonl"));
+  const auto said = [&](const std::string& output, const std::string& data) {
+    return train(recipe_text(output, data + ", stages: [{steps: 3}, {global_batch_size: 24}]",
+                             "max_steps: 5", "checkpoint: {interval: 100}\n"));
+  };
+  const std::string anew = " were used before, cut differently\n";
+  EXPECT_NE(said("packed", "sources: " + documents + ", validation_fraction: 0").find(anew),
+            std::string::npos);
+  const std::string joined = said("joined", sources() + ", validation_sets: " + documents);
+  EXPECT_EQ(joined.find(anew), std::string::npos) << joined;
+}
+
+TEST_F(MixedRun, AStageByEpochsEndsWithTheStepOfTheLastSequenceOfARareSource) {
+  // Code has 1 of 1,024 sequences. The first is needed, and it isn't the last of them.
+  const std::string data = sources() +
+                           ", stages: [{epochs: 0.001, epochs_of: code, weights: [1023, 1]}, "
+                           "{weights: [1, 0]}]";
+  train(recipe_text("rare", data, "max_steps: 60"));
+  std::size_t first = 0;  // step that code is first in
+  for (const json& step : lines_of("rare", "grad_norm")) {
+    if (first == 0 && step["source_tokens"]["code"] > 0) first = step["step"];
+  }
+  EXPECT_LT(first, 60u);
+  EXPECT_NE(folder_.read("rare/recipe.yaml").find(fmt::format("{{steps: {},", first)),
+            std::string::npos)
+      << folder_.read("rare/recipe.yaml");
+}
+
 TEST_F(MixedRun, RefusesShapesThatItCantHave) {
   const auto refusal = [&](const std::string& stages, const std::string& more) {
     return test::error_text<UsageError>([&] {
