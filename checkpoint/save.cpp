@@ -141,8 +141,9 @@ Writer::Save::Order Writer::Save::next_order() {
 void Writer::Save::do_commit() {
   try {
     commit_ = std::make_unique<Commit>(
-        *options_.disk, CommitPlan{options_.directory, step_, save_uuid_, options_.world, &tensors_,
-                                   global_, &options_.build_index, options_.lock});
+        *options_.disk,
+        CommitPlan{options_.directory, step_, save_uuid_, options_.world, &tensors_, global_,
+                   &options_.build_index, options_.lock, options_.belongs});
     commit_->run();
   } catch (...) {
     fail();

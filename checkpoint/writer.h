@@ -73,6 +73,9 @@ struct WriterOptions {
   /// Whether state at this address stays as it is until the save ends: wait_copied() doesn't wait
   /// for it. Empty: none does.
   std::function<bool(const void* address)> stays{};
+  /// DataError if a checkpoint of the step to commit is another model's; a thread calls it. Empty:
+  /// one whose tensors differ is.
+  std::function<void(const Checkpoint&)> belongs{};
 };
 
 /// A ring of this size holds the whole slice. `bytes_by_kind` is what this rank saves of each kind

@@ -97,20 +97,20 @@ void Commit::rename_into_place(const std::string& manifest_text) {
 // was found damaged at the start, or the user chose to begin at an earlier checkpoint. All of it is
 // read to tell these apart. Its new name is made durable before ours is given: a power cut must
 // never lose data that somebody may still want to look at.
-// A checkpoint of other tensors isn't read: its own manifest says how large it is.
+// A checkpoint of another model isn't read: its own manifest says how large it is.
 void Commit::make_way() {
   VerifyReport report;
-  bool is_ours = true;
+  bool ours = true;
   try {
     const Checkpoint there(disk_, final_);
-    is_ours = there.manifest().tensors == *plan_.tensors;
-    if (is_ours) report = verify(there, VerifyDepth::kDeep);
+    ours = is_ours(there);
+    if (ours) report = verify(there, VerifyDepth::kDeep);
   } catch (const NewerFormat&) {  // not damaged
     throw;
   } catch (const DataError& error) {
     report.problems.emplace_back(error.what());
   }
-  if (!is_ours) {
+  if (!ours) {
     throw DataError("{}: exists already and is of another model; it is never replaced", final_);
   }
   if (report.good()) {
@@ -119,6 +119,14 @@ void Commit::make_way() {
   const std::string aside = set_aside(disk_, plan_.directory, plan_.step, plan_.save_uuid);
   note_ = fmt::format("the damaged checkpoint of this step is kept as {} ({})", aside,
                       report.problems[0]);
+}
+
+bool Commit::is_ours(const Checkpoint& there) const try {
+  if (!plan_.belongs) return there.manifest().tensors == *plan_.tensors;
+  plan_.belongs(there);
+  return true;
+} catch (const DataError&) {
+  return false;
 }
 
 void Commit::hint() const {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "checkpoint/format/manifest.h"
+#include "checkpoint/store/committed.h"
 #include "checkpoint/store/disk.h"
 #include "checkpoint/store/output_lock.h"
 #include "sharding/state/state.h"
@@ -28,6 +29,8 @@ struct CommitPlan {
   std::shared_ptr<const nlohmann::json> global;
   const IndexBuilder* build_index = nullptr;
   const OutputLock* lock = nullptr;  ///< checked before names in the folder change
+  /// As WriterOptions::belongs.
+  std::function<void(const Checkpoint&)> belongs{};
 };
 
 /// What rank `rank` of `world` writes for rank 0 about its shard, in the temporary directory.
@@ -57,6 +60,7 @@ class Commit {
   std::string write_files();
   void rename_into_place(const std::string& manifest_text);
   void make_way();
+  bool is_ours(const Checkpoint& there) const;
 
   Disk& disk_;
   CommitPlan plan_;

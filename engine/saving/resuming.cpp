@@ -242,7 +242,7 @@ int Resuming::load(const std::string& path, bool weights_only, std::string& prob
   const sharding::State wanted =
       weights_only ? weights(options_, model_, Pieces::kHeld)
                    : run_state(options_, model_, shared_.training_step(), Pieces::kHeld,
-                               replicas_have_state(options_) ? saved_replicas : 0);
+                               replicas_saved(options_, checkpoint.manifest().tensors));
   const ResumeCheck check = compare(checkpoint, weights_only);
   if (weights_only) require_whole_model(checkpoint);
   if (has_base()) require_same_base(checkpoint, start_.base_digest, checkpoints_.init_from);

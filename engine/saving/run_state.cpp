@@ -250,15 +250,24 @@ int replicas_of(const std::vector<sharding::StateTensor>& tensors) {
   int replicas = 1;
   for (const sharding::StateTensor& tensor : tensors) {
     if (!tensor.name.starts_with(kReplicaPrefix)) continue;
-    const std::string number = tensor.name.substr(std::string_view(kReplicaPrefix).size());
-    const std::int64_t replica = std::strtoll(number.c_str(), nullptr, 10);
+    const char* const number = tensor.name.c_str() + std::string_view(kReplicaPrefix).size();
+    const std::int64_t replica = std::strtoll(number, nullptr, 10);
     if (replica < 0 || replica >= std::ssize(tensors)) {
-      throw DataError("a tensor is of replica {}; there are {} tensors", replica,
-                      std::ssize(tensors));
+      throw DataError("a tensor is of replica {} of {} tensors", replica, std::ssize(tensors));
     }
     replicas = std::max(replicas, static_cast<int>(replica) + 1);
   }
   return replicas;
+}
+
+// A list for as many replicas as a file says could take all memory.
+int replicas_saved(const TrainingOptions& options,
+                   const std::vector<sharding::StateTensor>& tensors) {
+  if (!replicas_have_state(options)) return 0;
+  const int replicas = replicas_of(tensors);
+  const auto of_one = std::ssize(state_tensors(options, 1));
+  const auto of_each = std::ssize(state_tensors(options, 2)) - of_one;
+  return std::ssize(tensors) == of_one + (replicas - 1) * of_each ? replicas : 0;
 }
 
 bool replicas_have_state(const TrainingOptions& options) {

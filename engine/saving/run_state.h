@@ -28,6 +28,10 @@ std::int64_t manifest_values(const TrainingOptions& options, std::int64_t num_ra
 bool replicas_have_state(const TrainingOptions& options);
 /// The number of replicas that have tensors of their own; 1 if none has.
 int replicas_of(const std::vector<sharding::StateTensor>& tensors);
+/// With how many replicas `state_tensors` has as many tensors as a checkpoint. 0 if with no number,
+/// or if replicas have no state of their own: that checkpoint has other tensors, or only shared ones.
+int replicas_saved(const TrainingOptions& options,
+                   const std::vector<sharding::StateTensor>& tensors);
 
 /// Whether checkpoints hold frozen parameters. They are loaded by load_frozen (base_model.h).
 bool saves_frozen(const TrainingOptions& options);

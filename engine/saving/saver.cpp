@@ -63,14 +63,16 @@ Saver::Saver(Checkpointing& shared, SaveEvents events)
                                            {rank_.mesh, sharding::plans_of(shared.model().units())})
                             .back());
   owned_ = run_state(shared.options(), shared.model(), shared.training_step(), Pieces::kOwned);
-  checkpoint::WriterOptions options{.directory = checkpoints_.directory,
-                                    .rank = rank_.rank,
-                                    .world = rank_.world_size(),
-                                    .ring = ring_,
-                                    .build_index = checkpoint::build_hdf5_index,
-                                    .disk = checkpoints_.disk,
-                                    .lock = checkpoints_.lock,
-                                    .copy = shared.copy()};
+  checkpoint::WriterOptions options{
+      .directory = checkpoints_.directory,
+      .rank = rank_.rank,
+      .world = rank_.world_size(),
+      .ring = ring_,
+      .build_index = checkpoint::build_hdf5_index,
+      .disk = checkpoints_.disk,
+      .lock = checkpoints_.lock,
+      .copy = shared.copy(),
+      .belongs = [this](const checkpoint::Checkpoint& checkpoint) { require_own(checkpoint); }};
   if (OffloadHome* const disk = rank_.offload_home.get(); disk && disk->keeps_snapshots()) {
     options.copy = [disk](const void* from, void* to, std::int64_t bytes) {
       if (disk->has(from)) return disk->copy_of_snapshot(from, to, bytes);
@@ -91,10 +93,7 @@ void Saver::clear_leftovers() {
     shared_.say(failure);
   }
   const auto belongs = [this](const checkpoint::Checkpoint& checkpoint) {
-    const int replicas =
-        replicas_have_state(shared_.options()) ? replicas_of(checkpoint.manifest().tensors) : 0;
-    checkpoint::check_match(checkpoint, state_tensors(shared_.options(), replicas),
-                            checkpoint::Match::kEverything);
+    require_own(checkpoint);
   };
   const auto loss_of = [on = shared_.validated_on()](const checkpoint::Manifest& manifest) {
     return validation_loss_of(manifest, on);
@@ -102,6 +101,13 @@ void Saver::clear_leftovers() {
   retention_.emplace(shared_.disk(), checkpoints_.directory, checkpoints_.keep, loss_of,
                      checkpoint::VerifyDepth::kDeep,
                      checkpoint::RetentionGuards{belongs, checkpoints_.lock, events_.may_remove});
+}
+
+// DataError if it is another model's. The number of replicas may be another one.
+void Saver::require_own(const checkpoint::Checkpoint& checkpoint) const {
+  const int replicas = replicas_saved(shared_.options(), checkpoint.manifest().tensors);
+  checkpoint::check_match(checkpoint, state_tensors(shared_.options(), replicas),
+                          checkpoint::Match::kEverything);
 }
 
 void Saver::start(const Start& start) {

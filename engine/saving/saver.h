@@ -60,6 +60,7 @@ class Saver {
   std::int64_t newest_step() const { return newest_step_; }
 
  private:
+  void require_own(const checkpoint::Checkpoint& checkpoint) const;
   void begin_save(std::int64_t step, const StepOutcome& outcome);
   void wait_together(const std::atomic<bool>& is_over);
   void saved(const checkpoint::SaveStatus& status);

@@ -7,6 +7,7 @@
 #include "checkpoint/store/committed.h"
 #include "engine/inference/evaluate.h"
 #include "engine/recipe/recipe.h"
+#include "engine/run/prepare.h"
 #include "engine/run/run.h"
 #include "tests/engine/run/mesh_runs.h"
 
@@ -121,6 +122,39 @@ TEST_F(LocalUpdatesRun, EvaluationsChangeNoBit) {
   run.accumulation += ", eval_interval: 1";
   train_in(folder_, "with", run);
   EXPECT_EQ(state_after(folder_, "with", kSteps), state_after(folder_, "without", kSteps));
+}
+
+// With another number of replicas a checkpoint has other tensors, and is of the same run.
+TEST_F(LocalUpdatesRun, SavesAStepAgainThatMoreReplicasHadSavedAndThatIsDamaged) {
+  train_in(folder_, "run", apart(4, 1, 1, kPlain));
+  for (int r = 0; r < 4; ++r) {
+    const std::string shard =
+        fmt::format("run/checkpoints/{}/{}", checkpoint::step_directory_name(kSteps),
+                    checkpoint::shard_name(r, 4));
+    std::string bytes = folder_.read(shard);
+    for (std::size_t i = bytes.size() / 4; i < bytes.size(); i += 16) bytes[i] ^= 1;
+    folder_.write(shard, bytes);
+  }
+  const std::string text = said("run", apart(2, 1, 1, kPlain));
+  EXPECT_NE(text.find("the damaged checkpoint of this step is kept as "), std::string::npos)
+      << text;
+  EXPECT_GT(engine::evaluate_checkpoint({.checkpoint = step("run", kSteps), .ranks = 1}).loss, 0.0);
+}
+
+// A forged manifest could say that there are so many that nobody has room for a list of them.
+TEST_F(LocalUpdatesRun, HasNoMoreReplicasThanItsCheckpointHasTensorsFor) {
+  TrainingRun run = apart(3, 1, 1, kPlain);
+  train_in(folder_, "run", run);
+  const engine::PreparedRun prepared = engine::prepare(
+      engine::resolve_recipe(
+          {.path = "mine.yaml", .text = recipe_text(folder_, "run", run), .sets = {}, .ranks = {}}),
+      *engine::cpu_machine(), checkpoint::posix_disk());
+  const engine::TrainingOptions& options = prepared.prepared[0].options;
+  const checkpoint::Checkpoint found(checkpoint::posix_disk(), step("run", kSteps));
+  std::vector<sharding::StateTensor> tensors = found.manifest().tensors;
+  EXPECT_EQ(engine::replicas_saved(options, tensors), 3);
+  tensors.push_back({fmt::format("replica.{}.x", tensors.size()), "local", {1}, DType::kF32});
+  EXPECT_EQ(engine::replicas_saved(options, tensors), 0);
 }
 
 // After an exchange of everything, nothing is lost.
