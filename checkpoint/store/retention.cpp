@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <set>
 #include <utility>
 
@@ -13,10 +14,43 @@
 #include "core/thread.h"
 
 namespace sherd::checkpoint {
+namespace {
+
+// All of these get their checkpoints newest first, and add the steps that stay.
+
+// Of equal values the newer one is better: it comes first, and the sort keeps the order.
+void keep_best(int count, const std::vector<GoodCheckpoint>& checkpoints,
+               std::set<std::int64_t>& kept) {
+  std::map<std::string, std::vector<GoodCheckpoint>> groups;
+  for (const GoodCheckpoint& checkpoint : checkpoints) {
+    if (!checkpoint.value || std::isnan(*checkpoint.value)) continue;
+    groups[checkpoint.measured_as].push_back(checkpoint);
+  }
+  for (auto& [measured_as, ranked] : groups) {
+    std::stable_sort(ranked.begin(), ranked.end(),
+                     [](const auto& a, const auto& b) { return *a.value < *b.value; });
+    ranked.resize(std::min(ranked.size(), static_cast<std::size_t>(count)));
+    for (const GoodCheckpoint& checkpoint : ranked) kept.insert(checkpoint.step);
+  }
+}
+
+// Without the next one, each checkpoint would be removed before it is far enough behind.
+void keep_behind(std::int64_t distance, const std::vector<GoodCheckpoint>& checkpoints,
+                 std::set<std::int64_t>& kept) {
+  if (distance == 0 || checkpoints.empty()) return;
+  const std::int64_t most = checkpoints.front().step - distance;
+  const auto behind = std::ranges::find_if(
+      checkpoints, [most](const GoodCheckpoint& checkpoint) { return checkpoint.step <= most; });
+  if (behind != checkpoints.end()) kept.insert(behind->step);
+  kept.insert(std::prev(behind)->step);
+}
+
+}  // namespace
 
 std::vector<std::int64_t> steps_to_remove(const RetentionPolicy& policy,
                                           std::vector<GoodCheckpoint> checkpoints) {
-  SHERD_CHECK(policy.keep_last >= 1 && policy.keep_every >= 0 && policy.keep_best >= 0);
+  SHERD_CHECK(policy.keep_last >= 1 && policy.keep_every >= 0 && policy.keep_best >= 0 &&
+              policy.keep_behind >= 0);
   std::sort(checkpoints.begin(), checkpoints.end(),
             [](const auto& a, const auto& b) { return a.step > b.step; });
   std::set<std::int64_t> kept;
@@ -25,15 +59,8 @@ std::vector<std::int64_t> steps_to_remove(const RetentionPolicy& policy,
     const bool is_last = i < static_cast<std::size_t>(policy.keep_last);
     if (is_last || (policy.keep_every > 0 && step % policy.keep_every == 0)) kept.insert(step);
   }
-  // Of equal values the newer one is better: it comes first, and the sort keeps the order.
-  std::vector<GoodCheckpoint> ranked;
-  for (const GoodCheckpoint& checkpoint : checkpoints) {
-    if (checkpoint.value && !std::isnan(*checkpoint.value)) ranked.push_back(checkpoint);
-  }
-  std::stable_sort(ranked.begin(), ranked.end(),
-                   [](const auto& a, const auto& b) { return *a.value < *b.value; });
-  ranked.resize(std::min(ranked.size(), static_cast<std::size_t>(policy.keep_best)));
-  for (const GoodCheckpoint& checkpoint : ranked) kept.insert(checkpoint.step);
+  keep_best(policy.keep_best, checkpoints, kept);
+  keep_behind(policy.keep_behind, checkpoints, kept);
 
   std::vector<std::int64_t> removed;
   for (const GoodCheckpoint& checkpoint : checkpoints) {
@@ -126,7 +153,10 @@ std::optional<GoodCheckpoint> Retention::examine(std::int64_t step) {
       verified_[uuid] = problems.empty();
     }
     if (verified_[uuid]) {
-      return GoodCheckpoint{step, value_of_ ? value_of_(checkpoint.manifest()) : std::nullopt};
+      GoodCheckpoint good;
+      if (value_of_) good = value_of_(checkpoint.manifest());
+      good.step = step;
+      return good;
     }
   } catch (const Error& error) {
     problems.emplace_back(error.what());

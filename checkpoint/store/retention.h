@@ -3,7 +3,11 @@
 /// Of the good checkpoints, these are kept:
 ///   keep_last    the newest ones
 ///   keep_every   those whose step is a multiple of it; 0: none for that reason
-///   keep_best    those with the lowest values (e.g. validation loss); 0: none for that reason
+///   keep_best    those with the lowest values (e.g. validation loss); 0: none for that reason.
+///                Values that were measured on different things aren't compared: each group of
+///                equal `measured_as` keeps its best
+///   keep_behind  the newest one that is at least so many steps behind the newest of all, and the
+///                next one, which will be that later; 0: none for that reason
 ///
 /// Only verified checkpoints count. Each is verified once, by reading all of it, so a damaged one
 /// never pushes a good one out. A damaged one isn't removed: people may want to look at it. The
@@ -38,11 +42,13 @@ struct RetentionPolicy {
   int keep_last = 2;  ///< at least 1
   std::int64_t keep_every = 0;
   int keep_best = 0;
+  std::int64_t keep_behind = 0;
 };
 
 struct GoodCheckpoint {
   std::int64_t step = 0;
   std::optional<double> value;  ///< lower is better; a NaN counts as no value
+  std::string measured_as{};    ///< only values with the same text are compared
 };
 
 /// Ascending.
@@ -54,8 +60,8 @@ struct RetentionReport {
   std::vector<std::string> problems;  ///< sentences: damaged checkpoints, removals that failed
 };
 
-/// A checkpoint's value, from what the engine put in its manifest.
-using ValueOf = std::function<std::optional<double>(const Manifest&)>;
+/// A checkpoint's value and what it was measured on, from what the engine put in its manifest.
+using ValueOf = std::function<GoodCheckpoint(const Manifest&)>;
 
 /// Checks before a checkpoint is read or removed; the first two throw.
 struct RetentionGuards {

@@ -239,6 +239,7 @@ std::uint64_t main_validation_data(const PreparedRun& run) {
 
 CheckpointOptions loading_options(const PreparedRun& run, checkpoint::Disk& disk) {
   const Recipe& recipe = run.resolved.values;
+  const BadStepsKeys& bad = recipe.bad_steps;
   return {.directory = recipe.run.output_dir + "/checkpoints",
           .saves = recipe.checkpoint.saves(),
           .interval = recipe.checkpoint.interval,
@@ -246,7 +247,8 @@ CheckpointOptions loading_options(const PreparedRun& run, checkpoint::Disk& disk
           .max_failed_saves = recipe.checkpoint.max_failed_saves,
           .keep = {.keep_last = static_cast<int>(recipe.checkpoint.keep_last),
                    .keep_every = recipe.checkpoint.keep_every,
-                   .keep_best = static_cast<int>(recipe.checkpoint.keep_best)},
+                   .keep_best = static_cast<int>(recipe.checkpoint.keep_best),
+                   .keep_behind = bad.rewind_after > 0 ? bad.rewind_after + bad.rewind_steps : 0},
           .resume = recipe.checkpoint.resume,
           .init_from = base_of(recipe),
           .adapter = begins_with_adapter(recipe) ? recipe.checkpoint.init_from : "",

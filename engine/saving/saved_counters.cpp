@@ -270,6 +270,11 @@ std::optional<double> validation_loss_of(const checkpoint::Manifest& manifest) {
   return found->get<double>();
 }
 
+std::string measured_as(const checkpoint::Manifest& manifest, const ValidatedOn& own) {
+  const ValidatedOn on = validated_on(manifest).value_or(own);
+  return to_json(on == own ? own : on).dump();
+}
+
 std::optional<double> validation_loss_of(const checkpoint::Manifest& manifest,
                                          const ValidatedOn& on) {
   return validated_on(manifest).value_or(on) == on ? validation_loss_of(manifest) : std::nullopt;

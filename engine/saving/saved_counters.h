@@ -62,7 +62,10 @@ std::string best_checkpoint(checkpoint::Disk& disk, const std::string& directory
 
 /// The checkpoint's validation loss, if the model was evaluated at that step.
 std::optional<double> validation_loss_of(const checkpoint::Manifest& manifest);
-/// The same, but nothing if it was measured on something else.
+/// The same text for checkpoints whose losses can be compared. One that doesn't say what its loss
+/// was measured on is like those measured on `own`.
+std::string measured_as(const checkpoint::Manifest& manifest, const ValidatedOn& own);
+/// The checkpoint's validation loss, but nothing if it was measured on something else.
 std::optional<double> validation_loss_of(const checkpoint::Manifest& manifest,
                                          const ValidatedOn& on);
 

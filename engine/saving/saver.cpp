@@ -96,7 +96,8 @@ void Saver::clear_leftovers() {
     require_own(checkpoint);
   };
   const auto loss_of = [on = shared_.validated_on()](const checkpoint::Manifest& manifest) {
-    return validation_loss_of(manifest, on);
+    return checkpoint::GoodCheckpoint{.value = validation_loss_of(manifest),
+                                      .measured_as = measured_as(manifest, on)};
   };
   retention_.emplace(shared_.disk(), checkpoints_.directory, checkpoints_.keep, loss_of,
                      checkpoint::VerifyDepth::kDeep,

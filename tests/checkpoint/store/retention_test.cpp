@@ -49,12 +49,37 @@ TEST(Retention, OfEquallyGoodOnesTheNewerStays) {
             (Steps{10}));
 }
 
+TEST(Retention, ValuesOfDifferentThingsAreNotCompared) {
+  const std::vector<GoodCheckpoint> all = {
+      {10, 3.0, "a"}, {20, 1.0, "b"}, {30, 2.0, "a"}, {40, 4.0, "b"}, {50, 9.0, "b"}};
+  EXPECT_EQ(steps_to_remove({.keep_last = 1, .keep_best = 1}, all), (Steps{10, 40}));
+  EXPECT_EQ(steps_to_remove({.keep_last = 1, .keep_best = 2}, all), Steps{});
+}
+
+TEST(Retention, OneStaysThatIsFarEnoughBehindTheNewest) {
+  EXPECT_EQ(steps_to_remove({.keep_last = 2, .keep_behind = 3}, at({8, 9, 10, 11, 12, 13})),
+            (Steps{8, 9}));
+  for (const auto& [interval, behind] : {std::pair(1, 3), {1, 100}, {50, 103}, {7, 5}, {10, 10}}) {
+    Steps there;
+    for (std::int64_t step = interval; step <= 40 * interval + 4 * behind; step += interval) {
+      there.push_back(step);
+      const RetentionPolicy policy{.keep_last = 2, .keep_behind = behind};
+      for (const std::int64_t gone : steps_to_remove(policy, at(there))) std::erase(there, gone);
+      EXPECT_LE(there.size(), 4u) << step;
+      if (step < behind + interval) continue;
+      EXPECT_LE(there.front(), step - behind) << interval << " " << behind;
+      EXPECT_GE(there.front(), step - 2 * (behind + interval)) << interval << " " << behind;
+    }
+  }
+}
+
 TEST(Retention, RemovesInTheBackgroundWhatThePolicyLetsGo) {
   const test::TempFolder folder;
   SaveWorld save(folder.path(), 2, test::small_tensors());
   Retention retention(posix_disk(), folder.path(), {.keep_last = 2, .keep_best = 1},
-                      [](const Manifest& manifest) -> std::optional<double> {
-                        return manifest.step == 2 ? 0.5 : 1.0;  // step 2 is the best
+                      [](const Manifest& manifest) {
+                        // Step 2 is the best.
+                        return GoodCheckpoint{.value = manifest.step == 2 ? 0.5 : 1.0};
                       });
   Steps removed;
   for (std::int64_t step = 1; step <= 6; ++step) {
