@@ -39,7 +39,7 @@ class RankRun {
       const bool is_start = !context_.totals.has_begun;
       if (context_.totals.rewind) {  // what it goes back to is loaded
         remove_later_checkpoints(context_.checkpoints.directory, trainer_.steps_done(),
-                                 context_.output.disk());
+                                 context_.output.disk(), context_.output.lock());
       }
       keep_model_files(context_.run.resolved.values, context_.output);
       context_.output.replace("recipe.yaml", context_.checkpoints.recipe);

@@ -7,6 +7,7 @@
 
 #include "checkpoint/store/committed.h"
 #include "checkpoint/store/step_directory.h"
+#include "checkpoint/writer.h"
 
 namespace sherd::engine {
 namespace {
@@ -67,16 +68,19 @@ Rewind rewind_of(const Recipe& recipe, const Continuation& from,
 }
 
 void remove_later_checkpoints(const std::string& directory, std::int64_t step,
-                              checkpoint::Disk& disk) {
+                              checkpoint::Disk& disk, const checkpoint::OutputLock* lock) {
   for (const std::int64_t later : checkpoint::committed_steps(disk, directory)) {
     if (later <= step) break;
     const std::string path = directory + "/" + checkpoint::step_directory_name(later);
-    bool is_free = false;
+    std::optional<checkpoint::Checkpoint> found;
     try {
-      is_free = checkpoint::Checkpoint(disk, path).claim();
+      found.emplace(disk, path);
     } catch (const DataError&) {  // damaged
     }
-    const std::string tag = fmt::format("before-{}", step);
+    const bool is_free = found && found->claim();
+    // A run may go back to the same step several times.
+    const std::string tag = fmt::format("before-{}-{}", step, checkpoint::make_save_uuid());
+    if (lock) lock->check();
     is_free ? checkpoint::remove_checkpoint(disk, directory, later, tag)
             : static_cast<void>(checkpoint::set_aside(disk, directory, later, tag));
   }

@@ -31,9 +31,10 @@ Rewind rewind_of(const Recipe& recipe, const Continuation& from,
                  sharding::Processes* processes);
 
 /// Removes the checkpoints after step `step`, newest first: the run won't be at their states again.
-/// One that somebody reads gets another name instead. Called by process 0.
-/// Errors   DiskError
+/// One that somebody reads gets another name instead. Called by process 0. `lock` is checked before
+/// each.
+/// Errors   DiskError, LockLost
 void remove_later_checkpoints(const std::string& directory, std::int64_t step,
-                              checkpoint::Disk& disk);
+                              checkpoint::Disk& disk, const checkpoint::OutputLock* lock);
 
 }  // namespace sherd::engine

@@ -2,7 +2,9 @@
 #include <cmath>
 #include <filesystem>
 
+#include "checkpoint/store/output_lock.h"
 #include "core/error.h"
+#include "engine/run/rewind.h"
 #include "tests/engine/run/mixed_run.h"
 #include "tests/support/values/error_text.h"
 
@@ -156,6 +158,52 @@ TEST_F(MixedRun, GoesBackToACheckpointThatOpensAndKeepsLaterOnesUntilItIsRead) {
     EXPECT_EQ(std::filesystem::exists(saved(damaged, 5)), opens);
     EXPECT_TRUE(std::filesystem::exists(saved(damaged, 3)));
   }
+}
+
+// Steps that aren't applied are saved too. Their checkpoints don't push out the one before them.
+TEST_F(MixedRun, KeepsTheCheckpointThatItMayGoBackTo) {
+  const auto text = [&](int max_steps, const std::string& bad) {
+    std::string recipe = recipe_text(
+        "run", fmt::format("path: {}, validation_fraction: 0", folder_.file("english.txt")),
+        fmt::format("max_steps: {}", max_steps), "checkpoint: {interval: 1, keep_last: 2}\n");
+    return recipe.replace(recipe.find("sigma: 2, window: 16"), 20, bad);
+  };
+  train(text(5, "max_grad_norm: 1000"));
+  const std::string error = test::error_text<Error>(
+      [&] { train(text(12, "max_grad_norm: 1e-9, rewind_after: 3, max_rewinds: 1")); });
+  EXPECT_NE(error.find("step 8: 3 bad steps in a row, and the run has gone back 1 times already"),
+            std::string::npos)
+      << error;
+  EXPECT_TRUE(std::filesystem::exists(saved("run", 5)));
+}
+
+TEST_F(MixedRun, GoesBackToTheSameStepAgainThoughLaterCheckpointsAreRead) {
+  namespace fs = std::filesystem;
+  checkpoint::Disk& disk = checkpoint::posix_disk();
+  train(recipe_text("run",
+                    fmt::format("path: {}, validation_fraction: 0", folder_.file("english.txt")),
+                    "max_steps: 3", "checkpoint: {interval: 1, keep_last: 20}\n"));
+  const std::string directory = folder_.file("run/checkpoints"), third = saved("run", 3);
+  fs::copy(third, folder_.file("third"), fs::copy_options::recursive);
+  const auto num_kept = [&] {
+    int count = 0;
+    for (const auto& entry : fs::directory_iterator(directory)) {
+      count += entry.path().filename().string().starts_with("damaged-") ? 1 : 0;
+    }
+    return count;
+  };
+  for (int time = 1; time <= 2; ++time) {
+    const checkpoint::Checkpoint reader(disk, third);
+    ASSERT_TRUE(reader.hold());
+    engine::remove_later_checkpoints(directory, 1, disk, nullptr);
+    EXPECT_EQ(checkpoint::committed_steps(disk, directory), std::vector<std::int64_t>{1});
+    EXPECT_EQ(num_kept(), time);
+    fs::copy(folder_.file("third"), third, fs::copy_options::recursive);
+  }
+  const checkpoint::OutputLock lock(disk, folder_.file("run"));
+  fs::remove(folder_.file("run/.lock"));
+  EXPECT_THROW(engine::remove_later_checkpoints(directory, 1, disk, &lock), checkpoint::LockLost);
+  EXPECT_TRUE(fs::exists(third)) << "another run has the folder";
 }
 
 TEST_F(MixedRun, EndsWhenItWouldGoBackOnceTooOften) {
