@@ -294,7 +294,10 @@ void Saver::give_up(const checkpoint::SaveFailure& failure) const {
   }
   std::string newest = "there is no good checkpoint";
   try {
-    const auto found = checkpoint::newest_checkpoint(shared_.disk(), checkpoints_.directory);
+    // Newer ones than this run has loaded or saved were refused.
+    const std::int64_t before = newest_step_ >= 0 ? newest_step_ + 1 : INT64_MAX;
+    const auto found =
+        checkpoint::newest_checkpoint(shared_.disk(), checkpoints_.directory, before);
     if (found.checkpoint) newest = "the newest good checkpoint is " + found.checkpoint->path();
   } catch (const DataError&) {  // no folder that could be read, so none that could be named
   }

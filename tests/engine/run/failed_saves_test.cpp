@@ -6,6 +6,7 @@
 #include "checkpoint/store/committed.h"
 #include "tests/checkpoint/support/hooked_disk.h"
 #include "tests/support/runs/small_run.h"
+#include "tests/support/values/error_text.h"
 
 namespace sherd::testing {
 namespace {
@@ -87,6 +88,27 @@ TEST(FailedSaves, TheLastOneHasToSucceedWhateverIsAllowed) {
   EXPECT_EQ(last.exit_code, 3);
   EXPECT_EQ(last.error.find("in a row"), std::string::npos) << last.error;
   EXPECT_NE(last.error.find("step-0000000007"), std::string::npos) << last.error;
+}
+
+TEST(FailedSaves, TheEndNamesNoCheckpointThatTheRunHasRefused) {
+  const test::TempFolder folder;
+  write_data(folder);
+  test::HookedDisk disk(refusing({8}));
+  TrainingRun run{.stage = 1,
+                  .world = 1,
+                  .precision = "mixed_precision: {param_dtype: f32}",
+                  .optimizer = "adamw",
+                  .accumulation = "gradient_accumulation_steps: 1"};
+  run.interval = 1;
+  train_in(folder, "run", run);
+  const std::string shard = "run/checkpoints/step-0000000008/shard-00000-of-00001.h5";
+  std::string bytes = folder.read(shard);
+  for (std::size_t i = bytes.size() / 4; i < bytes.size(); i += 16) bytes[i] ^= 1;
+  folder.write(shard, bytes);
+  run.disk = &disk;
+  const std::string error = test::error_text<Error>([&] { train_in(folder, "run", run); });
+  EXPECT_NE(error.find("the newest good checkpoint is "), std::string::npos) << error;
+  EXPECT_NE(error.find("step-0000000007"), std::string::npos) << error;
 }
 
 }  // namespace
