@@ -75,6 +75,7 @@ TrainerOptions segment_trainer(const PreparedRun& run, std::size_t segment,
       .batches = run.batches[segment],
       // The same in all segments, so that their losses are over the same data.
       .evaluation_batch_size = run.resolved.values.training.global_batch_size,
+      .compared_batches = recipe.training.eval_batches,
       .checkpoints = checkpoints,
       .best_from_step = of.cuts_anew ? of.first_step : -1,
       .evaluates_average = recipe.averages.evaluate && recipe.averages.type != AverageType::kNone,

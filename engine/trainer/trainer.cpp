@@ -207,22 +207,50 @@ StepResult Trainer::step() {
 std::int64_t Trainer::num_passes(std::int64_t num_batches) const {
   std::int64_t passes = evaluation_.num_passes(num_batches);
   if (options_.evaluates_average) passes += evaluation_.num_main_passes(num_batches);
+  if (beyond_compared(num_batches) > 0) {
+    passes += evaluation_.num_main_passes(*options_.compared_batches);
+  }
   if (!options_.tasks) return passes;
   for (const data::Task& task : *options_.tasks) passes += evaluation_.num_task_passes(task);
   return passes;
+}
+
+// Sequences of the main set that an evaluation of so many batches reads, less those whose losses are
+// compared.
+std::int64_t Trainer::beyond_compared(std::int64_t num_batches) const {
+  const data::Batcher& batches = *options_.batches;
+  const int set = batches.main_validation();
+  if (!options_.compared_batches || batches.num_validation_sets() == 0) return 0;
+  if (batches.validation_source(set).num_batches >= 0) return 0;
+  const std::int64_t all = batches.num_validation_windows(set);
+  const std::int64_t rows = options_.evaluation_batch_size > 0
+                                ? options_.evaluation_batch_size
+                                : batches.shape().global_batch_size();
+  const auto windows = [&](std::int64_t count) {
+    return count == 0 || count > all / rows ? all : count * rows;
+  };
+  return windows(num_batches) - windows(*options_.compared_batches);
 }
 
 // Of the global weights, if replicas train apart.
 EvaluationResult Trainer::evaluate(std::int64_t num_batches) {
   training_step_.exchange_global_weights();
   EvaluationResult result = evaluate_weights(num_batches);
+  const std::int64_t beyond = beyond_compared(num_batches);
+  double compared = result.loss;
+  if (result.stop == StopRequest::kNone && beyond > 0) {
+    const EvaluationResult of_compared =
+        evaluation_.run_main(*options_.compared_batches, options_.asked_to_stop);
+    compared = of_compared.loss;
+    result.stop = of_compared.stop;
+  }
   training_step_.exchange_global_weights();
-  if (result.stop != StopRequest::kNone) return result;
+  if (result.stop != StopRequest::kNone || beyond < 0) return result;
   // Once for each step; before the first one, nothing could be saved.
   const bool counts = steps_done_ > 0 && !(evaluated_ && best_.loss);
   evaluated_ = true;
-  validation_loss_ = result.loss;
-  if (counts) best_.add(steps_done_, result.loss);
+  validation_loss_ = compared;
+  if (counts) best_.add(steps_done_, compared);
   return result;
 }
 

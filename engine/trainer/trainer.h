@@ -58,6 +58,9 @@ struct TrainerOptions {
   std::shared_ptr<const data::Batcher> batches;
   /// Sequences of the batches that evaluations count; 0: as many as a step has.
   std::int64_t evaluation_batch_size = 0;
+  /// Losses are compared, and kept with checkpoints, over so many batches of the main set (0: all of
+  /// it). None: over as many as each evaluation has.
+  std::optional<std::int64_t> compared_batches{};
   /// Where training begins, and when and where it saves. Without `saves` it only loads.
   CheckpointOptions checkpoints{};
 
@@ -118,8 +121,11 @@ class Trainer {
   StepResult step();
 
   /// The losses on the first `num_batches` batches of the validation sets (0: all of them), and the
-  /// scores of the tasks; of the global weights if replicas train apart, as of `sample`. The next save records the main set's, and `best` counts it, except before the first step. If
-  /// `stop` in the result is set, the evaluation was aborted, and nothing of it is kept.
+  /// scores of the tasks; of the global weights if replicas train apart, as of `sample`. The next
+  /// save records the main set's, and `best` counts it, except before the first step. If these are
+  /// more than TrainerOptions::compared_batches, the loss over those is measured too and kept
+  /// instead; if they are fewer, nothing is kept. If `stop` in the result is set, the evaluation was
+  /// aborted, and nothing of it is kept.
   EvaluationResult evaluate(std::int64_t num_batches = 0);
   /// Number of forward passes of evaluate(num_batches), to estimate its duration.
   std::int64_t num_passes(std::int64_t num_batches) const;
@@ -149,6 +155,8 @@ class Trainer {
  private:
   void save(SaveWish wish);
   EvaluationResult evaluate_weights(std::int64_t num_batches);
+  std::int64_t beyond_compared(std::int64_t num_batches) const;
+  void require_countable(const std::vector<data::Skip>& skips) const;
   void prepare_reference();
   void check_teacher();
   void fill(std::int64_t step, std::int64_t micro_step, const data::Batch& batch) const;

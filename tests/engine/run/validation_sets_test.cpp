@@ -4,7 +4,9 @@
 #include <filesystem>
 #include <set>
 
+#include "checkpoint/store/committed.h"
 #include "core/error.h"
+#include "engine/run/run_setup.h"
 #include "tests/engine/run/mixed_run.h"
 #include "tests/support/values/error_text.h"
 
@@ -29,7 +31,27 @@ class ValidationSets : public MixedRun {
         folder_.file("english.txt"), folder_.file("a.txt"), folder_.file("b.txt"),
         folder_.file("both"), folder_.file("both"));
   }
+  std::set<std::string> kept() const {
+    std::set<std::string> kept;
+    for (const auto& entry : std::filesystem::directory_iterator(folder_.file("run/checkpoints"))) {
+      if (entry.is_directory()) kept.insert(entry.path().string());
+    }
+    return kept;
+  }
+  json saved_losses(const std::string& output, int step) const {
+    const checkpoint::Checkpoint found(checkpoint::posix_disk(), saved(output, step));
+    const json& global = *found.manifest().global;
+    return {global.at("validation_loss"), global.at("best_evaluation"), global.at("validated_on")};
+  }
 };
+
+// The step, from `first` to `last`, with the lowest loss.
+int best_of(const std::vector<json>& lines, int first, int last) {
+  const auto loss = [](const json& line) { return line["val_loss"].get<double>(); };
+  const auto best =
+      std::ranges::min_element(lines.begin() + first - 1, lines.begin() + last, {}, loss);
+  return static_cast<int>(best - lines.begin()) + 1;
+}
 
 TEST_F(ValidationSets, HaveLossesOfTheirOwn) {
   const std::string said =
@@ -62,21 +84,80 @@ TEST_F(ValidationSets, AreReadAsFarWhateverTheBatchSizeOfAStage) {
 }
 
 // Shorter sequences have higher losses, since less is known of what comes before.
-TEST_F(ValidationSets, TheBestCheckpointIsOfThoseWithTheNewestSequenceLength) {
+TEST_F(ValidationSets, EachSequenceLengthKeepsItsBestCheckpoint) {
   train(recipe_text(
       "run",
       fmt::format("path: {}, stages: [{{steps: 4, seq_length: 16}}, {{seq_length: 4}}]",
                   folder_.file("english.txt")),
       "max_steps: 8, eval_interval: 1", "checkpoint: {interval: 1, keep_last: 1, keep_best: 1}\n"));
-  std::vector<double> losses;
-  for (const json& line : lines_of("run", "val_loss")) losses.push_back(line["val_loss"]);
-  ASSERT_EQ(losses.size(), 8u);
-  const auto best = std::min_element(losses.begin() + 4, losses.end()) - losses.begin() + 1;
-  std::set<std::string> kept;
-  for (const auto& entry : std::filesystem::directory_iterator(folder_.file("run/checkpoints"))) {
-    if (entry.is_directory()) kept.insert(entry.path().string());
-  }
-  EXPECT_EQ(kept, (std::set<std::string>{saved("run", static_cast<int>(best)), saved("run", 8)}));
+  const std::vector<json> lines = lines_of("run", "val_loss");
+  ASSERT_EQ(lines.size(), 8u);
+  // The second stage has evaluated step 4, when the first had saved it.
+  EXPECT_EQ(kept(), (std::set<std::string>{saved("run", best_of(lines, 1, 3)),
+                                           saved("run", best_of(lines, 5, 8)), saved("run", 8)}));
+}
+
+TEST_F(ValidationSets, ABestCheckpointStaysWhenLaterOnesAreEvaluatedOnOtherText) {
+  const auto text = [&](int max_steps, int batches) {
+    return recipe_text(
+        "run",
+        fmt::format("path: {}, validation_sets: [{{path: {}}}]", folder_.file("english.txt"),
+                    folder_.file("a.txt")),
+        fmt::format("max_steps: {}, eval_interval: 1, eval_batches: {}", max_steps, batches),
+        "checkpoint: {interval: 1, keep_last: 1, keep_best: 1}\n");
+  };
+  train(text(4, 2));
+  train(text(8, 1));
+  const std::vector<json> lines = lines_of("run", "val_loss");
+  ASSERT_EQ(lines.size(), 8u);
+  ASSERT_NE(lines[0]["num_tokens"], lines[7]["num_tokens"]);
+  EXPECT_EQ(kept(), (std::set<std::string>{saved("run", best_of(lines, 1, 4)),
+                                           saved("run", best_of(lines, 5, 8)), saved("run", 8)}));
+}
+
+TEST_F(ValidationSets, AWholeFinalEvaluationIsComparedByTheBatchesOfTheOthers) {
+  const auto text = [&](const std::string& output, const std::string& final_eval) {
+    return recipe_text(output,
+                       fmt::format("path: {}, validation_sets: [{{path: {}}}]",
+                                   folder_.file("english.txt"), folder_.file("a.txt")),
+                       "max_steps: 2, eval_interval: 1, eval_batches: 1, final_eval: " + final_eval,
+                       "checkpoint: {interval: 1}\n");
+  };
+  train(text("batches", "batches"));
+  train(text("whole", "whole"));
+  const json batches = lines_of("batches", "val_loss").back();
+  const json whole = lines_of("whole", "val_loss").back();
+  EXPECT_LT(batches["num_tokens"], whole["num_tokens"]);
+  EXPECT_NE(batches["val_loss"], whole["val_loss"]);
+  EXPECT_EQ(saved_losses("whole", 2), saved_losses("batches", 2));
+  EXPECT_EQ(saved_losses("whole", 2)[0], batches["val_loss"]);
+}
+
+TEST_F(ValidationSets, AnEvaluationOfFewerBatchesThanTheRecipesIsNotKept) {
+  const std::string text =
+      recipe_text("run",
+                  fmt::format("path: {}, validation_sets: [{{path: {}}}]",
+                              folder_.file("english.txt"), folder_.file("a.txt")),
+                  "max_steps: 2, eval_batches: 0");
+  checkpoint::Disk& disk = checkpoint::posix_disk();
+  const auto machine = engine::cpu_machine();
+  const engine::PreparedRun run = engine::prepare(
+      engine::resolve_recipe({.path = "mine.yaml", .text = text, .sets = {}, .ranks = 1}), *machine,
+      disk);
+  const engine::TrainerOptions options =
+      engine::segment_trainer(run, 0, engine::loading_options(run, disk));
+  run_ranks(engine::planned_launch(run, 0, machine, disk), [&](sharding::Rank& rank) {
+    engine::Trainer trainer(options, rank);
+    rank.guard([&] {
+      trainer.load();
+      trainer.step();
+      trainer.evaluate(1);
+      EXPECT_FALSE(trainer.evaluated());
+      EXPECT_FALSE(trainer.best().loss);
+      EXPECT_EQ(trainer.evaluate(0).loss, trainer.best().loss);
+      EXPECT_TRUE(trainer.evaluated());
+    });
+  });
 }
 
 TEST_F(ValidationSets, AndAnEvaluationAtTheStartLeaveTheTrainingAlone) {
