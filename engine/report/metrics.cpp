@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/json_bounds.h"
 
 namespace sherd::engine {
 namespace {
@@ -34,13 +35,23 @@ bool is_full(const DiskError& error) {
 
 }  // namespace
 
+bool may_be_metrics(std::string_view line) try {
+  constexpr int kMostLevels = 16;
+  if (line.size() > kMostLineBytes) return false;
+  check_json_bounds(line, "", {.depth = kMostLevels});
+  return true;
+} catch (const DataError&) {
+  return false;
+}
+
 void require_known_metrics(bool known, const std::string& version, const std::string& path) {
+  constexpr std::size_t kMostShown = 60;
   if (known) return;
   throw DataError(
       "{}: has metrics of version {}, and this program knows 1 and {}; continue with the "
       "program "
       "that wrote it, or move the file away.",
-      path, version, kMetricsVersion);
+      path, version.substr(0, kMostShown), kMetricsVersion);
 }
 
 std::string to_json(const StepMetrics& metrics) {
@@ -180,7 +191,7 @@ class KeptLines {
       : path_(path), num_steps_(num_steps), evaluates_anew_(evaluates_anew) {}
 
   void add(std::string_view line) {
-    if (line.size() > kMostLineBytes) return;  // none of ours
+    if (!may_be_metrics(line)) return;
     Json parsed = Json::parse(line, nullptr, false);
     if (!parsed.is_object()) return;
     if (const auto found = parsed.find(kMetricsVersionKey); found != parsed.end())
@@ -205,7 +216,7 @@ class KeptLines {
 
  private:
   void read_version(const Json& version) {
-    require_known_metrics(version == kMetricsVersion, version.dump(), path_);
+    require_known_metrics(version == kMetricsVersion, version.dump(-1, ' ', true), path_);
     version_ = kMetricsVersion;
   }
 

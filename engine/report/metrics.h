@@ -97,6 +97,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -112,6 +113,8 @@ inline constexpr std::int64_t kMetricsVersion = 2;
 /// A longer line isn't ours; a larger file isn't read.
 inline constexpr std::size_t kMostLineBytes = std::size_t{1} << 20;
 inline constexpr std::int64_t kMostMetricsBytes = std::int64_t{4} << 30;
+/// Whether a line may be one of ours, by its length and nesting.
+bool may_be_metrics(std::string_view line);
 /// Errors   DataError with file and version if the version is unknown
 void require_known_metrics(bool known, const std::string& version, const std::string& path);
 

@@ -47,11 +47,11 @@ class Reader {
   explicit Reader(const std::string& path) : path_(path) {}
 
   void add(std::string_view text) {
-    if (text.size() > kMostLineBytes) return;  // none of ours
+    if (!may_be_metrics(text)) return;
     const json line = json::parse(text, nullptr, false);
     if (!line.is_object()) return;
     if (const auto version = line.find(kMetricsVersionKey); version != line.end()) {
-      require_known_metrics(*version == kMetricsVersion, version->dump(), path_);
+      require_known_metrics(*version == kMetricsVersion, version->dump(-1, ' ', true), path_);
       first_step_ = 1;
     }
     const auto found = line.find("step");

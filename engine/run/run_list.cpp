@@ -36,7 +36,7 @@ std::optional<double> number(const nlohmann::json& line, const char* key) {
 }
 
 void read_line(const std::string& text, RunSummary& run) {
-  if (text.size() > kMostLineBytes) return;  // none of ours
+  if (!may_be_metrics(text)) return;
   const nlohmann::json line = nlohmann::json::parse(text, nullptr, false);
   if (!line.is_object()) return;  // torn
   const auto step = line.find("step");

@@ -10,6 +10,7 @@
 #include "checkpoint/store/disk.h"
 #include "core/error.h"
 #include "core/human_text.h"
+#include "core/json_bounds.h"
 #include "engine/recipe/fields.h"
 #include "engine/recipe/stored.h"
 #include "engine/report/run_history.h"
@@ -138,6 +139,19 @@ Figures figures_of(const SweepRun& run) {
   }
 }
 
+// Null if no sweep wrote it.
+Json parsed(const std::string& sweep) try {
+  check_json_bounds(sweep, "");
+  return Json::parse(sweep, nullptr, false);
+} catch (const DataError&) {
+  return {};
+}
+
+bool has(const Json& run, const char* key, const Json& value) {
+  const auto found = run.find(key);
+  return found != run.end() && *found == value;
+}
+
 std::string state_of(const SweepRun& run) {
   if (!run.exit_code) return "not run";
   if (*run.exit_code == 0) return run.was_done ? "done before" : "done";
@@ -185,10 +199,10 @@ RecipeRequest request_of(const RecipeRequest& sweep, const ResolvedRecipe& base,
 }
 
 bool is_done(const std::string& json, const std::string& folder, const ResolvedRecipe& recipe) {
-  const Json sweep = Json::parse(json, nullptr, false);
+  const Json sweep = parsed(json);
   if (!sweep.is_object() || !sweep.contains("runs")) return false;
   const bool succeeded = std::ranges::any_of(sweep.at("runs"), [&](const Json& run) {
-    return run.is_object() && run.value("folder", "") == folder && run.value("exit_code", 1) == 0;
+    return run.is_object() && has(run, "folder", folder) && has(run, "exit_code", 0);
   });
   const std::string file = folder + "/recipe.yaml";
   checkpoint::Disk& disk = checkpoint::posix_disk();

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include "core/error.h"
+#include "tests/engine/recipe/recipe_support.h"
+#include "tests/support/values/temp_folder.h"
 
 namespace sherd::engine {
 namespace {
@@ -41,6 +43,26 @@ TEST(SweepPoints, HaveNamesThatFoldersCanHaveAndNoTwoAlike) {
       names({"data.path=" + std::string(300, 'x') + "," + std::string(300, 'x') + "y"});
   EXPECT_EQ(longest[0].size(), 200u);
   EXPECT_EQ(longest[1].size(), 202u);
+}
+
+TEST(SweepIsDone, WithTheFolderAndTheRecipeAndWithNothingElse) {
+  const test::TempFolder folder;
+  const ResolvedRecipe recipe = resolve(kTinyRecipe);
+  folder.write("recipe.yaml", recipe.yaml());
+  const auto runs = [](const std::string& of_folder, const std::string& exit_code) {
+    return "{\"runs\":[7,{\"folder\":" + of_folder + ",\"exit_code\":" + exit_code + "}]}";
+  };
+  const std::string own = "\"" + folder.path() + "\"";
+  const auto done = [&](const std::string& json) { return is_done(json, folder.path(), recipe); };
+  EXPECT_TRUE(done(runs(own, "0")));
+  EXPECT_FALSE(done(runs(own, "3")));
+  EXPECT_FALSE(done(runs(own, "\"0\"")));
+  EXPECT_FALSE(done(runs("5", "0")));
+  EXPECT_FALSE(done("{\"runs\":5}"));
+  EXPECT_FALSE(done("no JSON"));
+  const std::string deep = std::string(400'000, '[') + std::string(400'000, ']');
+  EXPECT_FALSE(done(runs(deep, "0")));
+  EXPECT_FALSE(done(deep));
 }
 
 }  // namespace
