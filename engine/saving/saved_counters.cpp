@@ -102,6 +102,24 @@ class CounterReader {
 
 }  // namespace
 
+// Letters of other languages stay: values may be names of files.
+std::string shown(std::string_view text) {
+  constexpr std::size_t kMostShown = 400;
+  std::string result;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(text[i]);
+    const bool begins_character = (byte & 0xC0u) != 0x80u;
+    if (begins_character && i >= kMostShown) return result + "...";
+    // U+0080 to U+009F are control characters, too: 0xC2, and a byte below 0xA0.
+    const bool is_long =
+        byte == 0xC2 && i + 1 < text.size() && static_cast<unsigned char>(text[i + 1]) < 0xA0u;
+    const bool is_control = byte < ' ' || byte == 0x7F || is_long;
+    result += is_control ? '?' : text[i];
+    if (is_long) ++i;
+  }
+  return result;
+}
+
 json to_json(const TrainingStep::Counters& counters) {
   json saved = {{"num_updates", counters.num_updates},
                 {"loss_scale", counters.scaler.scale},
@@ -146,7 +164,9 @@ std::vector<data::Skip> skips_of(const checkpoint::Checkpoint& checkpoint) {
         checkpoint.manifest_path(), found->dump());
   };
   constexpr std::int64_t kMost = std::int64_t{1} << 40;
-  if (!found->is_array()) refuse();
+  constexpr std::size_t kMostSkips = std::size_t{1} << 20;
+  std::int64_t sum = 0;
+  if (!found->is_array() || found->size() > kMostSkips) refuse();
   for (const json& pair : *found) {
     const bool is_rest = pair.is_array() && pair.size() == 3 && pair[2] == 1;
     if (!pair.is_array() || (pair.size() != 2 && !is_rest) || !pair[0].is_number_integer() ||
@@ -155,9 +175,10 @@ std::vector<data::Skip> skips_of(const checkpoint::Checkpoint& checkpoint) {
     }
     const data::Skip skip{pair[0].get<std::int64_t>(), pair[1].get<std::int64_t>(), is_rest};
     const bool is_later = skips.empty() || skip.at_step >= skips.back().at_step;
+    sum += std::clamp<std::int64_t>(skip.num_steps, 0, kMost);
     // After a rewind, those of later segments are ahead of the checkpoint.
     if (skip.at_step < 0 || skip.at_step > kMost || skip.num_steps < 0 || skip.num_steps > kMost ||
-        !is_later) {
+        sum > kMost || !is_later) {
       refuse();
     }
     skips.push_back(skip);

@@ -100,6 +100,7 @@ void Trainer::load() {
   SHERD_CHECK(!loaded_, "a trainer loads once");
   saver_.clear_leftovers();
   const Start start = resume(checkpointing_);
+  require_countable(start.skips);
   saver_.start(start);
   steps_done_ = start.steps_done;
   evaluated_ = start.evaluated;
@@ -124,6 +125,18 @@ void Trainer::fill(std::int64_t step, std::int64_t micro_step, const data::Batch
   const std::int64_t count =
       std::clamp<std::int64_t>(batches.num_samples(of_step + 1) - first, 0, shape.micro_batch_size);
   options_.teacher->fill(first, count, batch);
+}
+
+// The tokens of all skips, with room for those that are trained on.
+void Trainer::require_countable(const std::vector<data::Skip>& skips) const {
+  const data::BatchShape& shape = options_.batches->shape();
+  constexpr std::int64_t kMost = std::int64_t{1} << 62;
+  std::int64_t steps = 0, tokens = 0;
+  for (const data::Skip& skip : skips) steps += skip.num_steps;
+  if (__builtin_mul_overflow(shape.tokens_per_step(), steps, &tokens) || tokens > kMost) {
+    throw DataError("{}: the run has skipped {} steps of data, more than can be counted.",
+                    options_.checkpoints.directory, steps);
+  }
 }
 
 void Trainer::check_teacher() {

@@ -94,7 +94,7 @@ class Trainer {
   /// the data as `checkpoints` says (resume, init_from). If there is nothing to load, training
   /// begins with step 0. Ranks, stage and mesh may differ from those that saved.
   /// Errors   as `resume` (engine/saving/resuming.h); DataError: a reference or a teacher's file that
-  ///          isn't this run's.
+  ///          isn't this run's; more skipped data than can be counted.
   ///          If it was asked to stop meanwhile, steps_done is 0 and `reference_stop` says so.
   void load();
 

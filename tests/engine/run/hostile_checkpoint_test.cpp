@@ -131,6 +131,27 @@ TEST_F(HostileCheckpoint, CountersThatNoRunHasAreRefusedByName) {
   }
 }
 
+TEST_F(HostileCheckpoint, AValueThatIsRefusedIsShownInAFewLines) {
+  const std::string text = refusal_to_resume(with_counter("credit", std::string(300'000, '\x1b')));
+  EXPECT_NE(text.find("counters.credit is "), std::string::npos);
+  EXPECT_LT(text.size(), 2000u);
+}
+
+TEST_F(HostileCheckpoint, SkippedDataThatNobodyCanCountIsRefused) {
+  constexpr std::int64_t kMost = std::int64_t{1} << 40;
+  const auto refusal = [&](std::size_t count, std::int64_t num_steps) {
+    return refusal_to_resume(edited([&](ordered_json& manifest) {
+      manifest["global"]["data_skips"] =
+          std::vector<std::vector<std::int64_t>>(count, std::vector<std::int64_t>{100, num_steps});
+    }));
+  };
+  EXPECT_EQ(refusal(2, 1), "(no error)");
+  for (const std::string& text : {refusal(2, kMost), refusal((std::size_t{1} << 20) + 1, 0)}) {
+    EXPECT_NE(text.find("data_skips is [[100,"), std::string::npos) << text;
+    EXPECT_LT(text.size(), 2000u);
+  }
+}
+
 TEST_F(HostileCheckpoint, UpdatesAndSkipsAddUpToTheStep) {
   EXPECT_NE(refusal_to_resume(with_counter("num_updates", 7)).find("7 updates and 0 skips"),
             std::string::npos);
