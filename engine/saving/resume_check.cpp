@@ -11,6 +11,7 @@
 #include "core/error.h"
 #include "engine/recipe/fields.h"
 #include "engine/recipe/stored.h"
+#include "engine/saving/saved_counters.h"
 
 namespace sherd::engine {
 namespace {
@@ -162,7 +163,7 @@ void require_same_run(const ResumeCheck& check, const std::string& checkpoint) {
   std::string differences;
   for (const auto& [key, saved, now] : check.refused) {
     differences += fmt::format("{}{} is {} in the checkpoint and {} in the recipe",
-                               differences.empty() ? "" : "; ", key, saved, now);
+                               differences.empty() ? "" : "; ", key, shown(saved), now);
     if (key != kData) continue;
     differences +=
         " (texts were added, removed or changed, or are tokenized or mixed differently, or other "
@@ -179,7 +180,7 @@ std::string changes_text(const ResumeCheck& check) {
   if (check.changed.empty()) return {};
   std::string text = "unlike the checkpoint's run:";
   for (const auto& [key, saved, now] : check.changed) {
-    text += fmt::format("\n  {}: {} (checkpoint: {})", key, now, saved);
+    text += fmt::format("\n  {}: {} (checkpoint: {})", key, now, shown(saved));
   }
   return text;
 }

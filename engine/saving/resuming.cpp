@@ -318,7 +318,7 @@ void Resuming::note_changed_bits(const checkpoint::Manifest& manifest) {
   changed_bits_ = fmt::format(
       "bf16 matmuls were computed with {} until here and continue with {}: the run's last "
       "digits differ from those of an unchanged run (SHERD_ISA)",
-      saved.empty() ? "another device" : saved, own.empty() ? "another device" : own);
+      saved.empty() ? "another device" : shown(saved), own.empty() ? "another device" : own);
 }
 
 // What a replica has trained since a fragment was last exchanged is its own.

@@ -1,5 +1,6 @@
 #include "engine/saving/saved_counters.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -93,7 +94,8 @@ class CounterReader {
     return counters_.at(key);
   }
   [[noreturn]] void refuse(const char* key, const std::string& expected) const {
-    throw DataError("{}: {}.{} is {}; {}.", file_, name_, key, counters_.at(key).dump(), expected);
+    throw DataError("{}: {}.{} is {}; {}.", file_, name_, key, shown(counters_.at(key).dump()),
+                    expected);
   }
 
   std::string file_, name_;
@@ -161,7 +163,7 @@ std::vector<data::Skip> skips_of(const checkpoint::Checkpoint& checkpoint) {
   const auto refuse = [&] {
     throw DataError(
         "{}: data_skips is {}; expected pairs of a step and a number of steps, or both and 1.",
-        checkpoint.manifest_path(), found->dump());
+        checkpoint.manifest_path(), shown(found->dump()));
   };
   constexpr std::int64_t kMost = std::int64_t{1} << 40;
   constexpr std::size_t kMostSkips = std::size_t{1} << 20;

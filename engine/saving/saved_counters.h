@@ -5,12 +5,17 @@
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "checkpoint/store/committed.h"
 #include "engine/data/skips.h"
 #include "engine/train/training_step.h"
 
 namespace sherd::engine {
+
+/// Text from a manifest as part of a message: a "?" in place of each control character, and not
+/// longer than a few lines.
+std::string shown(std::string_view text);
 
 nlohmann::json to_json(const TrainingStep::Counters& counters);
 

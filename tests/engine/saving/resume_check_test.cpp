@@ -9,6 +9,7 @@
 #include "core/error.h"
 #include "engine/recipe/fields.h"
 #include "engine/recipe/values.h"
+#include "engine/saving/saved_counters.h"
 #include "tests/engine/recipe/recipe_support.h"
 #include "tests/engine/saving/changed_keys.h"
 #include "tests/support/values/error_text.h"
@@ -59,6 +60,23 @@ TEST(ResumeCheck, TheSameRecipeAndFreeKeysAreSilent) {
   EXPECT_TRUE(same.changed.empty()) << same.changed[0].key;
   EXPECT_EQ(changes_text(same), "");
   EXPECT_NO_THROW(require_same_run(same, "x"));
+}
+
+// A manifest is a file of anyone's, and a terminal obeys control characters.
+TEST(ResumeCheck, ShowsNoControlCharacterAndNoEndlessValueOfACheckpoint) {
+  json global = saved_by(resolve(kTinyRecipe));
+  const std::string forged = "\x1b[2J\x07\x7f\xc2\x9b" + std::string(100'000, 'x');
+  global["run"]["optimizer.lr"] = forged;
+  global["run"]["model.norm"] = forged;
+  const ResumeCheck found = check(global, {});
+  const std::string changes = changes_text(found);
+  const std::string refusal =
+      test::error_text<UsageError>([&] { require_same_run(found, "step-1"); });
+  for (const std::string& text : {changes, refusal}) {
+    EXPECT_NE(text.find("?[2J???x"), std::string::npos) << text;
+    EXPECT_LT(text.size(), 2000u);
+  }
+  EXPECT_EQ(shown("größer"), "größer");
 }
 
 TEST(ResumeCheck, OtherDataIsAnotherRun) {
