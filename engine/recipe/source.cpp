@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <sstream>
 
@@ -102,7 +103,15 @@ std::string other_language(const std::string& text) {
   return {};
 }
 
+// Checkpoints and reports keep recipes as JSON, which is UTF-8.
+void require_utf8(const std::string& text, const std::string& where) try {
+  static_cast<void>(nlohmann::json(text).dump());
+} catch (const nlohmann::json::type_error&) {
+  throw UsageError("{}: has bytes that aren't UTF-8; names of files must be UTF-8, too.", where);
+}
+
 std::vector<YAML::Node> load(const std::string& yaml, const std::string& path, bool is_file) {
+  require_utf8(yaml, path);
   try {
     return first_documents(yaml);
   } catch (const YAML::Exception& error) {
@@ -121,32 +130,53 @@ std::vector<YAML::Node> load(const std::string& yaml, const std::string& path, b
 // itself through an alias would never end.
 constexpr int kDeepest = 3;
 
-RawValue raw_value(const YAML::Node& node, int depth = 0) {
-  RawValue raw;
-  if (node.IsScalar()) {
-    raw.kind = node.Tag() == "!" ? RawValue::Kind::kQuoted : RawValue::Kind::kPlain;
-    raw.text = node.Scalar();
-  } else if (node.IsMap()) {
-    raw.kind = RawValue::Kind::kBlock;
-    for (const auto& entry : node) {
-      if (depth >= kDeepest) break;
-      raw.keys.push_back(raw_value(entry.first, kDeepest).text);
-      raw.items.push_back(raw_value(entry.second, depth + 1));
+/// The values of one text. Aliases repeat what they name: a small text could take all memory.
+class Values {
+ public:
+  explicit Values(std::string where) : where_(std::move(where)) {}
+
+  RawValue value(const YAML::Node& node, int depth = 0) {
+    RawValue raw;
+    if (node.IsScalar()) {
+      raw.kind = node.Tag() == "!" ? RawValue::Kind::kQuoted : RawValue::Kind::kPlain;
+      raw.text = node.Scalar();
+    } else if (node.IsMap()) {
+      raw.kind = RawValue::Kind::kBlock;
+      for (const auto& entry : node) {
+        if (depth >= kDeepest) break;
+        raw.keys.push_back(value(entry.first, kDeepest).text);
+        raw.items.push_back(value(entry.second, depth + 1));
+      }
+    } else if (node.IsSequence()) {
+      raw.kind = RawValue::Kind::kList;
+      for (const YAML::Node& item : node) {
+        if (depth >= kDeepest) break;
+        raw.items.push_back(value(item, depth + 1));
+      }
     }
-  } else if (node.IsSequence()) {
-    raw.kind = RawValue::Kind::kList;
-    for (const YAML::Node& item : node) {
-      if (depth >= kDeepest) break;
-      raw.items.push_back(raw_value(item, depth + 1));
-    }
+    count(raw.text);
+    return raw;
   }
-  return raw;
-}
+
+ private:
+  // No file without aliases has more.
+  static constexpr std::int64_t kMost = 2 * kMaxFileBytes;
+
+  void count(const std::string& text) {
+    count_ += 1 + std::ssize(text);
+    if (count_ <= kMost) return;
+    throw UsageError("{}: its values are longer than {} characters, as aliases (*) repeat them.",
+                     where_, kMost);
+  }
+
+  std::string where_;
+  std::int64_t count_ = 0;
+};
 
 /// Reads one file; `lines_` remembers where each key was first written.
 class Reader {
  public:
-  explicit Reader(const std::string& path) : path_(path) {}
+  explicit Reader(const std::string& path) : path_(path), values_(path) {}
 
   ParsedRecipe read(const YAML::Node& root) {
     for (const auto& entry : root) {
@@ -175,7 +205,7 @@ class Reader {
       report(key_node,
              fmt::format("\"{}\" is a block of keys, but holds {}. Write its keys below it, "
                          "indented.",
-                         block, raw_value(node).describe()));
+                         block, values_.value(node).describe()));
       return false;
     }
     return true;
@@ -194,7 +224,7 @@ class Reader {
       if (!is_first(key, key_node)) continue;
       Assignment assignment;
       assignment.key = key;
-      assignment.value = raw_value(entry.second);
+      assignment.value = values_.value(entry.second);
       assignment.where = at(key_node);
       assignment.origin = {Origin::Kind::kFile, assignment.where};
       parsed_.assignments.push_back(std::move(assignment));
@@ -213,7 +243,7 @@ class Reader {
   std::optional<std::string> name_of(const YAML::Node& key_node, const char* label) {
     if (key_node.IsScalar()) return key_node.Scalar();
     report(key_node, fmt::format("the name of {} is {}; expected a word.", label,
-                                 raw_value(key_node).describe()));
+                                 values_.value(key_node).describe()));
     return std::nullopt;
   }
 
@@ -231,6 +261,7 @@ class Reader {
   }
 
   const std::string& path_;
+  Values values_;
   std::map<std::string, int> lines_;
   ParsedRecipe parsed_;
 };
@@ -269,6 +300,10 @@ std::string read_recipe_file(const std::string& path, std::string_view what) {
 }
 
 ParsedRecipe parse_recipe(const std::string& path, const std::string& text) {
+  if (std::ssize(text) > kMaxFileBytes) {
+    throw UsageError("{}: has {} bytes; a recipe has at most {}.", path, text.size(),
+                     kMaxFileBytes);
+  }
   const std::vector<YAML::Node> documents = load(text, path, true);
   if (documents.empty() || documents[0].IsNull()) {
     throw UsageError("{}: the recipe is empty. docs/recipe.md lists its keys.", path);
@@ -282,7 +317,7 @@ ParsedRecipe parse_recipe(const std::string& path, const std::string& text) {
   }
   if (!documents[0].IsMap()) {
     throw UsageError("{}: the recipe is {}; expected blocks of keys.", path,
-                     raw_value(documents[0]).describe());
+                     Values(path).value(documents[0]).describe());
   }
   return Reader(path).read(documents[0]);
 }
@@ -291,7 +326,7 @@ RawValue parse_value(const std::string& yaml, const std::string& where) {
   const std::vector<YAML::Node> documents = load(yaml, where, false);
   if (documents.empty()) return {};
   if (documents.size() > 1) throw UsageError("{}: expected a single value.", where);
-  return raw_value(documents[0]);
+  return Values(where).value(documents[0]);
 }
 
 Assignment parse_set(const std::string& set) {
@@ -309,6 +344,7 @@ Assignment parse_set(const std::string& set) {
   const int row = field_index(key);
   if (row < 0) throw UsageError("{}: {}", where, unknown_key(key));
 
+  require_utf8(text, "--set " + key);
   const Field& field = recipe_fields()[static_cast<std::size_t>(row)];
   const bool is_quoted = text.starts_with('"') || text.starts_with('\'');
   const bool as_it_stands = std::holds_alternative<Member<std::string>>(field.slot) && !is_quoted;
