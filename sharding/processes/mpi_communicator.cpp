@@ -4,7 +4,6 @@
 #include <array>
 #include <bit>
 #include <cstring>
-#include <map>
 #include <mutex>
 
 #include "core/error.h"
@@ -12,6 +11,7 @@
 #include "sharding/comm/machine_relays.h"
 #include "sharding/comm/meeting_place.h"
 #include "sharding/comm/slices.h"
+#include "sharding/processes/group_numbers.h"
 #include "sharding/processes/mpi.h"
 #include "sharding/processes/mpi_machine_sums.h"
 #include "sharding/processes/mpi_transfers.h"
@@ -54,8 +54,8 @@ struct Announcement {
 static_assert(sizeof(Announcement) == 256);
 
 // A message's tag: the group, the sender and the receiver within their processes. MPI has 31 bits
-// for it. The group gets what the two places leave of 30, so two groups of a rank hardly ever have
-// the same number.
+// for it. The group gets what the two places leave of 30, so two groups with two ranks in common
+// hardly ever have the same number.
 struct Tags {
   int bits_of_a_place = 0;
 
@@ -355,7 +355,9 @@ class MpiRendezvous final : public Rendezvous {
 
   std::unique_ptr<Communicator> join(const Group& group) override {
     world_->throw_if_aborted();
-    return std::make_unique<MpiCommunicator>(world_, group, number_of(group), machines_);
+    const std::uint32_t number =
+        numbers_.number_of(group, Tags(world_->ranks_per_process()).num_groups());
+    return std::make_unique<MpiCommunicator>(world_, group, number, machines_);
   }
   void abort(const std::string& reason) override { world_->links().abort(reason); }
   std::optional<LinkBytes> sent_by(int rank) const override {
@@ -363,22 +365,9 @@ class MpiRendezvous final : public Rendezvous {
   }
 
  private:
-  // Computed equally on every process, without communication. Two groups with a rank in common must
-  // never share a number: it would be detected here.
-  std::uint32_t number_of(const Group& group) {
-    const auto number = static_cast<std::uint32_t>(std::hash<std::string>{}(group.name) %
-                                                   Tags(world_->ranks_per_process()).num_groups());
-    std::lock_guard lock(mutex_);
-    const auto [at, is_new] = names_.emplace(std::pair(group.world_rank(), number), group.name);
-    SHERD_CHECK(at->second == group.name, "groups \"{}\" and \"{}\" have the same number",
-                group.name, at->second);
-    return number;
-  }
-
   const std::shared_ptr<MpiWorld> world_;
   const MachinesOfProcesses machines_;
-  std::mutex mutex_;
-  std::map<std::pair<int, std::uint32_t>, std::string> names_;  // by rank and number
+  GroupNumbers numbers_;
 };
 
 }  // namespace
