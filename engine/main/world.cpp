@@ -140,16 +140,21 @@ void end_late(const std::string& sentence) {
   std::_Exit(kPeer);
 }
 
+// With Slurm, PMIx may exist alongside RANK and WORLD_SIZE; these decide. Under mpirun they may be
+// another launcher's, and aren't looked at.
+std::optional<sharding::EnvironmentWorld> world_of_variables() {
+  return by_mpirun() ? std::nullopt : sharding::environment_world();
+}
+
 }  // namespace
 
 int num_processes() {
-  const auto world = sharding::environment_world();
-  return world && !by_mpirun() ? world->num_processes : sharding::num_processes_started();
+  const auto world = world_of_variables();
+  return world ? world->num_processes : sharding::num_processes_started();
 }
 
 std::unique_ptr<sharding::Processes> other_processes(milliseconds patience) {
-  // With Slurm, PMIx may exist alongside RANK and WORLD_SIZE; these decide, except under mpirun.
-  if (const auto world = sharding::environment_world(); world && !by_mpirun()) {
+  if (const auto world = world_of_variables()) {
     return sharding::join_environment(*world, kToConnectMachines);
   }
   return sharding::join_mpi(kToConnect, {.for_mpi = std::max<milliseconds>(kToConnect, patience),
