@@ -85,7 +85,8 @@ void ControlLinks::set_names(std::vector<std::string> names) {
 
 void ControlLinks::set_timeout(std::chrono::milliseconds timeout) {
   std::lock_guard lock(mutex_);
-  timeout_ = patience_ = timeout;
+  timeout_ = timeout;
+  patience_ = std::max(patience_, timeout);
 }
 
 void ControlLinks::set_patience(std::chrono::milliseconds patience) {

@@ -58,7 +58,7 @@ class ControlLinks {
   /// Names of the processes for messages; until then "process 3". A process that others name can't
   /// send them its name, so everyone gets all names.
   void set_names(std::vector<std::string> names);
-  /// How long another process may be silent, and how long to wait for a word from it.
+  /// How long another process may be silent. A word from it is waited for at least that long.
   void set_timeout(std::chrono::milliseconds timeout);
   /// Only the second: some processes read data for a long time, and aren't silent meanwhile.
   void set_patience(std::chrono::milliseconds patience);
