@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "core/awake_time.h"
+
 namespace sherd::sharding {
 
 bool Contribution::agrees(const Contribution& other) const {
@@ -76,8 +78,8 @@ void MeetingPlace::meet(int rank, std::unique_lock<std::mutex>& lock, bool openi
     all_here_.wait(lock, [&] { return meeting_ != meeting; });
     return;
   }
-  const bool in_time = all_here_.wait_for(
-      lock, timeout_, [&] { return meeting_ != meeting || !abort_reason_.empty(); });
+  const bool in_time = wait_awake(all_here_, lock, timeout_,
+                                  [&] { return meeting_ != meeting || !abort_reason_.empty(); });
   if (meeting_ != meeting) return;  // complete, even if someone aborted right after
   if (!in_time) abort_locked(timeout_message(rank));
   throw_if_aborted();

@@ -17,6 +17,10 @@ struct NcclCalls::Call {
 
   bool is_reached() const { return begin.passed(); }
   bool is_finished() const { return returned && end.passed(); }
+  void wait_longer(Clock::duration time) {
+    entered += time;
+    if (reached) *reached += time;
+  }
 };
 
 struct NcclCalls::Member {
@@ -33,8 +37,12 @@ struct NcclCalls::Member {
   }
 };
 
+// How often a process that runs looks for calls that are overdue, at least: asking other processes
+// takes some moments.
+constexpr std::chrono::seconds kOften{5};
+
 NcclCalls::NcclCalls(std::vector<int> ranks, std::chrono::milliseconds timeout)
-    : ranks_(std::move(ranks)), timeout_(timeout), members_(ranks_.size()) {}
+    : ranks_(std::move(ranks)), timeout_(timeout), awake_(kOften), members_(ranks_.size()) {}
 NcclCalls::~NcclCalls() = default;
 
 // Events are recorded without the lock. If a device's queue is full, CUDA makes the caller wait
@@ -66,8 +74,10 @@ std::optional<NcclCalls::Overdue> NcclCalls::overdue() {
   std::lock_guard lock(mutex_);
   forget_finished();
   const auto now = Clock::now();
+  const auto stopped = awake_.stopped();
   for (std::size_t m = 0; m < members_.size(); ++m) {
     Member& member = members_[m];
+    for (Call& call : member.calls) call.wait_longer(stopped);
     // Calls of a communicator are executed in order: only the first that isn't finished can wait.
     const auto first = std::find_if(member.calls.begin(), member.calls.end(),
                                     [](const Call& call) { return !call.is_finished(); });

@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "core/awake_time.h"
 #include "sharding/comm/meeting_place.h"
 
 struct CUstream_st;
@@ -66,6 +67,7 @@ class NcclCalls {
   const std::vector<int> ranks_;
   const std::chrono::milliseconds timeout_;
   std::mutex mutex_;
+  AwakeTime awake_;  ///< of `overdue`
   std::vector<Member> members_;
 };
 

@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstdlib>
 
+#include "core/awake_time.h"
 #include "core/error.h"
 #include "core/thread.h"
 #include "sharding/processes/control_link.h"
@@ -193,7 +194,7 @@ std::vector<std::string> ControlLinks::all_gather(const std::string& name,
   say(name, word);
   std::unique_lock lock(mutex_);
   const auto over = [&] { return complete_.contains(name) || aborted(); };
-  bool in_time = changed_.wait_for(lock, patience_, over);
+  bool in_time = wait_awake(changed_, lock, patience_, over);
   if (!in_time) {
     lock.unlock();
     catch_up();

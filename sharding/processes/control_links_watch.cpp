@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "core/awake_time.h"
 #include "core/error.h"
 #include "sharding/processes/control_link.h"
 #include "sharding/processes/control_message.h"
@@ -17,12 +18,16 @@ using Clock = ControlClock;
 void ControlLinks::run() {
   std::vector<pollfd> files(links_.size() + 1);
   auto next_ping = Clock::now() + kBetweenPings;
+  AwakeTime awake(3 * kBetweenPings);
   while (!over_) {
     for (std::size_t i = 0; i < links_.size(); ++i) {
       files[i] = {links_[i]->open ? links_[i]->socket.file() : -1, POLLIN, 0};
     }
     files.back() = {wake_, POLLIN, 0};
     ::poll(files.data(), files.size(), milliseconds_until(next_ping));
+    // The others may have been stopped, too, and continue later.
+    const auto stopped = awake.stopped();
+    for (const auto& link : links_) link->heard += stopped;
     for (std::size_t i = 0; i < links_.size(); ++i) {
       if (files[i].revents != 0) read_from(*links_[i]);
     }

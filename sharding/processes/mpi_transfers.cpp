@@ -4,6 +4,7 @@
 #include <set>
 #include <thread>
 
+#include "core/awake_time.h"
 #include "core/error.h"
 
 namespace sherd::sharding {
@@ -192,10 +193,15 @@ std::vector<int> MpiTransfers::missing() const {
   return {peers.begin(), peers.end()};
 }
 
+// It looks much more often, unless its process is stopped.
+constexpr std::chrono::seconds kOften{1};
+
 void MpiTransfers::wait(const std::function<std::string(const std::vector<int>& peers)>& overdue) {
   auto deadline = Clock::now() + world_.timeout();
+  AwakeTime awake(kOften);
   BackOff back_off;
   while (any_open()) {
+    deadline += awake.stopped();
     if (test()) {
       back_off.reset();
       deadline = Clock::now() + world_.timeout();

@@ -88,6 +88,24 @@ TEST_F(StandingStill, ARankOfAnotherProcessIsNamedAndNobodyIsLeft) {
   EXPECT_EQ(count_processes(folder_.file("run.yaml")), 0);
 }
 
+// As with Ctrl-Z and fg: whoever continues first doesn't take the others for dead.
+TEST_F(StandingStill, ARunThatIsStoppedLongerThanPeersWaitContinues) {
+  std::vector<std::string> words = launch_words(folder_, "run", endless(2), {2, 2});
+  words.insert(words.end(), {"--set", "checkpoint.interval=100000"});
+  const auto outcome = run(words, "4", [&](pid_t program) {
+    const std::string recipe = folder_.file("run.yaml");
+    const pid_t all[] = {process_of_world(0, recipe), process_of_world(1, recipe)};
+    for (const pid_t process : all) ::kill(process, SIGSTOP);
+    std::this_thread::sleep_for(std::chrono::seconds(9));
+    ::kill(all[1], SIGCONT);
+    std::this_thread::sleep_for(std::chrono::seconds(1));
+    ::kill(all[0], SIGCONT);
+    std::this_thread::sleep_for(std::chrono::seconds(3));
+    ::kill(program, SIGTERM);
+  });
+  EXPECT_EQ(outcome.exit_code, 75) << outcome.err;
+}
+
 // Long before any deadline.
 TEST_F(StandingStill, ASignalWritesWhatRanksWaitFor) {
   Hold hold;
