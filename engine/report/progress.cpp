@@ -1,12 +1,14 @@
 #include "engine/report/progress.h"
 
 #include <fmt/core.h>
+#include <poll.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <climits>
 #include <cstdlib>
+#include <utility>
 #include <vector>
 
 #include "core/human_text.h"
@@ -93,7 +95,7 @@ int Progress::width() const {
 
 void Progress::update(const ProgressUpdate& update) {
   std::lock_guard lock(mutex_);
-  if (!in_place_) return;
+  if (!in_place_ || !write_waiting()) return;
   moving_ = format_progress(update, width());
   print(kClearLine + moving_);
 }
@@ -117,9 +119,47 @@ void Progress::finish() {
   std::lock_guard lock(mutex_);
   if (!moving_.empty()) print(kClearLine);
   moving_.clear();
+  write(std::exchange(waiting_, {}) + left_out());
 }
 
+// One rank prints, and the others would take it for dead if it waited for a reader.
 void Progress::print(const std::string& text) {
+  constexpr std::size_t kMostWaiting = std::size_t{1} << 20;
+  write_waiting();
+  if (num_left_out_ > 0 || waiting_.size() + text.size() > kMostWaiting) {
+    num_left_out_ += std::ranges::count(text, '\n');
+    return;
+  }
+  waiting_ += text;
+  write_waiting();
+}
+
+// True if nothing waits any more.
+bool Progress::write_waiting() {
+  constexpr std::size_t kPiece = PIPE_BUF;  // a pipe that takes anything takes so much
+  std::size_t written = 0;
+  while (written < waiting_.size() && takes_more()) {
+    const std::string_view rest = std::string_view(waiting_).substr(written);
+    write(rest.substr(0, kPiece));
+    written += std::min(rest.size(), kPiece);
+  }
+  waiting_.erase(0, written);
+  if (waiting_.empty()) waiting_ = left_out();
+  return waiting_.empty();
+}
+
+std::string Progress::left_out() {
+  const std::int64_t lines = std::exchange(num_left_out_, 0);
+  if (lines == 0) return {};
+  return fmt::format("{} lines are left out here: nobody read them in time\n", lines);
+}
+
+bool Progress::takes_more() const {
+  pollfd file{::fileno(out_), POLLOUT, 0};
+  return file.fd < 0 || ::poll(&file, 1, 0) != 0;
+}
+
+void Progress::write(std::string_view text) {
   // A closed pipe or full disk at stdout doesn't stop a run whose metrics go to a file.
   std::fwrite(text.data(), 1, text.size(), out_);
   std::fflush(out_);

@@ -40,7 +40,9 @@ struct ProgressUpdate {
 /// important first (processor time, memory, exposed, MFU, rate, time left).
 std::string format_progress(const ProgressUpdate& update, int width);
 
-/// Permanent lines and the rewritten line on one output. Thread-safe.
+/// Permanent lines and the rewritten line on one output. Thread-safe. Only `finish` waits for whoever
+/// reads the output: until then, up to 1 MiB of lines wait for a reader that has paused, and the rest is
+/// left out and counted.
 class Progress {
  public:
   /// Rewrites in place if `out` is a terminal that supports it (TERM is set and isn't "dumb").
@@ -58,18 +60,24 @@ class Progress {
   /// Prints a permanent line above the moving line. Everything else that is printed during a run,
   /// such as evaluations and warnings, uses this.
   void message(std::string_view line);
-  /// Removes the moving line, so that other output may follow.
+  /// Removes the moving line and writes what waits, so that other output may follow.
   void finish();
 
  private:
   int width() const;
   void print(const std::string& text);
+  bool write_waiting();
+  std::string left_out();
+  bool takes_more() const;
+  void write(std::string_view text);
 
   std::mutex mutex_;
   std::FILE* out_;
   bool in_place_;
   int fixed_width_ = 0;  ///< 0: ask the terminal at every update
   std::string moving_;   ///< the moving line on the screen, empty if there is none
+  std::string waiting_;  ///< for a reader
+  std::int64_t num_left_out_ = 0;
 };
 
 }  // namespace sherd::engine

@@ -10,6 +10,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <string>
+#include <thread>
 
 namespace sherd::engine {
 namespace {
@@ -148,6 +150,62 @@ TEST(Progress, KeepsToTheWidthOfItsTerminal) {
   EXPECT_EQ(written, "step 120/2000  loss 2.4312  1m 12s left\r\nplain\r\n");
   std::fclose(out);
   ::close(controller);
+}
+
+// A pipe whose other end isn't read for now.
+class PausedReader {
+ public:
+  PausedReader() {
+    EXPECT_EQ(::pipe(ends_.data()), 0);
+    ::fcntl(ends_[1], F_SETPIPE_SZ, 4096);
+    out_ = ::fdopen(ends_[1], "w");
+  }
+  ~PausedReader() { ::close(ends_[0]); }
+  std::FILE* out() { return out_; }
+  // Everything until the other end closes, which `finish` does meanwhile.
+  std::string read(const std::function<void()>& finish) {
+    std::thread writer([&] {
+      finish();
+      std::fclose(out_);
+    });
+    std::string all;
+    char bytes[65536];
+    for (ssize_t got = 0; (got = ::read(ends_[0], bytes, sizeof bytes)) > 0;) {
+      all.append(bytes, static_cast<std::size_t>(got));
+    }
+    writer.join();
+    return all;
+  }
+
+ private:
+  std::array<int, 2> ends_{};
+  std::FILE* out_ = nullptr;
+};
+
+TEST(Progress, DoesntWaitForAReaderThatPauses) {
+  PausedReader reader;
+  Progress progress(reader.out(), false, 0);
+  std::string expected;
+  for (int i = 0; i < 3000; ++i) {
+    const std::string line = fmt::format("line {}", i);
+    progress.message(line);
+    expected += line + "\n";
+  }
+  progress.message(std::string(20'000, 'x'));
+  expected += std::string(20'000, 'x') + "\n";
+  EXPECT_EQ(reader.read([&] { progress.finish(); }), expected);
+}
+
+TEST(Progress, CountsTheLinesThatNobodyReadInTime) {
+  PausedReader reader;
+  Progress progress(reader.out(), false, 0);
+  for (int i = 0; i < 1100; ++i) progress.message(std::string(1023, 'x'));
+  const std::string read = reader.read([&] { progress.finish(); });
+  const std::string all = std::string(1023, 'x') + "\n";
+  const std::size_t lines = read.rfind(all) / all.size() + 1;
+  EXPECT_GE(lines, 1020u);
+  EXPECT_EQ(read.substr(lines * all.size()),
+            fmt::format("{} lines are left out here: nobody read them in time\n", 1100 - lines));
 }
 
 }  // namespace
