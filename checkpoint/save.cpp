@@ -224,13 +224,17 @@ bool Writer::Save::is_busy() const {
          status_.phase == SavePhase::kDiscarding || order_ != Order::kNone;
 }
 
-std::chrono::nanoseconds Writer::Save::wait_copied() {
+bool Writer::Save::wait_copied(std::optional<std::chrono::milliseconds> most) {
   const auto begin = Clock::now();
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return copied_; });
-  const std::chrono::nanoseconds waited = Clock::now() - begin;
-  status_.times.stalled += waited;
-  return waited;
+  const auto copied = [&] { return copied_; };
+  if (most) {
+    changed_.wait_for(lock, *most, copied);
+  } else {
+    changed_.wait(lock, copied);
+  }
+  status_.times.stalled += Clock::now() - begin;
+  return copied_;
 }
 
 SaveStatus Writer::Save::status() const {

@@ -20,7 +20,7 @@ class Writer::Save {
        const sharding::State& state);
   ~Save();
 
-  std::chrono::nanoseconds wait_copied();
+  bool wait_copied(std::optional<std::chrono::milliseconds> most);
   SaveStatus status() const;
   SaveStatus wait();
   void commit(std::shared_ptr<const nlohmann::json> global);

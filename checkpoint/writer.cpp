@@ -28,8 +28,8 @@ void Writer::begin(std::int64_t step, const std::string& save_uuid, const shardi
   save_ = std::make_unique<Save>(options_, step, save_uuid, state);
 }
 
-std::chrono::nanoseconds Writer::wait_copied() {
-  return save_ ? save_->wait_copied() : std::chrono::nanoseconds{};
+bool Writer::wait_copied(std::optional<std::chrono::milliseconds> most) {
+  return !save_ || save_->wait_copied(most);
 }
 
 SaveStatus Writer::status() const {

@@ -135,8 +135,9 @@ class Writer {
   /// Only when kIdle. The memory of `state`'s pieces stays valid and unchanged until wait_copied()
   /// has returned. All tensors of a kind have one type.
   void begin(std::int64_t step, const std::string& save_uuid, const sharding::State& state);
-  /// Returns how long it waited. A failed save ends the wait.
-  std::chrono::nanoseconds wait_copied();
+  /// Waits until no state is read any more, and not longer than `most`; false if it still is. A
+  /// failed save ends the wait.
+  bool wait_copied(std::optional<std::chrono::milliseconds> most = {});
   SaveStatus status() const;
   /// Waits until no background work is left: for a save that isn't asynchronous, and for tests.
   SaveStatus wait();

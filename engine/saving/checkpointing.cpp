@@ -1,6 +1,7 @@
 #include "engine/saving/checkpointing.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <map>
 #include <set>
@@ -138,6 +139,33 @@ Checkpointing::Checkpointing(const TrainingOptions& options, const CheckpointOpt
     copies_->copy(from, to, bytes);
     copies_->synchronize();
   };
+}
+
+void Checkpointing::wait_together(
+    const std::string& label, const std::function<bool(std::chrono::milliseconds most)>& is_over) {
+  constexpr std::chrono::milliseconds kLongest{50};
+  for (std::chrono::milliseconds between{1};; between = std::min(2 * between, kLongest)) {
+    const CheckpointWord own{.loaded = is_over(between) ? 1.0 : 0.0};
+    const auto words = exchange(label, own);
+    if (std::ranges::all_of(words, [](const CheckpointWord& word) { return word.loaded == 1.0; }))
+      return;
+  }
+}
+
+sharding::CopyState Checkpointing::telling_copy(const std::string& label) {
+  using Clock = std::chrono::steady_clock;
+  static constexpr std::chrono::milliseconds kBetween{200};
+  return
+      [this, label, told = Clock::now()](const void* from, void* to, std::int64_t bytes) mutable {
+        if (copy_) {
+          copy_(from, to, bytes);
+        } else {
+          std::memcpy(to, from, static_cast<std::size_t>(bytes));
+        }
+        if (Clock::now() - told < kBetween) return;
+        exchange(label, {});
+        told = Clock::now();
+      };
 }
 
 }  // namespace sherd::engine

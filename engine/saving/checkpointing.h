@@ -4,6 +4,7 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -86,6 +87,13 @@ class Checkpointing {
   std::vector<CheckpointWord> exchange(const std::string& label, const CheckpointWord& own) {
     return words_.all_gather(label, own);
   }
+  /// Exchanges words until `is_over` is true on all ranks; it may wait for at most `most`. Disks and
+  /// commands of hooks may take longer than peers wait for a silent rank. A collective.
+  void wait_together(const std::string& label,
+                     const std::function<bool(std::chrono::milliseconds most)>& is_over);
+  /// As `copy`, also if all state is in the host's memory, and joins `wait_together` with this label
+  /// from time to time: ranks may have different amounts to read.
+  sharding::CopyState telling_copy(const std::string& label);
   /// Buffer for a block of a file, in host memory; before the first step.
   const Tensor& reading() const { return reading_.tensor(); }
   /// Copies state from or to separate device memory, or its home on disk. Empty if all state is in

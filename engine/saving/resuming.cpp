@@ -18,6 +18,8 @@
 namespace sherd::engine {
 namespace {
 
+constexpr const char* kReading = "reading";
+
 class Resuming {
  public:
   explicit Resuming(Checkpointing& shared)
@@ -33,6 +35,7 @@ class Resuming {
   bool has_base() const { return options_.model.adapter.active(); }
   void load_base();
   void read_together(const std::function<void()>& read);
+  void await_readers(const std::string& problem);
   int first_to_refuse(const std::string& path, const std::string& problem, std::int64_t step);
   [[noreturn]] void refuse_together(int refusing, const std::string& problem);
   void begin_with(const std::string& init_from);
@@ -126,6 +129,14 @@ void Resuming::read_together(const std::function<void()>& read) {
   }
 }
 
+// A rank with much to read tells the others, by its copies, that it lives.
+void Resuming::await_readers(const std::string& problem) try {
+  shared_.wait_together(kReading, [](std::chrono::milliseconds) { return true; });
+} catch (const PeerError&) {  // what this rank has found out isn't lost with another one
+  if (!problem.empty()) throw DataError("{}", problem);
+  throw;
+}
+
 // The first rank with a problem; -1: none has one.
 int Resuming::first_to_refuse(const std::string& path, const std::string& problem,
                               std::int64_t step) try {
@@ -181,8 +192,16 @@ void Resuming::begin_with(const std::string& init_from) {
                       shared_.copy());
       return;
     }
-    const huggingface::FolderWeights folder = open_folder_weights(disk, init_from, options_);
-    folder.load(weights(options_, model_, Pieces::kHeld), shared_.reading(), shared_.copy());
+    std::string problem;
+    try {
+      const huggingface::FolderWeights folder = open_folder_weights(disk, init_from, options_);
+      folder.load(weights(options_, model_, Pieces::kHeld), shared_.reading(),
+                  shared_.telling_copy(kReading));
+    } catch (const DataError& error) {
+      problem = error.what();
+    }
+    await_readers(problem);
+    if (!problem.empty()) throw DataError("{}", problem);
   });
   publish();
   shared_.training_step().begin_average();
@@ -258,13 +277,14 @@ int Resuming::load(const std::string& path, bool weights_only, std::string& prob
   try {
     // Another run may remove its own.
     if (weights_only || !path.starts_with(checkpoints_.directory)) require_held(checkpoint);
-    checkpoint::load(checkpoint, wanted, match, shared_.reading(), shared_.copy());
+    checkpoint::load(checkpoint, wanted, match, shared_.reading(), shared_.telling_copy(kReading));
     if (!weights_only && options_.compression && own_replicas() != saved_replicas) {
       deal_out_errors(checkpoint, options_, model_, saved_replicas, shared_.reading());
     }
   } catch (const DataError& error) {
     problem = error.what();
   }
+  await_readers(problem);
   if (saves_frozen(options_)) load_frozen_part(path, problem);
   const int refusing = first_to_refuse(path, problem, checkpoint.manifest().step);
   if (refusing >= 0) return refusing;

@@ -1,6 +1,7 @@
 #include "engine/saving/saver.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <cstring>
@@ -81,9 +82,7 @@ Saver::Saver(Checkpointing& shared, SaveEvents events)
     options.stays = [disk](const void* address) { return disk->has(address); };
   }
   writer_ = std::make_unique<checkpoint::Writer>(std::move(options));
-  shared.training_step().before_update = [this] {
-    if (saving_) writer_->wait_copied();
-  };
+  shared.training_step().before_update = [this] { wait_copied(); };
 }
 
 void Saver::clear_leftovers() {
@@ -159,7 +158,10 @@ void Saver::finish() {
     });
   }
   try {
-    wait_together(is_over);
+    shared_.wait_together("last removals", [&](std::chrono::milliseconds most) {
+      if (!is_over) std::this_thread::sleep_for(most);
+      return is_over.load();
+    });
   } catch (...) {
     if (waiting.joinable()) waiting.join();
     throw;
@@ -170,16 +172,18 @@ void Saver::finish() {
   report_removals(report);
 }
 
-// Commands of hooks and removals may take longer than peers wait for a silent rank.
-void Saver::wait_together(const std::atomic<bool>& is_over) {
-  constexpr std::chrono::milliseconds kLongest{50};
-  for (std::chrono::milliseconds between{1};; between = std::min(2 * between, kLongest)) {
-    const CheckpointWord own{.loaded = is_over ? 1.0 : 0.0};
-    const auto words = shared_.exchange("last removals", own);
-    if (std::ranges::all_of(words, [](const CheckpointWord& word) { return word.loaded == 1.0; }))
-      return;
-    std::this_thread::sleep_for(between);
+// With less staging than a rank saves, this waits for its disk; others have less to write, or a
+// faster disk.
+void Saver::wait_copied() {
+  if (!saving_ || copied_) return;
+  if (shared_.options().staging_bytes > 0) {
+    shared_.wait_together("copies for a checkpoint", [this](std::chrono::milliseconds most) {
+      return writer_->wait_copied(most);
+    });
+  } else {
+    writer_->wait_copied();
   }
+  copied_ = true;
 }
 
 void Saver::begin_save(std::int64_t step, const StepOutcome& outcome) {
@@ -201,6 +205,7 @@ void Saver::begin_save(std::int64_t step, const StepOutcome& outcome) {
   if (rank_.offload_home) rank_.offload_home->begin_snapshot();
   writer_->begin(step, uuid, owned_);
   saving_ = true;
+  copied_ = false;
   committing_ = false;
   saving_step_ = step;
 }

@@ -7,8 +7,10 @@
 /// failed in a row, or another run now owns the output folder.
 #pragma once
 
-#include <atomic>
+#include <chrono>
+#include <functional>
 #include <optional>
+#include <string>
 
 #include "checkpoint/writer.h"
 #include "engine/report/metrics.h"
@@ -62,7 +64,7 @@ class Saver {
  private:
   void require_own(const checkpoint::Checkpoint& checkpoint) const;
   void begin_save(std::int64_t step, const StepOutcome& outcome);
-  void wait_together(const std::atomic<bool>& is_over);
+  void wait_copied();
   void saved(const checkpoint::SaveStatus& status);
   void report_removals(const checkpoint::RetentionReport& report) const;
   void advance(bool wait);
@@ -80,6 +82,7 @@ class Saver {
   std::unique_ptr<checkpoint::Writer> writer_;
   std::optional<checkpoint::Retention> retention_;  // rank 0
   bool saving_ = false;
+  bool copied_ = false;  // on all ranks: the state may change
   bool committing_ = false;
   bool promised_ = false;  // the run can't succeed without the save in progress
   std::int64_t failed_in_a_row_ = 0;
