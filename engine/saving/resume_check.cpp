@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "core/error.h"
+#include "engine/data/utf8.h"
 #include "engine/recipe/fields.h"
 #include "engine/recipe/stored.h"
 #include "engine/saving/saved_counters.h"
@@ -156,6 +157,25 @@ ResumeCheck compare_models(const json& global, const json& settings) {
     }
   }
   return models;
+}
+
+std::string other_characters(const json& global, std::span<const char32_t> characters) {
+  const auto saved = global.find("vocabulary");
+  if (saved == global.end() || !saved->is_array()) return {};
+  const auto text_of_character = [](char32_t character) {
+    std::string text;
+    data::append_utf8(text, character);
+    return shown(text);
+  };
+  for (std::size_t id = 0; id < std::min(saved->size(), characters.size()); ++id) {
+    const json& character = (*saved)[id];
+    if (!character.is_number_unsigned() || character >= data::kNumCodePoints) return {};
+    const auto before = character.get<char32_t>();
+    if (before == characters[id]) continue;
+    return fmt::format("id {} is \"{}\" in the checkpoint and \"{}\" in the recipe's texts", id,
+                       text_of_character(before), text_of_character(characters[id]));
+  }
+  return {};
 }
 
 void require_same_run(const ResumeCheck& check, const std::string& checkpoint) {

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -45,6 +46,10 @@ ResumeCheck compare_runs(const nlohmann::json& global, const nlohmann::json& set
 
 /// The model's keys alone, for weights that start a new run: all of them `changed`, none refused.
 ResumeCheck compare_models(const nlohmann::json& global, const nlohmann::json& settings);
+
+/// Of models of characters: where the ids of `characters` first mean another character than those of
+/// the manifest's run, in words; "" if they don't, or if it records none.
+std::string other_characters(const nlohmann::json& global, std::span<const char32_t> characters);
 
 /// Errors   UsageError if a key that must match doesn't: every such key, both values, what to do.
 void require_same_run(const ResumeCheck& check, const std::string& checkpoint);

@@ -321,6 +321,17 @@ ResumeCheck Resuming::compare(const checkpoint::Checkpoint& checkpoint, bool wei
   ResumeCheck check = weights_only ? compare_models(global, settings)
                                    : compare_runs(global, settings, checkpoint.manifest().step);
   require_same_run(check, checkpoint.path());
+  const std::string other = other_characters(global, checkpoints_.vocabulary);
+  if (!other.empty() && !weights_only) {
+    throw UsageError(
+        "{}: {}: its texts have other characters. Resume with the texts of the checkpoint, also "
+        "for validation, or start again in another run.output_dir.",
+        checkpoint.path(), other);
+  }
+  if (!other.empty()) {
+    shared_.say(fmt::format("warning: {}: {}: the model must learn again what its ids mean",
+                            checkpoint.path(), other));
+  }
   if (const std::string changes = changes_text(check); !changes.empty()) shared_.say(changes);
   return check;
 }
