@@ -196,6 +196,17 @@ void require_same_run(const ResumeCheck& check, const std::string& checkpoint) {
       checkpoint, differences);
 }
 
+void require_same_mean(const ResumeCheck& check, std::int64_t start_step, std::int64_t num_updates,
+                       const std::string& checkpoint) {
+  constexpr std::string_view kStart = "averages.start_step";
+  const auto found = std::ranges::find(check.changed, kStart, &ResumeCheck::Difference::key);
+  if (found == check.changed.end() || start_step >= num_updates) return;
+  throw UsageError(
+      "{}: {} is {} in the checkpoint and {} in the recipe, but {} updates are done. A mean can "
+      "only begin later than that, or stay as it is.",
+      checkpoint, kStart, shown(found->saved), start_step, num_updates);
+}
+
 std::string changes_text(const ResumeCheck& check) {
   if (check.changed.empty()) return {};
   std::string text = "unlike the checkpoint's run:";

@@ -54,6 +54,12 @@ std::string other_characters(const nlohmann::json& global, std::span<const char3
 /// Errors   UsageError if a key that must match doesn't: every such key, both values, what to do.
 void require_same_run(const ResumeCheck& check, const std::string& checkpoint);
 
+/// For averages.type: mean, after so many updates.
+/// Errors   UsageError if averages.start_step has changed to one that has passed: how many weights the
+///          checkpoint's mean is of would be miscounted.
+void require_same_mean(const ResumeCheck& check, std::int64_t start_step, std::int64_t num_updates,
+                       const std::string& checkpoint);
+
 /// Lines for the log, "  optimizer.lr: 0.001 (checkpoint: 0.0003)", below one heading line; ""
 /// without changes.
 std::string changes_text(const ResumeCheck& check);

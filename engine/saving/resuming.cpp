@@ -272,6 +272,9 @@ int Resuming::load(const std::string& path, bool weights_only, std::string& prob
   BestEvaluation best;
   if (!weights_only) {
     counters = counters_of(checkpoint);
+    if (options_.average.type == optim::AverageType::kMean) {
+      require_same_mean(check, options_.average.start_step, counters.num_updates, path);
+    }
     best = best_evaluation_of(checkpoint);
   }
   try {

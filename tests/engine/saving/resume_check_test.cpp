@@ -234,5 +234,32 @@ TEST(ResumedScaler, ObeysTheRecipe) {
   EXPECT_EQ(resumed_scaler(saved, options, same).scale, 1);
 }
 
+TEST(ResumeCheck, AMeanCanBeginLaterButNotEarlier) {
+  const ResumeCheck lower{.refused = {}, .changed = {{"averages.start_step", "1500", "500"}}};
+  const auto refusal = [](const ResumeCheck& check, std::int64_t start, std::int64_t updates) {
+    return test::error_text<UsageError>(
+        [&] { require_same_mean(check, start, updates, "step-9"); });
+  };
+  EXPECT_EQ(refusal(lower, 500, 1000),
+            "step-9: averages.start_step is 1500 in the checkpoint and 500 in the recipe, but 1000 "
+            "updates are done. A mean can only begin later than that, or stay as it is.");
+  EXPECT_EQ(refusal(lower, 500, 500), "(no error)");
+  EXPECT_EQ(refusal({}, 500, 1000), "(no error)");
+}
+
+// Ids follow the order of the characters: one more in the middle shifts those after it.
+TEST(OtherCharacters, AreFoundWhereIdsFirstDiffer) {
+  const json global = {{"vocabulary", {97u, 99u, 233u}}};
+  const auto other = [&](const std::u32string& texts) { return other_characters(global, texts); };
+  EXPECT_EQ(other(U"ac\u00e9"), "");
+  EXPECT_EQ(other(U"ac"), "");
+  EXPECT_EQ(other(U"ac\u00e9\u00ea"), "");
+  EXPECT_EQ(other(U"abc\u00e9"), "id 1 is \"c\" in the checkpoint and \"b\" in the recipe's texts");
+  EXPECT_EQ(other(U"ac\u00e8"),
+            "id 2 is \"\u00e9\" in the checkpoint and \"\u00e8\" in the recipe's texts");
+  EXPECT_EQ(other_characters(json::object(), std::u32string(U"abc")), "");
+  EXPECT_EQ(other_characters({{"vocabulary", json::array()}}, std::u32string(U"abc")), "");
+}
+
 }  // namespace
 }  // namespace sherd::engine
