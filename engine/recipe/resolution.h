@@ -112,6 +112,7 @@ void check_data(Resolution& recipe);
 void check_groups(Resolution& recipe);
 void check_adafactor(Resolution& recipe);
 void check_qk_clip(Resolution& recipe);
+void check_router_bias(Resolution& recipe);
 /// Part of check_training: state on disk (rules_offload.cpp).
 void check_offload(Resolution& recipe);
 /// Part of check_training: preferences (rules_preference.cpp).

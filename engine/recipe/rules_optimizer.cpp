@@ -321,6 +321,23 @@ void check_qk_clip(Resolution& recipe) {
   }
 }
 
+void check_router_bias(Resolution& recipe) {
+  constexpr std::string_view kKey = "moe.bias_update_rate";
+  const Recipe& values = recipe.values();
+  if (!values.moe.correction_bias || values.moe.bias_update_rate == 0.0 || recipe.has_problems()) {
+    return;
+  }
+  const model::ModelShape shape = shape_of(values);
+  for (std::int64_t layer = 0; layer < shape.num_layers; ++layer) {
+    const std::string name = fmt::format("block.{}.moe.router.weight", layer);
+    if (shape.num_mixtures(layer, layer + 1) == 0) continue;
+    if (!is_frozen(values.optimizer.groups, name)) continue;
+    return recipe.refuse({kKey, "optimizer.groups"},
+                         "{} is {}, but {} is frozen, and its bias with it. Use {}: 0.", kKey,
+                         values.moe.bias_update_rate, name, kKey);
+  }
+}
+
 void check_no_decay(Resolution& recipe) {
   constexpr std::string_view kKey = "optimizer.no_decay";
   const Recipe& values = recipe.values();

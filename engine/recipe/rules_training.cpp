@@ -268,6 +268,7 @@ void check_training(Resolution& recipe) {
   check_groups(recipe);
   check_adafactor(recipe);
   check_qk_clip(recipe);
+  check_router_bias(recipe);
   check_evaluations(recipe);
   check_weight_hashes(recipe);
   check_offload(recipe);

@@ -39,6 +39,21 @@ TEST(RecipeExperts, AreKeptInBalanceByALossUnlessABiasOrAFoldersTrainingDoesIt) 
   EXPECT_EQ(rate(folder), 0.0);
 }
 
+TEST(RecipeExperts, ABiasDoesntMoveWhereItsRouterIsFrozen) {
+  const auto refusal = [](const std::string& keys, const std::string& frozen) {
+    return error_of(with_experts(
+        "  correction_bias: true\n  layers: \"01\"\n" + keys,
+        "optimizer:\n  groups:\n    - {parameters: [\"" + frozen + "\"], frozen: true}\n"));
+  };
+  EXPECT_NE(refusal("", "*.moe.router.*")
+                .find("moe.bias_update_rate is 0.001, but block.1.moe.router.weight is frozen, and "
+                      "its bias with it. Use moe.bias_update_rate: 0."),
+            std::string::npos)
+      << refusal("", "*.moe.router.*");
+  EXPECT_EQ(refusal("  bias_update_rate: 0\n", "*.moe.router.*"), "no error");
+  EXPECT_EQ(refusal("", "block.0.*"), "no error") << "a layer without experts";
+}
+
 TEST(RecipeExperts, OfPhimoeAreTwoWithoutScaleAndGroups) {
   const auto error = [](const std::string& keys) {
     return error_of(with_experts("  score: sparsemixer\n" + keys));
