@@ -56,8 +56,11 @@ RunReporter::RunReporter(const RunContext& context, const sharding::Rank& rank)
     : context_(context),
       recipe_(context.recipe()),
       rank_(rank),
-      tokens_per_step_(context.options().tokens_per_step(rank.data_degree())),
       time_left_(recipe_.training.gradient_accumulation_steps) {}
+
+std::int64_t RunReporter::tokens_of(std::int64_t step) const {
+  return context_.batches().num_tokens(step + 1) - context_.batches().num_tokens(step);
+}
 
 SaveEvents RunReporter::save_events() {
   SaveEvents events{
@@ -145,7 +148,8 @@ StepMetrics RunReporter::metrics_of(std::int64_t step, const StepResult& result,
   line.lr = result.lr;
   line.tokens = context_.batches().num_tokens(step + 1);
   if (context_.options().separate_documents) line.loss_tokens = result.num_targets;
-  line.tokens_per_s = static_cast<double>(tokens_per_step_) / seconds;
+  // The last step of a run by epochs may have fewer.
+  line.tokens_per_s = static_cast<double>(tokens_of(step)) / seconds;
   line.exposed_comm_ms = result.exposed_comm_ms;
   line.exposed_by_axis = result.exposed_by_axis;
   if (rank_.offload_home) line.exposed_disk_ms = result.exposed_disk_ms;
@@ -212,6 +216,7 @@ void RunReporter::step(std::int64_t step, const StepResult& result, Clock::durat
   if (line.slowest) context_.totals.slowest.add(*line.slowest);
   busy_seconds_ += seconds;
   ++steps_since_report_;
+  tokens_since_report_ += tokens_of(step);
   time_left_.took({.steps = 1}, took);
   const bool moved = !result.skipped && result.bad_step.empty() && result.num_targets > 0;
   RunTotals& totals = context_.totals;
@@ -238,7 +243,7 @@ void RunReporter::show_progress(std::int64_t step, double loss) {
   update.step = step + 1;
   update.max_steps = max_steps;
   update.loss = loss;
-  update.tokens_per_s = static_cast<double>(tokens_per_step_) * steps / busy_seconds_;
+  update.tokens_per_s = static_cast<double>(tokens_since_report_) / busy_seconds_;
   const double flops = update.tokens_per_s * flops_per_token(context_.options().model);
   if (context_.matmul_peak > 0.0) {
     matmul_peak_ = std::max(matmul_peak_, context_.matmul_peak);
@@ -259,6 +264,7 @@ void RunReporter::show_progress(std::int64_t step, double loss) {
   exposed_ms_ = exposed_disk_ms_ = comm_cpu_ms_ = busy_seconds_ = 0.0;
   exposed_by_axis_.clear();
   steps_since_report_ = 0;
+  tokens_since_report_ = 0;
 }
 
 void RunReporter::evaluation(std::int64_t steps_done, const EvaluationResult& result,

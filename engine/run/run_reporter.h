@@ -50,12 +50,12 @@ class RunReporter {
   StepMetrics metrics_of(std::int64_t step, const StepResult& result, double seconds,
                          const std::vector<data::Skip>& skips) const;
   void show_progress(std::int64_t step, double loss);
+  std::int64_t tokens_of(std::int64_t step) const;
   void say(const std::string& text) const { context_.progress.message(text); }
 
   const RunContext& context_;
   const Recipe& recipe_;
   const sharding::Rank& rank_;
-  const std::int64_t tokens_per_step_;
   std::optional<MetricsWriter> metrics_;
   std::optional<EventFile> curves_;
   std::int64_t first_step_ = 0;
@@ -66,7 +66,7 @@ class RunReporter {
   double exposed_ms_ = 0.0, exposed_disk_ms_ = 0.0, comm_cpu_ms_ = 0.0, busy_seconds_ = 0.0;
   double matmul_peak_ = 0.0;
   std::map<std::string, double> exposed_by_axis_;
-  std::int64_t steps_since_report_ = 0;
+  std::int64_t steps_since_report_ = 0, tokens_since_report_ = 0;
 };
 
 }  // namespace sherd::engine
