@@ -35,8 +35,8 @@ enum class ScheduleType { kConstant, kLinear, kCosine, kWsd, kInverseSqrt };
 /// Of the rate at the end of wsd.
 enum class DecayShape { kLinear, kCosine, kExponential, kMinusSqrt };
 
-/// How the rate follows the batch size, if stages of the data change it: as its ratio to the first
-/// one, the ratio's square root, or not at all.
+/// How the rate follows the batch size, if stages of the data change it: as its ratio to the
+/// recipe's own, the ratio's square root, or not at all.
 enum class BatchSizeScaling { kNone, kLinear, kSquareRoot };
 
 struct LrSchedule {
