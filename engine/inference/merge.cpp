@@ -185,6 +185,11 @@ MergeSummary merge_models(const MergeRequest& request) {
     models.push_back(open_whole_model(input, request.average));
     require_same_model(models.front(), models.back());
   }
+  // Layers that predict further tokens are merged if all have them.
+  const auto predicts = [&](const TrainedModel& model) {
+    return model.checkpoint && model.recipe.mtp.num_layers == models.front().recipe.mtp.num_layers;
+  };
+  if (!std::ranges::all_of(models, predicts)) models.front().recipe.mtp.num_layers = 0;
   ExportRequest first{request.inputs.front(), request.to, request.dtype, request.shard_bytes};
   first.ranks = num_writers(request);
   huggingface::FolderToWrite folder = exported_folder(first, models.front());

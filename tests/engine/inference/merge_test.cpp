@@ -235,6 +235,28 @@ TEST_F(Merge, OfOtherShapesArchitecturesOrTokensIsRefused) {
                 "; models of one vocabulary can be merged.");
 }
 
+// Layers that predict further tokens are merged if all inputs have them, and left out otherwise.
+TEST_F(Merge, OfLayersThatPredictNeedsThemInEveryModel) {
+  write_tokens();
+  const auto run = [&](const std::string& output, const std::string& more) {
+    train("data: {path: " + folder_.file("many.bin") +
+              ", format: bin, validation_fraction: 0}\n"
+              "training: {seq_length: 16, global_batch_size: 12, max_steps: 1}\n"
+              "checkpoint: {interval: 1}\n" +
+              more +
+              "model: {num_layers: 2, hidden_size: 32, num_attention_heads: 4, vocab_size: 56}\n"
+              "moe: {num_experts: 4, experts_per_token: 2, ffn_hidden_size: 16, score: sigmoid, "
+              "normalize_weights: true}\n",
+          output, 0, 1);
+    return checkpoint(output);
+  };
+  const std::string with = run("with", "mtp: {num_layers: 1}\n"), without = run("without", "");
+  EXPECT_NE(merged({with, with}).find("eh_proj"), std::string::npos);
+  EXPECT_EQ(merged({with, without}).find("eh_proj"), std::string::npos);
+  exported(with);
+  EXPECT_EQ(merged({with, folder_.file(last())}).find("eh_proj"), std::string::npos);
+}
+
 TEST_F(Merge, OfAdaptersIsRefused) {
   write_tokens();
   const std::string model = write_one("llama", 0, "model");
