@@ -60,6 +60,8 @@ std::string name_of_text(std::string name) {
   return name;
 }
 
+using Alphas = std::vector<std::pair<std::string, double>>;
+
 // As PEFT compares: the whole name, or its end from a point on.
 bool matches(std::string_view module, std::string_view pattern) {
   if (!module.ends_with(pattern)) return false;
@@ -73,15 +75,16 @@ double number_in(const json& config, const char* key, double missing, const std:
   return found->get<double>();
 }
 
-std::map<std::string, double> alphas_of(const json& config, const std::string& path) {
-  std::map<std::string, double> alphas;
+// In the file's order, in which PEFT looks for the first that matches.
+Alphas alphas_of(const nlohmann::ordered_json& config, const std::string& path) {
+  Alphas alphas;
   const auto found = config.find("alpha_pattern");
   if (found == config.end() || says_nothing(*found)) return alphas;
   if (!found->is_object()) refuse(path, "alpha_pattern", *found);
   for (const auto& [pattern, alpha] : found->items()) {
     const bool is_plain = pattern.find_first_of("^$*+?()[]{}|\\") == std::string::npos;
     if (!is_plain || !alpha.is_number()) refuse(path, "alpha_pattern", *found);
-    alphas[pattern] = alpha.get<double>();
+    alphas.emplace_back(pattern, alpha.get<double>());
   }
   return alphas;
 }
@@ -102,11 +105,12 @@ checkpoint::SafetensorsFolder open_tensors(checkpoint::Disk& disk, const std::st
 struct AdapterFolder::Config {
   std::string path;
   double alpha = 0.0;
-  std::map<std::string, double> alphas;
+  Alphas alphas;
 
-  double alpha_of(std::string_view module) const {
+  /// Of a module, which has one name in the folder and one in the model's text part.
+  double alpha_of(std::string_view module, std::string_view in_text) const {
     for (const auto& [pattern, own] : alphas) {
-      if (matches(module, pattern)) return own;
+      if (matches(module, pattern) || matches(in_text, pattern)) return own;
     }
     return alpha;
   }
@@ -124,8 +128,8 @@ AdapterFolder::AdapterFolder(checkpoint::Disk& disk, const std::string& folder)
 }
 
 void AdapterFolder::read_config(const std::string& path) {
-  const json config =
-      checkpoint::parse_strict(checkpoint::read_followed(disk_, path, kMaxConfigBytes), path);
+  const std::string text = checkpoint::read_followed(disk_, path, kMaxConfigBytes);
+  const json config = checkpoint::parse_strict(text, path);
   if (!config.is_object()) throw DataError("{}: isn't an object", path);
   const json type = config.value("peft_type", json());
   if (type != "LORA") {
@@ -146,7 +150,8 @@ void AdapterFolder::read_config(const std::string& path) {
   rslora_ = rslora.is_boolean() && rslora.get<bool>();
   dropout_ = number_in(config, "lora_dropout", 0.0, path);
   constexpr double kPeftsAlpha = 8.0;
-  sort_tensors({path, number_in(config, "lora_alpha", kPeftsAlpha, path), alphas_of(config, path)});
+  sort_tensors({path, number_in(config, "lora_alpha", kPeftsAlpha, path),
+                alphas_of(checkpoint::parse_strict_ordered(text, path), path)});
 }
 
 // Every tensor is an A, a B, or one that takes the place of the model's.
@@ -194,7 +199,9 @@ void AdapterFolder::sort_tensors(const Config& config) {
                       path(), printable(module), shape_text(a), shape_text(b));
     }
     pair.rank = a[0];
-    pair.alpha = config.alpha_of(module);
+    std::string in_folder = pair.a.substr(kRoot.size());
+    in_folder.resize(in_folder.find(".lora_"));
+    pair.alpha = config.alpha_of(in_folder, module);
     pairs_.push_back(std::move(pair));
   }
 }

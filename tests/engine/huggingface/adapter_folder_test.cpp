@@ -138,6 +138,24 @@ TEST_P(AdapterInOfLlama, AnAlphaOfOneMatrixCounts) {
   EXPECT_NE(doubled, plain);
 }
 
+// As in PEFT, the first pattern that matches decides, and not the longest one or the first by letters.
+TEST_P(AdapterInOfLlama, OfSeveralPatternsOfAnAlphaTheFirstCounts) {
+  write_tokens();
+  const auto loss = [&](const std::string& patterns) {
+    const std::string adapter = write_adapter(GetParam(), {{"alpha_pattern", {{"here", 1}}}});
+    const std::string config = folder_.read("adapter/adapter_config.json");
+    json whole = json::parse(config);
+    const std::string before = whole["alpha_pattern"].dump();
+    std::string text = whole.dump();
+    text.replace(text.find(before), before.size(), patterns);
+    folder_.write("adapter/adapter_config.json", text);
+    return loss_of(adapter);
+  };
+  const double own = loss(R"({"q_proj": 24})");
+  EXPECT_EQ(loss(R"({"q_proj": 24, "layers.0.self_attn.q_proj": 99})"), own);
+  EXPECT_NE(loss(R"({"layers.0.self_attn.q_proj": 99, "q_proj": 24})"), own);
+}
+
 // PEFT's name for a module's own tensors where it also has an adapter, or where biases are trained.
 class AdapterInOfAHead : public AdapterIn {};
 INSTANTIATE_TEST_SUITE_P(Llama, AdapterInOfAHead, ::testing::Values("llama_head"));
