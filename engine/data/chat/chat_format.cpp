@@ -241,14 +241,18 @@ std::string ChatFormat::prompt_text(const Conversation& conversation,
 std::optional<std::int32_t> ChatFormat::end_of_answer(tokenizer::Encoder& encoder) const {
   const EncodedConversation said = encode(
       read_conversation(
-          R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]})"),
+          R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "7"}]})"),
       encoder);
+  // Templates may write special tokens before the answer's text, too.
+  std::optional<std::int32_t> end;
   for (std::size_t i = 0; i < said.ids.size(); ++i) {
-    const bool is_special = std::ranges::find(special_tokens_, tokenizer_->token_of(said.ids[i])) !=
-                            special_tokens_.end();
-    if (said.trained[i] != 0 && is_special) return said.ids[i];
+    const std::string_view token = tokenizer_->token_of(said.ids[i]);
+    const bool is_special = std::ranges::find(special_tokens_, token) != special_tokens_.end();
+    if (said.trained[i] == 0) continue;
+    if (is_special && !end) end = said.ids[i];
+    if (!is_special && token.find('7') != std::string_view::npos) end.reset();
   }
-  return std::nullopt;
+  return end;
 }
 
 }  // namespace sherd::data

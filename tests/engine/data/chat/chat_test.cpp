@@ -234,6 +234,21 @@ TEST_F(Chat, TheTokenThatStopsAnAnswerMayBeginTheNext) {
   EXPECT_EQ(marked(line), "<|end|>u«<|end|>a<|end|>b»");
 }
 
+TEST_F(Chat, TheEndOfAnAnswerIsASpecialTokenAfterItsText) {
+  const auto end = [&] {
+    tokenizer_ = tokenizer::Tokenizer::open(folder_.file("tokenizer"), {"<|say|>"});
+    tokenizer::Encoder encoder(tokenizer_);
+    return format().end_of_answer(encoder);
+  };
+  EXPECT_EQ(end(), kEnd);
+  use("{% for m in messages %}[{{ m.role }}]\n{% if m.role == 'assistant' %}<|say|>{% endif %}"
+      "{{ m.content }}<|end|>\n{% endfor %}{% if add_generation_prompt %}[assistant]\n{% endif %}");
+  EXPECT_EQ(end(), kEnd);
+  use("{% for m in messages %}[{{ m.role }}]\n{% if m.role == 'assistant' %}<|say|>{% endif %}"
+      "{{ m.content }}\n{% endfor %}{% if add_generation_prompt %}[assistant]\n{% endif %}");
+  EXPECT_EQ(end(), std::nullopt);
+}
+
 TEST_F(Chat, LinesThatAreNoConversationSayWhy) {
   EXPECT_NE(error("{\"messages\": [").find("not JSON"), std::string::npos);
   // A template would show it with other digits; a field that holds a hash isn't shown.
