@@ -23,6 +23,12 @@ std::int32_t token_of(const nlohmann::json& value, const std::string& path) {
   return static_cast<std::int32_t>(id);
 }
 
+// Models of several parts may say it there alone (text_part.h).
+const nlohmann::json* text_part_in(const nlohmann::json& file) {
+  const auto found = file.is_object() ? file.find("text_config") : file.end();
+  return found == file.end() ? &file : &*found;
+}
+
 }  // namespace
 
 std::vector<std::int32_t> end_tokens(checkpoint::Disk& disk, const std::string& folder) {
@@ -31,12 +37,15 @@ std::vector<std::int32_t> end_tokens(checkpoint::Disk& disk, const std::string& 
     if (!checkpoint::exists(disk, path)) continue;
     const nlohmann::json file =
         checkpoint::parse_strict(checkpoint::read_followed(disk, path, kMaxFileBytes), path);
-    const auto found = file.is_object() ? file.find("eos_token_id") : file.end();
-    if (found == file.end() || found->is_null()) continue;
-    if (!found->is_array()) return {token_of(*found, path)};
-    std::vector<std::int32_t> tokens;
-    for (const nlohmann::json& value : *found) tokens.push_back(token_of(value, path));
-    return tokens;
+    for (const nlohmann::json* part : {&file, text_part_in(file)}) {
+      const nlohmann::json found =
+          part->is_object() ? part->value("eos_token_id", nlohmann::json()) : nlohmann::json();
+      if (found.is_null()) continue;
+      if (!found.is_array()) return {token_of(found, path)};
+      std::vector<std::int32_t> tokens;
+      for (const nlohmann::json& value : found) tokens.push_back(token_of(value, path));
+      return tokens;
+    }
   }
   return {};
 }

@@ -60,7 +60,11 @@ Ids end_of_text(const TrainedModel& trained) {
 EndOfText ends_of(const TrainedModel& trained) {
   EndOfText ends{
       .of_text = ends_by_folder(trained), .of_answer = {}, .answer_token = {}, .beginning = {}};
-  const auto tokenizer = tokenizer_of(trained.recipe);
+  std::shared_ptr<const tokenizer::Tokenizer> tokenizer;
+  try {
+    tokenizer = tokenizer_of(trained.recipe);
+  } catch (const DataError&) {  // weights need none
+  }
   if (!tokenizer) return ends;
   if (ends.of_text.empty()) ends.of_text = ends_by_tokenizer(trained, *tokenizer);
   ends.beginning = tokenizer->beginning();

@@ -38,6 +38,13 @@ TEST_F(EndTokens, OfTheGenerationSettingsComeFirst) {
   EXPECT_EQ(of_folder(), Ids{7}) << "which may say nothing of them";
 }
 
+TEST_F(EndTokens, OfAModelOfSeveralPartsMayBeInItsTextPart) {
+  folder_.write("config.json", R"({"text_config": {"eos_token_id": [1, 106]}})");
+  EXPECT_EQ(of_folder(), (Ids{1, 106}));
+  folder_.write("config.json", R"({"eos_token_id": 7, "text_config": {"eos_token_id": [1, 106]}})");
+  EXPECT_EQ(of_folder(), Ids{7});
+}
+
 TEST_F(EndTokens, AreReadThroughLinks) {
   std::filesystem::create_symlink(folder_.write("blobs/1", R"({"eos_token_id": 9})"),
                                   folder_.file("generation_config.json"));
