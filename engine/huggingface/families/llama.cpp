@@ -180,7 +180,13 @@ std::string smollm3_turned(ConfigReader& config) {
   const std::int64_t interval = config.layers("no_rope_layer_interval", 4, 1);
   std::string mask;
   if (layers.is_array()) {
-    for (const auto& layer : layers) mask += layer == 0 ? '0' : '1';
+    for (const auto& layer : layers) {
+      const bool turns = layer == 1 || layer == true;
+      if (!turns && layer != 0 && layer != false) {
+        config.refuse("no_rope_layers", "has entries that are neither 0 nor 1");
+      }
+      mask += turns ? '1' : '0';
+    }
     if (std::ssize(mask) != config.layers("num_hidden_layers", 0)) {
       config.refuse("no_rope_layers",
                     fmt::format("has {} layers, but num_hidden_layers differs", mask.size()));

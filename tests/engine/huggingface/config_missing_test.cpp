@@ -112,5 +112,17 @@ TEST(Config, ListsOfLayersHaveOneEntryForEach) {
             "config.json: no_rope_layers has 2 layers, but num_hidden_layers differs");
 }
 
+TEST(Config, LayersThatRotateAreZerosAndOnesOrTruths) {
+  const auto of = [](const json& layers) {
+    json config = with(smollm2(), "model_type", "smollm3");
+    config["no_rope_layers"] = layers;
+    return refusal(config);
+  };
+  const auto layers = smollm2()["num_hidden_layers"].get<std::size_t>();
+  EXPECT_EQ(of(std::vector<bool>(layers, false)), of(std::vector<int>(layers, 0)));
+  EXPECT_EQ(of(std::vector<std::string>(layers, "no")),
+            "config.json: no_rope_layers has entries that are neither 0 nor 1");
+}
+
 }  // namespace
 }  // namespace sherd::huggingface
