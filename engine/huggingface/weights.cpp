@@ -105,24 +105,14 @@ class ChunkReader {
                   std::copy_n(own->begin() + from, number, to);
                   return;
                 }
-                const std::string& name = map_.theirs[static_cast<std::size_t>(theirs)].name;
-                auto* const bytes = reinterpret_cast<std::uint8_t*>(scratch_);
-                if (coded_.has_blocks(name)) {
-                  return coded_.read_blocks(name, from, number, to, bytes);
-                }
-                const SafetensorsFolder::Place& place = folder_.places().at(name);
-                if (coded_.has(folder_.tensor(place))) {
-                  coded_.read(name, from, number, to, bytes);
-                } else {
-                  reader_.read(place, from, number, to, scratch_);
-                }
+                read(map_.theirs[static_cast<std::size_t>(theirs)].name, from, number, to);
               });
     return out_;
   }
 
   /// Compares what fill() left with the same elements of another tensor.
   void compare(const std::string& name, std::int64_t first, std::int64_t count) {
-    reader_.read(folder_.places().at(name), first, count, run_, scratch_);
+    read(name, first, count, run_);
     if (std::memcmp(out_, run_, static_cast<std::size_t>(count) * sizeof(float)) == 0) return;
     throw DataError(
         "{}: holds the head {} with other values than the embedding's, but the model's head is "
@@ -152,6 +142,17 @@ class ChunkReader {
   std::int64_t bytes_read() const { return reader_.bytes_read() + coded_.bytes_read(); }
 
  private:
+  void read(const std::string& name, std::int64_t first, std::int64_t count, float* to) {
+    auto* const bytes = reinterpret_cast<std::uint8_t*>(scratch_);
+    if (coded_.has_blocks(name)) return coded_.read_blocks(name, first, count, to, bytes);
+    const SafetensorsFolder::Place& place = folder_.places().at(name);
+    if (coded_.has(folder_.tensor(place))) {
+      coded_.read(name, first, count, to, bytes);
+    } else {
+      reader_.read(place, first, count, to, scratch_);
+    }
+  }
+
   const SafetensorsFolder& folder_;
   const WeightMap& map_;
   const Replaced& replaced_;
