@@ -103,11 +103,16 @@ class WeightFiles {
 
   void report(nlohmann::ordered_json& report) const {
     report["stretch_bytes"] = stretch_bytes(num_bytes());
+    report["tensors"] = nlohmann::ordered_json::object();
+    auto& tensors = report["tensors"].get_ref<nlohmann::ordered_json::object_t&>();
     for (std::size_t i = 0; i < stretches_.size(); ++i) {
       const Stretch& stretch = stretches_[i];
-      auto& tensor = report["tensors"][map_.theirs[static_cast<std::size_t>(stretch.tensor)].name];
-      tensor["file"] = file_of(stretch).name;
-      tensor["checksums"].push_back(hex(checksums_[i]));
+      // Those of a tensor follow one another. tensors[name] would look through all that are there.
+      if (i == 0 || stretch.tensor != stretches_[i - 1].tensor) {
+        tensors.emplace_back(map_.theirs[static_cast<std::size_t>(stretch.tensor)].name,
+                             nlohmann::ordered_json{{"file", file_of(stretch).name}});
+      }
+      tensors.back().second["checksums"].push_back(hex(checksums_[i]));
     }
     for (const SafetensorsPlan::File& planned : plan_.files) {
       report["headers"][planned.name] = {{"bytes", planned.header.size()},
