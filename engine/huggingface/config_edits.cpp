@@ -172,6 +172,11 @@ std::string generation_config(std::string_view generation, std::string_view conf
   return printed(json);
 }
 
+std::string without_code(std::string_view tokenizer_config) {
+  ordered_json json = parsed(tokenizer_config, kTokenizerConfig);
+  return json.erase("auto_map") > 0 ? printed(json) : std::string(tokenizer_config);
+}
+
 std::string with_eos_token(std::string_view tokenizer_config, const std::string& token) {
   ordered_json json = tokenizer_config.empty() ? ordered_json::object()
                                                : parsed(tokenizer_config, kTokenizerConfig);

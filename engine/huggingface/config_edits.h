@@ -45,7 +45,9 @@ std::string with_end_tokens(std::string_view config, const std::string& path,
 /// the model's config.json; a new file repeats its token ids, as in transformers.
 std::string generation_config(std::string_view generation, std::string_view config,
                               const EndTokens& tokens);
-/// tokenizer_config.json whose eos_token is `token`.
+/// tokenizer_config.json without the code that it names, which isn't exported.
+std::string without_code(std::string_view tokenizer_config);
+/// tokenizer_config.json, or special_tokens_map.json, whose eos_token is `token`.
 std::string with_eos_token(std::string_view tokenizer_config, const std::string& token);
 
 }  // namespace sherd::huggingface

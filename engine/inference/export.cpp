@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "checkpoint/interchange/safetensors.h"
+#include "checkpoint/interchange/safetensors_folder.h"
 #include "checkpoint/reader.h"
 #include "engine/huggingface/adapter_folder.h"
 #include "engine/huggingface/config_edits.h"
@@ -34,6 +35,7 @@ constexpr std::int64_t kMaxFileBytes = std::int64_t{1} << 30;
 constexpr std::int64_t kMostRanks = 1024;
 constexpr const char* kGenerationName = "generation_config.json";
 constexpr const char* kTokenizerConfig = "tokenizer_config.json";
+constexpr const char* kSpecialTokensMap = "special_tokens_map.json";
 
 // Threads that copy and round: more than a few only wait for the disk.
 int num_ranks(std::optional<std::int64_t> asked) {
@@ -61,6 +63,19 @@ struct ExportedConfig {
   bool adds_biases = false;
 };
 
+/// The type of a folder's first tensor, if the folder is still there.
+std::optional<DType> stored_dtype(const std::string& folder) {
+  auto& disk = checkpoint::posix_disk();
+  if (folder.empty() || !checkpoint::is_model_folder(disk, folder)) return std::nullopt;
+  try {
+    const checkpoint::SafetensorsFolder tensors(disk, folder);
+    if (tensors.places().empty()) return std::nullopt;
+    return tensors.tensor(tensors.places().begin()->second).dtype();
+  } catch (const DataError&) {  // it was replaced, or is damaged; nothing else of it is read
+    return std::nullopt;
+  }
+}
+
 /// The one that the run has kept, with what the run has changed.
 ExportedConfig kept_config(const ExportRequest& request, const TrainedModel& trained,
                            const std::string& path) {
@@ -81,7 +96,9 @@ ExportedConfig kept_config(const ExportRequest& request, const TrainedModel& tra
   // say so.
   const bool has_codes = static_cast<bool>(huggingface::parse_config(whole, path).codes);
   const DType usual = has_codes ? DType::kBF16 : DType::kF32;
-  const DType dtype = request.dtype.value_or(from.dtype.value_or(usual));
+  std::optional<DType> own = from.dtype;
+  if (!own && !has_codes && !request.dtype) own = stored_dtype(model.from);
+  const DType dtype = request.dtype.value_or(own.value_or(usual));
   return {huggingface::updated_config(text, path, dtype), kept, dtype};
 }
 
@@ -104,6 +121,9 @@ void add_tokenizer(Files& files, const TrainedModel& trained, const std::string&
     add_files(files, kept, true);
   }
   huggingface::add_special_tokens(trained.recipe.model.add_special_tokens, files);
+  if (const auto config = files.find(kTokenizerConfig); config != files.end()) {
+    config->second = huggingface::without_code(config->second);
+  }
 }
 
 // tokenizer_config.json has keys of such names, too, so its template alone counts.
@@ -133,6 +153,11 @@ void add_ends(Files& files, const TrainedModel& trained, std::string& config, bo
   if (ends.answers_end_elsewhere() && !template_mentions(files, "eos_token")) {
     files[kTokenizerConfig] =
         huggingface::with_eos_token(files[kTokenizerConfig], ends.answer_token);
+    // Where both are there, it decides.
+    if (const auto map = files.find(kSpecialTokensMap);
+        map != files.end() && map->second.find("\"eos_token\"") != std::string::npos) {
+      map->second = huggingface::with_eos_token(map->second, ends.answer_token);
+    }
   }
 }
 

@@ -104,5 +104,11 @@ TEST(ConfigEdits, AScalingThatDiffersFromTheTableIsWrittenInBothSpellings) {
   EXPECT_EQ(values_of(new_only), values_of(config));
 }
 
+TEST(ConfigEdits, CodeOfATokenizerIsLeftOut) {
+  EXPECT_EQ(json::parse(without_code(R"({"auto_map": {"AutoTokenizer": ["t.X", null]}, "a": 1})")),
+            json({{"a", 1}}));
+  EXPECT_EQ(without_code(R"({"a":   1})"), R"({"a":   1})");
+}
+
 }  // namespace
 }  // namespace sherd::huggingface
