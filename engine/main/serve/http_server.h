@@ -1,8 +1,8 @@
 /// An HTTP server: requests in, replies out. The library is cpp-httplib (httplib_server.cpp); in a
 /// build without it, the constructor says so (no_httplib_server.cpp).
 ///
-/// Each connection has one request, so ending doesn't wait for idle clients. A client that sends
-/// or reads nothing for 5 s is cut off.
+/// Each connection has one request. A client that sends or reads nothing for 5 s is cut off; ending
+/// waits for clients until then.
 #pragma once
 
 #include <cstddef>
@@ -53,6 +53,8 @@ class HttpServer {
 
   int port() const;
   void start();
+  /// Errors   the library's, if it can't serve any more.
+  void check() const;
 
  private:
   class Library;

@@ -1,10 +1,14 @@
 #include <httplib.h>
 
+#include <atomic>
 #include <charconv>
+#include <stdexcept>
+#include <string>
 #include <thread>
 #include <utility>
 
 #include "core/error.h"
+#include "core/thread.h"
 #include "engine/main/serve/http_server.h"
 
 namespace sherd::main {
@@ -61,8 +65,13 @@ class HttpServer::Library {
   int port() const { return port_; }
 
   void start() {
-    thread_ = std::thread([this] { server_.listen_after_bind(); });
-    while (!server_.is_running()) std::this_thread::yield();  // stop() before that does nothing
+    thread_ = start_thread("that waits for clients", [this] { listen(); });
+    // stop() before that does nothing
+    while (!server_.is_running() && !has_ended_) std::this_thread::yield();
+  }
+
+  void check() const {
+    if (has_ended_) throw std::runtime_error("the HTTP server has ended: " + why_);
   }
 
  private:
@@ -81,6 +90,17 @@ class HttpServer::Library {
     const auto [end, error] = std::from_chars(length.data(), length.data() + length.size(), bytes);
     if (error != std::errc() || end != length.data() + length.size()) return 400;
     return bytes > kMostThatIsSkipped * most ? 413 : 0;
+  }
+
+  // An exception would end the program. It also ends if the system can't accept a connection.
+  void listen() {
+    try {
+      server_.listen_after_bind();
+      why_ = "no connection can be accepted any more";
+    } catch (const std::exception& error) {
+      why_ = error.what();
+    }
+    has_ended_ = true;
   }
 
   static void send(HttpReply reply, httplib::Response& response) {
@@ -105,6 +125,8 @@ class HttpServer::Library {
   const Refuse refuse_;
   httplib::Server server_;
   int port_ = -1;
+  std::string why_;  // written before has_ended_
+  std::atomic<bool> has_ended_ = false;
   std::thread thread_;
 };
 
@@ -118,6 +140,10 @@ int HttpServer::port() const {
 
 void HttpServer::start() {
   library_->start();
+}
+
+void HttpServer::check() const {
+  library_->check();
 }
 
 }  // namespace sherd::main

@@ -17,5 +17,6 @@ int HttpServer::port() const {
 }
 
 void HttpServer::start() {}
+void HttpServer::check() const {}
 
 }  // namespace sherd::main

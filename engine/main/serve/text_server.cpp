@@ -220,6 +220,16 @@ bool send_whole(TextJob& job, const Reply& reply, const HttpReply::Write& write,
   return false;
 }
 
+// A text is needed as long as somebody may read it.
+struct Client {
+  explicit Client(std::shared_ptr<TextJob> of) : job(std::move(of)) {}
+  ~Client() { job->cancel(); }
+  Client(const Client&) = delete;
+  Client& operator=(const Client&) = delete;
+
+  const std::shared_ptr<TextJob> job;
+};
+
 HttpReply TextServer::answer(TextQuery query) {
   if (!query.model.empty() && query.model != options_.name) {
     throw ApiError(404,
@@ -243,16 +253,18 @@ HttpReply TextServer::answer(TextQuery query) {
     case TextJobs::Added::kYes:
       break;
   }
+  // The library may drop the stream without a call, when the client has gone.
+  const auto client = std::make_shared<Client>(job);
   HttpReply sent;
   if (query.streams) {
     sent.content_type = "text/event-stream";
-    sent.stream = [job, reply, usage = query.includes_usage](const auto& write,
-                                                             const auto& is_open) {
-      return send_stream(*job, reply, usage, write, is_open);
+    sent.stream = [client, reply, usage = query.includes_usage](const auto& write,
+                                                                const auto& is_open) {
+      return send_stream(*client->job, reply, usage, write, is_open);
     };
   } else {
-    sent.stream = [job, reply](const auto& write, const auto& is_open) {
-      return send_whole(*job, reply, write, is_open);
+    sent.stream = [client, reply](const auto& write, const auto& is_open) {
+      return send_whole(*client->job, reply, write, is_open);
     };
   }
   return sent;
@@ -272,7 +284,7 @@ void TextServer::generate(TextJob& job, engine::Decoder& decoder) {
 
 void TextServer::work(engine::Decoder& decoder) {
   vocab_size_ = decoder.vocab_size();
-  engine::install_stop_handlers();
+  engine::end_if_asked(kEnding);  // while weights were loaded
   http_.start();
   if (options_.on_begin) {
     const bool is_ipv6 = options_.host.find(':') != std::string::npos;
@@ -282,6 +294,7 @@ void TextServer::work(engine::Decoder& decoder) {
   try {
     while (true) {
       engine::end_if_asked(kEnding);
+      http_.check();
       const std::shared_ptr<TextJob> job = jobs_.take();
       if (job && !job->is_cancelled()) generate(*job, decoder);
     }
