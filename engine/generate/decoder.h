@@ -8,6 +8,7 @@
 /// (LatentShape::absorbed) and sums are formed in another order.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <span>
@@ -31,7 +32,9 @@ class Decoder {
   Decoder& operator=(const Decoder&) = delete;
 
   /// Maximum number of tokens in a text.
-  std::int64_t context() const { return context_; }
+  std::int64_t context() const { return limit_; }
+  /// From now on at most so many. GPUs have room for a multiple of kLengthStep.
+  void limit_context(std::int64_t positions) { limit_ = std::min(positions, context_); }
 
   std::int64_t vocab_size() const;
 
@@ -53,7 +56,8 @@ class Decoder {
   const sharding::MirroredBuffer& inputs_;
   std::int64_t sequences_, seq_length_;  // as planned; seq_length_ of a context rank's part
   std::int64_t context_ranks_, parts_;   // that share a pass's tokens, and in how many parts
-  std::int64_t context_;
+  std::int64_t context_;                 // that there is room for
+  std::int64_t limit_ = context_;
   bool cached_;
   std::vector<std::int32_t> in_cache_;
 };

@@ -88,6 +88,7 @@ void TextModel::run(std::int64_t positions, const Use& use,
     const sharding::MirroredBuffer inputs(rank, buffers[0]);
     model.interleave_weights();
     Decoder decoder(model, inputs);
+    decoder.limit_context(std::min(positions, longest_context()));
     use(rank, decoder);
   });
 }
