@@ -27,19 +27,22 @@ GeneratedText generate_text(const TextModel& model, Decoder& decoder,
                             const std::vector<std::int32_t>& prompt,
                             const GenerationOptions& options,
                             const std::function<void(std::string_view)>& on_text) {
+  // Stops are looked for in the text itself: escapes have letters of their own.
+  const bool escapes = options.for_terminal && !options.stops.empty();
   const TextOf text_of = [&](std::span<const std::int32_t> ids) {
-    return options.for_terminal ? model.text().text(ids) : model.text().exact_text(ids);
+    return options.for_terminal && !escapes ? model.text().text(ids) : model.text().exact_text(ids);
   };
-  std::vector<std::string> stops = options.stops;
-  if (options.for_terminal) std::ranges::transform(stops, stops.begin(), data::terminal_text);
-  TextStream stream(text_of, prompt, std::move(stops));
+  const auto shown = [&](const std::string& text) {
+    return escapes ? data::terminal_text(text) : text;
+  };
+  TextStream stream(text_of, prompt, options.stops);
   GeneratedText result{.prompt_tokens = std::ssize(prompt)};
   using Clock = std::chrono::steady_clock;
   const auto begin = Clock::now();
   auto first = begin;
   const auto show = [&](bool is_end) {
     if (!on_text) return;
-    if (const std::string piece = stream.take(is_end); !piece.empty()) on_text(piece);
+    if (const std::string piece = stream.take(is_end); !piece.empty()) on_text(shown(piece));
   };
   const OnToken on_token = [&](std::int32_t token) {
     if (++result.num_tokens == 1) first = Clock::now();
@@ -58,7 +61,7 @@ GeneratedText generate_text(const TextModel& model, Decoder& decoder,
   result.first_seconds = std::chrono::duration<double>(first - begin).count();
   result.other_seconds = std::chrono::duration<double>(Clock::now() - first).count();
   show(true);
-  result.text = stream.text();
+  result.text = shown(stream.text());
   return result;
 }
 

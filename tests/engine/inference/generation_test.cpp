@@ -280,5 +280,27 @@ TEST_F(GenerationTest, NamesTheLineOfAQuestionThatIsNone) {
   }
 }
 
+// After the first byte of a character, a terminal would see \xc3.
+TEST(Generation, AStopIsLookedForInTheTextAndNotInEscapes) {
+  const test::TempFolder folder;
+  std::string text;
+  for (int i = 0; i < 2000; ++i) text += "\u00e9 ";
+  folder.write("text.txt", text);
+  std::string recipe = fmt::format(kRecipe, folder.path(), kContext);
+  recipe.replace(recipe.find("vocab_size: 15"), 14, "vocab_size: 256");
+  recipe.replace(recipe.find("chars"), 5, "bytes");
+  train(resolve_recipe({.path = "bytes.yaml", .text = recipe, .sets = {}, .ranks = {}}));
+  GenerationRequest request{
+      .model = {.checkpoint = folder.file("run"), .sets = {}, .ranks = 1},
+      .options = {.sampling = {.num_tokens = 12, .temperature = 0.0}, .stops = {"x", "3"}},
+      .prompts = {"\u00e9 \u00e9"}};
+  request.model.checkpoint = folder.file("run/checkpoints/" + checkpoint::step_directory_name(40));
+  request.on_end = [](std::size_t, const GeneratedText& result) {
+    EXPECT_EQ(result.text, " \u00e9 \u00e9 \u00e9 \u00e9");
+    EXPECT_EQ(result.end, GeneratedText::End::kLength);
+  };
+  generate(request);
+}
+
 }  // namespace
 }  // namespace sherd::engine
