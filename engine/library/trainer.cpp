@@ -7,6 +7,18 @@ namespace sherd::v0 {
 
 using library::for_user;
 
+namespace {
+
+template <class Call>
+auto in_use(TrainerParts& parts, const Call& call) {
+  return for_user([&] {
+    const TrainerParts::InUse in_use(parts);
+    return call();
+  });
+}
+
+}  // namespace
+
 Trainer::Trainer(const Recipe& recipe, const TrainerOptions& options)
     : parts_(for_user([&] { return std::make_unique<Parts>(recipe, options); })) {}
 Trainer::~Trainer() = default;
@@ -33,28 +45,28 @@ std::string Trainer::newest_checkpoint() const {
 }
 
 StepMetrics Trainer::step() {
-  return for_user([&] { return parts_->step(); });
+  return in_use(*parts_, [&] { return parts_->step(); });
 }
 Evaluation Trainer::evaluate() {
-  return for_user([&] { return parts_->evaluate({}); });
+  return in_use(*parts_, [&] { return parts_->evaluate({}); });
 }
 Evaluation Trainer::evaluate(std::int64_t num_batches) {
-  return for_user([&] { return parts_->evaluate(num_batches); });
+  return in_use(*parts_, [&] { return parts_->evaluate(num_batches); });
 }
 void Trainer::save_if_due() {
-  for_user([&] { parts_->save_if_due(); });
+  in_use(*parts_, [&] { parts_->save_if_due(); });
 }
 std::string Trainer::save() {
-  return for_user([&] { return parts_->save(); });
+  return in_use(*parts_, [&] { return parts_->save(); });
 }
 void Trainer::finish() {
-  for_user([&] { parts_->finish(); });
+  in_use(*parts_, [&] { parts_->finish(); });
 }
 void Trainer::train(const TrainCallbacks& callbacks) {
-  for_user([&] { parts_->train(callbacks); });
+  in_use(*parts_, [&] { parts_->train(callbacks); });
 }
 std::string Trainer::sample(const std::string& prompt, const SampleOptions& options) {
-  return for_user([&] { return parts_->sample(prompt, options); });
+  return in_use(*parts_, [&] { return parts_->sample(prompt, options); });
 }
 
 }  // namespace sherd::v0

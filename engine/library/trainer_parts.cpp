@@ -81,6 +81,21 @@ TrainerParts::TrainerParts(const Recipe& recipe, const TrainerOptions& options)
   }
 }
 
+TrainerParts::InUse::InUse(TrainerParts& parts) : parts_(parts) {
+  const std::lock_guard lock(parts_.mutex_);
+  const std::thread::id own = std::this_thread::get_id();
+  if (parts_.num_calls_ > 0 && parts_.user_ != own) {
+    throw sherd::UsageError("trainer: another thread uses it; wait until its call has returned.");
+  }
+  parts_.user_ = own;
+  ++parts_.num_calls_;
+}
+
+TrainerParts::InUse::~InUse() {
+  const std::lock_guard lock(parts_.mutex_);
+  --parts_.num_calls_;
+}
+
 TrainerParts::~TrainerParts() {
   try {
     if (world_)

@@ -6,6 +6,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "engine/library/rank_world.h"
@@ -18,6 +19,19 @@ namespace sherd::v0 {
 
 class TrainerParts {
  public:
+  /// While a call of this thread lasts. Callbacks may make calls, too.
+  /// Errors   UsageError if another thread's call lasts.
+  class InUse {
+   public:
+    explicit InUse(TrainerParts& parts);
+    ~InUse();
+    InUse(const InUse&) = delete;
+    InUse& operator=(const InUse&) = delete;
+
+   private:
+    TrainerParts& parts_;
+  };
+
   TrainerParts(const Recipe& recipe, const TrainerOptions& options);
   ~TrainerParts();
 
@@ -59,6 +73,8 @@ class TrainerParts {
 
   std::function<void(const std::string&)> on_message_;
   std::mutex mutex_;
+  std::thread::id user_;  // whose calls last
+  int num_calls_ = 0;
   std::vector<std::string> messages_;  // of the ranks, until the caller's thread delivers them
   std::shared_ptr<const engine::Machine> machine_;
   std::optional<engine::PreparedRun> run_;

@@ -23,7 +23,8 @@
 ///            The library's threads block signals, so they arrive at threads of the caller.
 /// Several    Trainers in one process are independent. Two that save need folders of their own. To
 ///            use them at once, call each from a thread of its own; run.num_threads divides cores.
-/// Threads    Calls of one trainer come from one thread at a time. Callbacks come from that thread.
+/// Threads    Calls of one trainer come from one thread at a time; while one lasts, another thread's
+///            get a UsageError. Callbacks come from that thread, and may make calls.
 /// Errors     sherd::Error. After an error in `step`, `evaluate` or a save, the trainer can't be
 ///            used further: each later call reports the same error.
 #pragma once

@@ -214,6 +214,23 @@ TEST(LibraryTrainer, ACallbackEndsATraining) {
   EXPECT_TRUE(trainer.newest_checkpoint().ends_with("step-0000000003"));
 }
 
+// What a callback does counts as its trainer's thread.
+TEST(LibraryTrainer, ServesOneThreadAtATime) {
+  const test::TempFolder folder;
+  write_data(folder);
+  v0::Trainer trainer(recipe_of(folder, "library", kSharded));
+  std::string refused;
+  trainer.train({.on_step = [&](const v0::StepMetrics&) {
+    std::thread([&] {
+      refused = test::error_text<v0::UsageError>([&] { trainer.sample("a", {.num_tokens = 1}); });
+    }).join();
+    trainer.sample("a", {.num_tokens = 1});
+    return false;
+  }});
+  EXPECT_EQ(refused, "trainer: another thread uses it; wait until its call has returned.");
+  std::thread([&] { trainer.sample("a", {.num_tokens = 1}); }).join();
+}
+
 TEST(LibraryTrainer, PassesOnWhatACallbackThrows) {
   const test::TempFolder folder;
   write_data(folder);
