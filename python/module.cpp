@@ -12,9 +12,13 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
+#include <future>
 #include <map>
+#include <optional>
 #include <utility>
 
 #include "bindings.h"
@@ -24,6 +28,27 @@ namespace nb = nanobind;
 using namespace nb::literals;
 
 namespace {
+
+// Python hears of Ctrl-C on the calling thread alone, so another one works. After Ctrl-C, `ends` says
+// that it should end.
+template <class Call>
+auto until_ctrl_c(std::atomic<bool>& ends, const Call& call) {
+  constexpr std::chrono::milliseconds kBetween{50};
+  std::optional<nb::python_error> raised;
+  const nb::gil_scoped_release released;
+  auto result = std::async(std::launch::async, call);
+  while (result.wait_for(kBetween) != std::future_status::ready) {
+    if (ends) continue;
+    const nb::gil_scoped_acquire locked;
+    if (PyErr_CheckSignals() == 0) continue;
+    raised.emplace();
+    ends = true;
+  }
+  auto texts = result.get();
+  if (!raised) return texts;
+  const nb::gil_scoped_acquire locked;
+  throw nb::python_error(std::move(*raised));
+}
 
 // A text in quotes, so that YAML takes every character as it is.
 std::string quoted(const std::string& text) {
@@ -251,8 +276,8 @@ void bind_models(nb::module_& m) {
                              bool ignore_end_tokens, std::int64_t ranks, bool average,
                              std::vector<std::string> sets) {
     return sherd::GenerationOptions{
-        num_tokens,       temperature,       top_k, top_p,   seed,
-        std::move(stops), ignore_end_tokens, ranks, average, std::move(sets)};
+        num_tokens,        temperature, top_k,   top_p,           seed, std::move(stops),
+        ignore_end_tokens, ranks,       average, std::move(sets), {}};
   };
   m.def(
       "generate",
@@ -260,15 +285,18 @@ void bind_models(nb::module_& m) {
                    std::int64_t num_tokens, double temperature, std::int64_t top_k, double top_p,
                    std::uint64_t seed, std::vector<std::string> stops, bool ignore_end_tokens,
                    std::int64_t ranks, bool average, std::vector<std::string> sets) {
-        return sherd::generate(
-            model.string(), prompts,
+        sherd::GenerationOptions options =
             options_of(num_tokens, temperature, top_k, top_p, seed, std::move(stops),
-                       ignore_end_tokens, ranks, average, std::move(sets)));
+                       ignore_end_tokens, ranks, average, std::move(sets));
+        std::atomic<bool> ends = false;
+        options.wants_more = [&ends] { return !ends; };
+        return until_ctrl_c(ends,
+                            [&] { return sherd::generate(model.string(), prompts, options); });
       },
       "model"_a, "prompts"_a, "num_tokens"_a = 200, "temperature"_a = 0.8, "top_k"_a = 0,
       "top_p"_a = 1.0, "seed"_a = 0, "stops"_a = std::vector<std::string>(),
       "ignore_end_tokens"_a = false, "ranks"_a = 1, "average"_a = false,
-      "sets"_a = std::vector<std::string>(), Released(),
+      "sets"_a = std::vector<std::string>(),
       "One text for each prompt, from a checkpoint, a run or a Hugging Face folder.");
 }
 

@@ -25,7 +25,8 @@ std::vector<GeneratedText> generated(const std::string& model,
                                     .options = {.sampling = library::sampling_of(options),
                                                 .stops = options.stops,
                                                 .ignores_end_tokens = options.ignore_end_tokens,
-                                                .for_terminal = false},
+                                                .for_terminal = false,
+                                                .wants_more = options.wants_more},
                                     .prompts = prompts};
   request.on_text = on_text;
   request.on_end = [&texts](std::size_t prompt, const engine::GeneratedText& result) {

@@ -29,6 +29,8 @@ struct GenerationOptions {
   bool average = false;  ///< use the average of the weights in a checkpoint
   std::vector<std::string>
       sets{};  ///< "key=value" for the model's recipe, such as run.num_threads=2
+  /// Asked after each token, by several threads; false ends the text there.
+  std::function<bool()> wants_more{};
 };
 
 struct GeneratedText {
