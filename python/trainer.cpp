@@ -59,6 +59,18 @@ using OnEvaluation = std::function<void(const sherd::Evaluation&)>;
 
 namespace {
 
+// Waits for saves to end without the interpreter's lock when Python drops it.
+class OwnTrainer : public sherd::Trainer {
+ public:
+  using sherd::Trainer::Trainer;
+  OwnTrainer(const OwnTrainer&) = delete;
+  OwnTrainer& operator=(const OwnTrainer&) = delete;
+  ~OwnTrainer() {
+    const nb::gil_scoped_release released;
+    const sherd::Trainer ended(std::move(static_cast<sherd::Trainer&>(*this)));
+  }
+};
+
 // Whether Ctrl-C has come, in Python's code of a callback or elsewhere.
 template <class Call>
 bool is_interrupted_after(const Call& call) {
@@ -73,7 +85,7 @@ bool is_interrupted_after(const Call& call) {
 }
 
 // Ctrl-C ends it after a step, as it ends a run of the program: saved, if the recipe says so.
-void train(sherd::Trainer& trainer, const OnStep& on_step, const OnEvaluation& on_evaluation) {
+void train(OwnTrainer& trainer, const OnStep& on_step, const OnEvaluation& on_evaluation) {
   bool is_interrupted = false;
   sherd::TrainCallbacks callbacks;
   callbacks.on_step = [&](const sherd::StepMetrics& step) {
@@ -101,13 +113,13 @@ void train(sherd::Trainer& trainer, const OnStep& on_step, const OnEvaluation& o
 }  // namespace
 
 void bind_trainer(nb::module_& m) {
-  nb::class_<sherd::Trainer>(
+  nb::class_<OwnTrainer>(
       m, "Trainer",
       "A training in this process; its ranks are threads. Results are those of `sherd train`, to\n"
       "the last bit. Constructing it loads the run's newest checkpoint, if there is one.")
       .def(
           "__init__",
-          [](sherd::Trainer* self, const sherd::Recipe& recipe,
+          [](OwnTrainer* self, const sherd::Recipe& recipe,
              std::function<void(const std::string&)> on_message) {
             sherd::TrainerOptions options;
             if (on_message) {
@@ -117,7 +129,7 @@ void bind_trainer(nb::module_& m) {
               };
             }
             const nb::gil_scoped_release released;
-            new (self) sherd::Trainer(recipe, options);
+            new (self) OwnTrainer(recipe, options);
           },
           "recipe"_a, "on_message"_a.none() = nb::none())
       .def_prop_ro("num_ranks", &sherd::Trainer::num_ranks)
@@ -127,7 +139,7 @@ void bind_trainer(nb::module_& m) {
       .def_prop_ro("evaluation_is_due", &sherd::Trainer::evaluation_is_due,
                    "Whether the recipe asks for an evaluation after the steps that are done.")
       .def_prop_ro("newest_checkpoint",
-                   [](const sherd::Trainer& trainer) -> std::optional<std::string> {
+                   [](const OwnTrainer& trainer) -> std::optional<std::string> {
                      const std::string path = trainer.newest_checkpoint();
                      if (path.empty()) return std::nullopt;
                      return path;
@@ -135,7 +147,7 @@ void bind_trainer(nb::module_& m) {
       .def("step", &sherd::Trainer::step, Released(), "The next training step.")
       .def(
           "evaluate",
-          [](sherd::Trainer& trainer, std::optional<std::int64_t> num_batches) {
+          [](OwnTrainer& trainer, std::optional<std::int64_t> num_batches) {
             return num_batches ? trainer.evaluate(*num_batches) : trainer.evaluate();
           },
           "num_batches"_a = nb::none(), Released(),
@@ -151,7 +163,7 @@ void bind_trainer(nb::module_& m) {
            "it after a step: it saves (checkpoint.on_interrupt) and raises KeyboardInterrupt.")
       .def(
           "sample",
-          [](sherd::Trainer& trainer, const std::string& prompt, std::int64_t num_tokens,
+          [](OwnTrainer& trainer, const std::string& prompt, std::int64_t num_tokens,
              double temperature, std::int64_t top_k, double top_p, std::uint64_t seed) {
             std::string text;
             {

@@ -147,6 +147,34 @@ class TestTraining(SherdTest):
 
 
 class TestErrors(SherdTest):
+    def test_a_trainer_serves_one_thread_at_a_time(self):
+        trainer = sherd.Trainer(self.recipe())
+        errors = []
+
+        def sample():
+            try:
+                trainer.sample("a", num_tokens=1)
+            except sherd.UsageError as error:
+                errors.append(str(error))
+
+        def on_step(step):
+            thread = threading.Thread(target=sample)
+            thread.start()
+            thread.join()
+
+        trainer.train(on_step=on_step)
+        self.assertEqual(len(errors), 6)
+        self.assertIn("another thread uses it", errors[0])
+        sample()
+        self.assertEqual(len(errors), 6)
+
+    def test_a_dropped_trainer_ends_its_saves(self):
+        trainer = sherd.Trainer(self.recipe().set("checkpoint.interval", 1))
+        trainer.step()
+        trainer.save_if_due()
+        del trainer
+        self.assertTrue((self.folder / "run/checkpoints/step-0000000001").is_dir())
+
     def test_an_unknown_key_has_the_programs_sentence(self):
         with self.assertRaisesRegex(sherd.UsageError, 'unknown key "optimizer.lrr"; did you mean "optimizer.lr"'):
             self.recipe().set("optimizer.lrr", 1).check()
@@ -215,6 +243,18 @@ class TestFiles(SherdTest):
         lines = run_program("sample", str(run), "--prompts", str(self.folder / "prompts.jsonl"), "--tokens", "4",
                             "--seed", "2").splitlines()
         self.assertEqual([t.text for t in texts], [json.loads(line)["text"] for line in lines])
+
+    def test_ctrl_c_ends_a_text(self):
+        self.addCleanup(signal.signal, signal.SIGINT, signal.signal(signal.SIGINT, signal.default_int_handler))
+        self.train_with_program("run")
+        timer = threading.Timer(1, lambda: os.kill(os.getpid(), signal.SIGINT))
+        timer.start()
+        begin = time.monotonic()
+        with self.assertRaises(KeyboardInterrupt):
+            sherd.generate(self.folder / "run", ["a"], num_tokens=100_000_000)
+        self.assertLess(time.monotonic() - begin, 60)
+        timer.join()
+        self.assertEqual(sherd.generate(self.folder / "run", ["a"], num_tokens=3)[0].num_tokens, 3)
 
     def test_a_text_that_ends_inside_a_character_is_readable(self):
         (self.folder / "text.txt").write_text("é" * 400)
