@@ -140,7 +140,7 @@ void ChatFormat::mark_all(Rendered& rendered) const {
   }
 }
 
-// A call that isn't in the text would be trained as an answer without it.
+// A call that isn't in the text would be trained, or continued, as an answer without it.
 void ChatFormat::note_unshown(const Conversation& conversation, Rendered& rendered) const {
   unsigned seen = 0;
   for (const char mark : rendered.text.marks) seen |= static_cast<std::uint8_t>(mark);
@@ -224,10 +224,11 @@ EncodedConversation ChatFormat::encode(const Conversation& conversation,
 std::vector<std::int32_t> ChatFormat::prompt_ids(const Conversation& conversation,
                                                  tokenizer::Encoder& encoder) const {
   const Conversation adapted = renderer_.adapted(conversation);
-  const MarkedText text =
-      renderer_.render(adapted, {.count = adapted.messages.size(), .prompt = true});
+  Rendered rendered;
+  rendered.text = renderer_.render(adapted, {.count = adapted.messages.size(), .prompt = true});
+  note_unshown(adapted, rendered);
   std::vector<std::int32_t> ids;
-  encoder.encode_part(text.view(), trusted_bytes(text), false, ids);
+  encoder.encode_part(rendered.text.view(), trusted_bytes(rendered.text), false, ids);
   return ids;
 }
 

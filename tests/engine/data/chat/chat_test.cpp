@@ -249,6 +249,16 @@ TEST_F(Chat, TheEndOfAnAnswerIsASpecialTokenAfterItsText) {
   EXPECT_EQ(end(), std::nullopt);
 }
 
+TEST_F(Chat, APromptHasTheToolCallsThatItsMessagesHave) {
+  tokenizer::Encoder encoder(tokenizer_);
+  const Conversation calls = read_conversation(
+      R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b",)"
+      R"( "tool_calls": [{"type": "function", "function": {"name": "f", "arguments": {}}}]},)"
+      R"( {"role": "user", "content": "c"}]})");
+  EXPECT_EQ(test::error_text<DataError>([&] { format().prompt_ids(calls, encoder); }),
+            "has tool calls, which the template doesn't show");
+}
+
 TEST_F(Chat, LinesThatAreNoConversationSayWhy) {
   EXPECT_NE(error("{\"messages\": [").find("not JSON"), std::string::npos);
   // A template would show it with other digits; a field that holds a hash isn't shown.
