@@ -182,7 +182,7 @@ std::string plan_json(const PlanReport& report) {
   if (report.offloaded) json["disk"] = disk_json(*report.offloaded);
   if (report.experts) json["experts"] = experts_json(*report.experts);
   if (report.machines) json["sent_by_machine"] = machines_json(*report.machines);
-  return json.dump(2) + "\n";
+  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
 std::string memory_json(const WorldPlan& plan, const std::vector<MeasuredMemory>& ranks,

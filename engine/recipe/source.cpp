@@ -5,7 +5,6 @@
 
 #include <filesystem>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <sstream>
 
@@ -103,15 +102,7 @@ std::string other_language(const std::string& text) {
   return {};
 }
 
-// Checkpoints and reports keep recipes as JSON, which is UTF-8.
-void require_utf8(const std::string& text, const std::string& where) try {
-  static_cast<void>(nlohmann::json(text).dump());
-} catch (const nlohmann::json::type_error&) {
-  throw UsageError("{}: has bytes that aren't UTF-8; names of files must be UTF-8, too.", where);
-}
-
 std::vector<YAML::Node> load(const std::string& yaml, const std::string& path, bool is_file) {
-  require_utf8(yaml, path);
   try {
     return first_documents(yaml);
   } catch (const YAML::Exception& error) {
@@ -344,7 +335,6 @@ Assignment parse_set(const std::string& set) {
   const int row = field_index(key);
   if (row < 0) throw UsageError("{}: {}", where, unknown_key(key));
 
-  require_utf8(text, "--set " + key);
   const Field& field = recipe_fields()[static_cast<std::size_t>(row)];
   const bool is_quoted = text.starts_with('"') || text.starts_with('\'');
   const bool as_it_stands = std::holds_alternative<Member<std::string>>(field.slot) && !is_quoted;

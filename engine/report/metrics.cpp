@@ -29,6 +29,11 @@ void put(Json& line, const std::string& key, double value) {
   line[key + "_text"] = std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf";
 }
 
+// Names of files may have other bytes than UTF-8.
+std::string printed_line(const Json& line) {
+  return line.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
 bool is_full(const DiskError& error) {
   return error.error_number == ENOSPC || error.error_number == EDQUOT;
 }
@@ -120,7 +125,7 @@ std::string to_json(const StepMetrics& metrics) {
     if (bytes > 0) peak[std::string(name_of(static_cast<Category>(category)))] = bytes;
   }
   peak["total"] = metrics.total_peak_bytes;
-  return line.dump();
+  return printed_line(line);
 }
 
 std::string to_json(const EvaluationMetrics& metrics) {
@@ -140,7 +145,7 @@ std::string to_json(const EvaluationMetrics& metrics) {
     line["task/" + task.name + "/questions"] = task.questions;
   }
   for (const auto& [name, value] : metrics.preference) put(line, "val_" + name, value);
-  return line.dump();
+  return printed_line(line);
 }
 
 std::string to_json(const EarlyStopMetrics& metrics) {
@@ -149,7 +154,7 @@ std::string to_json(const EarlyStopMetrics& metrics) {
   line["stopped_early"] = true;
   put(line, "best_val_loss", metrics.best_val_loss);
   line["best_step"] = metrics.best_step;
-  return line.dump();
+  return printed_line(line);
 }
 
 std::string to_json(const RewindMetrics& metrics) {
@@ -157,7 +162,7 @@ std::string to_json(const RewindMetrics& metrics) {
   line["step"] = metrics.step;
   line["rewound_from"] = metrics.rewound_from;
   line["skipped_data_steps"] = metrics.skipped_data_steps;
-  return line.dump();
+  return printed_line(line);
 }
 
 std::string to_json(const EndMetrics& metrics) {
@@ -168,7 +173,7 @@ std::string to_json(const EndMetrics& metrics) {
   put(line, "wall_s", metrics.wall_s);
   line["repeated_steps"] = metrics.repeated_steps;
   put(line, "data_wait_share", metrics.data_wait_share);
-  return line.dump();
+  return printed_line(line);
 }
 
 std::string to_json(const SaveMetrics& metrics) {
@@ -179,7 +184,7 @@ std::string to_json(const SaveMetrics& metrics) {
   put(line, "write_mib_per_s", metrics.write_mib_per_s);
   put(line, "stalled_ms", metrics.stalled_ms);
   put(line, "save_s", metrics.save_s);
-  return line.dump();
+  return printed_line(line);
 }
 
 namespace {

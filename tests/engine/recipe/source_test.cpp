@@ -1,4 +1,4 @@
-// Texts of recipes that no run could keep, or that are made to take all memory.
+// Texts of recipes that are made to take all memory.
 #include "engine/recipe/source.h"
 
 #include <gtest/gtest.h>
@@ -42,14 +42,6 @@ TEST(RecipeSource, ATextIsNoLongerThanAFileMayBe) {
   EXPECT_EQ(refusal(text),
             fmt::format("forged.yaml: has {} bytes; a recipe has at most 1048576.", text.size()));
   EXPECT_TRUE(printed_values(text).empty());
-}
-
-TEST(RecipeSource, OtherBytesThanUTF8AreRefused) {
-  EXPECT_EQ(refusal("data: {path: \"caf\xe9\"}\n"),
-            "forged.yaml: has bytes that aren't UTF-8; names of files must be UTF-8, too.");
-  EXPECT_EQ(refusal("data: {path: \"caf\xc3\xa9\"}\n"), "(no error)");
-  EXPECT_EQ(test::error_text<UsageError>([] { parse_set("run.name=caf\xe9"); }),
-            "--set run.name: has bytes that aren't UTF-8; names of files must be UTF-8, too.");
 }
 
 }  // namespace

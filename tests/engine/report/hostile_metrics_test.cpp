@@ -1,4 +1,5 @@
-// Lines of metrics.jsonl that no program of ours wrote: they end nothing, and take little memory.
+// Lines of metrics.jsonl that no program of ours wrote: they end nothing, and take little memory. And
+// names that aren't UTF-8.
 #include <gtest/gtest.h>
 
 #include "core/error.h"
@@ -39,6 +40,14 @@ TEST(RunHistory, ShowsTheBeginningOfAVersionThatItDoesntKnow) {
       test::error_text<DataError>([&] { parse_history(text, "metrics.jsonl"); });
   EXPECT_NE(error.find("has metrics of version \"xxx"), std::string::npos);
   EXPECT_LT(error.size(), 500u);
+}
+
+// A source's name is its path if it has none of its own.
+TEST(HostileMetrics, NamesThatAreNotUTF8AreShownAsFarAsTheyAre) {
+  EvaluationMetrics metrics;
+  metrics.sets = {{"caf\xe9", 1.5}};
+  EXPECT_NE(to_json(metrics).find("\"val_loss/caf\ufffd\":1.5"), std::string::npos)
+      << to_json(metrics);
 }
 
 }  // namespace
