@@ -246,7 +246,7 @@ TEST_F(Merge, OfLayersThatPredictNeedsThemInEveryModel) {
               more +
               "model: {num_layers: 2, hidden_size: 32, num_attention_heads: 4, vocab_size: 56}\n"
               "moe: {num_experts: 4, experts_per_token: 2, ffn_hidden_size: 16, score: sigmoid, "
-              "normalize_weights: true}\n",
+              "normalize_weights: true, correction_bias: true}\n",
           output, 0, 1);
     return checkpoint(output);
   };

@@ -82,7 +82,7 @@ TEST(SlowDisk, OfOneRankEndsNoRunWhoseStagingIsSmall) {
             (std::vector<std::int64_t>{kSteps, kInterval}));
 }
 
-// Reads of shards take a second each in the thread that reads one first, for eight seconds.
+// Reads of shards take two seconds each in the thread that reads one first, for six seconds.
 class SlowReads final : public test::HookedDisk {
  public:
   SlowReads() : HookedDisk({}) {}
@@ -94,7 +94,7 @@ class SlowReads final : public test::HookedDisk {
     return fd;
   }
   ssize_t pread(int fd, void* to, std::size_t bytes, std::int64_t offset) override {
-    if (is_slow(fd)) std::this_thread::sleep_for(std::chrono::seconds(1));
+    if (is_slow(fd)) std::this_thread::sleep_for(std::chrono::seconds(2));
     return checkpoint::posix_disk().pread(fd, to, bytes, offset);
   }
   int left() const { return left_; }
@@ -112,7 +112,7 @@ class SlowReads final : public test::HookedDisk {
   std::mutex mutex_;
   std::map<int, bool> is_shard_;
   std::thread::id slow_;
-  int left_ = 8;
+  int left_ = 3;
 };
 
 TEST(SlowDisk, OfOneRankEndsNoResume) {

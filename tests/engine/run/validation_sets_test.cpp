@@ -146,6 +146,7 @@ TEST_F(ValidationSets, AnEvaluationOfFewerBatchesThanTheRecipesIsNotKept) {
       disk);
   const engine::TrainerOptions options =
       engine::segment_trainer(run, 0, engine::loading_options(run, disk));
+  std::filesystem::create_directories(folder_.file("run/checkpoints"));
   run_ranks(engine::planned_launch(run, 0, machine, disk), [&](sharding::Rank& rank) {
     engine::Trainer trainer(options, rank);
     rank.guard([&] {
