@@ -44,9 +44,10 @@ function(sherd_compile_options)
 endfunction()
 
 # -Wrestrict: false positives on std::string concatenation in g++ 12 (GCC bug 105329).
+# -Wsubobject-linkage: types of an anonymous namespace in a .cpp file that a batch includes.
 # -Wpass-failed: clang's remark on a loop that stays scalar. Results are the same.
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-  set(needless_warnings -Wno-restrict)
+  set(needless_warnings -Wno-restrict -Wno-subobject-linkage)
 else()
   set(needless_warnings -Wno-pass-failed)
 endif()

@@ -1,6 +1,6 @@
 /// Waiting that doesn't count the time in which this process was stopped: by Ctrl-Z, by a debugger, or
 /// with its whole machine. Steady clocks go on meanwhile. Without this, each process of a run that
-/// was stopped and continues would take the others for dead.
+/// was stopped and continues would declare the others dead.
 #pragma once
 
 #include <algorithm>

@@ -34,7 +34,7 @@ void keep_best(int count, const std::vector<GoodCheckpoint>& checkpoints,
   }
 }
 
-// Without the next one, each checkpoint would be removed before it is far enough behind.
+// The next one will be old enough later. Without it, each would be removed before that.
 void keep_behind(std::int64_t distance, const std::vector<GoodCheckpoint>& checkpoints,
                  std::set<std::int64_t>& kept) {
   if (distance == 0 || checkpoints.empty()) return;

@@ -6,8 +6,8 @@
 ///   keep_best    those with the lowest values (e.g. validation loss); 0: none for that reason.
 ///                Values that were measured on different things aren't compared: each group of
 ///                equal `measured_as` keeps its best
-///   keep_behind  the newest one that is at least so many steps behind the newest of all, and the
-///                next one, which will be that later; 0: none for that reason
+///   keep_behind  the newest one that is at least so many steps older than the newest of all, and
+///                the next one, which will be that later; 0: none for that reason
 ///
 /// Only verified checkpoints count. Each is verified once, by reading all of it, so a damaged one
 /// never pushes a good one out. A damaged one isn't removed: people may want to look at it. The

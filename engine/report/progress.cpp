@@ -122,7 +122,7 @@ void Progress::finish() {
   write(std::exchange(waiting_, {}) + left_out());
 }
 
-// One rank prints, and the others would take it for dead if it waited for a reader.
+// One rank prints, and the others would declare it dead if it waited for a reader.
 void Progress::print(const std::string& text) {
   constexpr std::size_t kMostWaiting = std::size_t{1} << 20;
   write_waiting();

@@ -112,7 +112,7 @@ std::string lock_path(const std::string& to) {
   return to + ".lock";
 }
 
-// A journal is UTF-8, and names of files may be other bytes. Distinct texts stay distinct.
+// A journal is UTF-8, and names of files may be other bytes, which are written as %XX.
 std::string as_utf8(const std::string& text) {
   using Handler = nlohmann::json::error_handler_t;
   const nlohmann::json json = text;

@@ -88,7 +88,7 @@ TEST_F(StandingStill, ARankOfAnotherProcessIsNamedAndNobodyIsLeft) {
   EXPECT_EQ(count_processes(folder_.file("run.yaml")), 0);
 }
 
-// As with Ctrl-Z and fg: whoever continues first doesn't take the others for dead.
+// Ctrl-Z and fg do this. The first process that continues must not declare the others dead.
 TEST_F(StandingStill, ARunThatIsStoppedLongerThanPeersWaitContinues) {
   std::vector<std::string> words = launch_words(folder_, "run", endless(2), {2, 2});
   words.insert(words.end(), {"--set", "checkpoint.interval=100000"});
